@@ -14,7 +14,7 @@ Allocations::Allocations(const TierUses& uses)
   for (uint32_t u = 0; u < tier_.uses.size(); ++u) {
     const Use& use = tier_.uses[u];
     intervals_.push_back(
-        {use.storage, use.o.first, use.o.last, use.at, use.at, use.at, use.floor, use.fetches, {u}});
+        {use.storage, use.o.first, use.o.last, use.at, use.at, use.at, use.at, use.floor, use.fetches, {u}});
   }
   for (const Storage& s : tier_.storages)
     if (s.resident && !s.uses.empty()) join_resident(s);
@@ -22,6 +22,7 @@ Allocations::Allocations(const TierUses& uses)
   gap_kept_.assign(tier_.gaps.size(), false);
   gap_lost_.assign(tier_.gaps.size(), false);
   lead_lost_.assign(intervals_.size(), false);
+  lag_lost_ = lead_lost_;
   gaps_by_from_.resize(tier_.gaps.size());
   std::iota(gaps_by_from_.begin(), gaps_by_from_.end(), 0u);
   std::stable_sort(gaps_by_from_.begin(), gaps_by_from_.end(),
@@ -41,7 +42,7 @@ void Allocations::join_resident(const Storage& storage) {
     whole.first = std::min(whole.first, tier_.uses[u].o.first);
     whole.last = std::max(whole.last, tier_.uses[u].o.last);
   }
-  whole.end = tier_.uses[storage.uses.back()].at;
+  whole.end = whole.last_use_at = tier_.uses[storage.uses.back()].at;
   whole.uses = storage.uses;
 }
 
@@ -61,7 +62,7 @@ void Allocations::start_over() {
 
 void Allocations::choose() {
   start_over();
-  if (tier_.options.lead > 0) lengthen();
+  if (tier_.options.lead > 0) reach_out();
   if (tier_.options.keep) keep_gaps();
 }
 
@@ -79,22 +80,23 @@ bool Allocations::give_up_in_the_way_of(const Interval& one) {
   }
   for (const uint32_t u : roots()) {
     const Interval& i = intervals_[u];
-    if (!i.leads() || i.start > one.end || i.first_use_at < one.start) continue;
-    any = true;
-    lead_lost_[u] = true;
+    if (i.leads() && i.start <= one.end && i.first_use_at >= one.start) any = lead_lost_[u] = true;
+    if (i.lags() && i.last_use_at <= one.end && i.end >= one.start) any = lag_lost_[u] = true;
   }
   return any;
 }
 
 bool Allocations::needs(const Interval& i, uint32_t from, uint32_t to) const {
+  if (to < i.first_use_at || from > i.last_use_at) return false;
   const auto inside = [&](uint32_t u) { return tier_.uses[u].at >= from && tier_.uses[u].at <= to; };
   return tier_.storages[i.storage].resident || std::any_of(i.uses.begin(), i.uses.end(), inside);
 }
 
 std::vector<uint32_t> Allocations::leave(uint32_t root, uint32_t from, uint32_t to) {
   Interval& whole = intervals_[root];
-  if (whole.first_use_at > to) {
-    move_start(whole, to + 1);
+  if (whole.first_use_at > to || whole.last_use_at < from) {
+    move(whole, whole.first_use_at > to ? to + 1 : whole.start,
+         whole.last_use_at < from ? from - 1 : whole.end);
     return {root};
   }
   return split(
@@ -159,33 +161,56 @@ void Allocations::add_load(const Interval& i, int sign) {
   load_.add(i.start, i.end, sign * static_cast<int64_t>(bytes(i)));
 }
 
-void Allocations::move_start(Interval& i, uint32_t start) {
+void Allocations::move(Interval& i, uint32_t start, uint32_t end) {
   add_load(i, -1);
   i.start = start;
+  i.end = end;
   add_load(i, 1);
 }
 
-// In list order. Where there is no room for a whole lead, half of it is tried, and so on.
-void Allocations::lengthen() {
-  const StageOptions& options = tier_.options;
-  std::vector<uint64_t> elapsed(tier_.positions() + 1);  // cost of the tasks before a position
-  for (uint32_t at = 0; at < tier_.positions(); ++at) {
-    elapsed[at + 1] = elapsed[at] + task_cost(tier_, at);
+// Whether another lane than the one that writes the content takes it from there.
+bool Allocations::passes_on(const Interval& i) const {
+  const Storage& s = tier_.storages[i.storage];
+  const auto lane = [&](uint32_t u) { return tier_.body.instructions[tier_.uses[u].at].lane; };
+  if (i.fetched || tier_.buffer_of(i.storage).kind == BufferClass::workspace) return false;
+  if (!s.resident) return true;
+  return std::any_of(s.uses.begin(), s.uses.end(),
+                     [&](uint32_t u) { return lane(u) != lane(s.uses.front()); });
+}
+
+// `reach(work)` is the start and end with a lead or lag of so much work. Where there is no room for all of
+// it, half of it is tried, and so on.
+template <typename Reach>
+void Allocations::try_reaches(Interval& i, Reach reach) {
+  const uint32_t start = i.start, end = i.end;
+  for (uint32_t work = tier_.options.lead; work > 0; work /= 2) {
+    const auto [earlier, later] = reach(work);
+    if (earlier >= start && later <= end) return;
+    move(i, std::min(start, earlier), std::max(end, later));
+    if (!overloaded(i)) return;
+    move(i, start, end);
   }
+}
+
+// In list order: leads of what is fetched, lags of what is passed on.
+void Allocations::reach_out() {
+  std::vector<uint64_t> elapsed(tier_.positions() + 1);  // cost of the tasks before a position
+  for (uint32_t at = 0; at < tier_.positions(); ++at) elapsed[at + 1] = elapsed[at] + task_cost(tier_, at);
+  const auto position = [&](uint64_t cost) {  // the last before which tasks cost at most so much
+    return static_cast<uint32_t>(std::upper_bound(elapsed.begin(), elapsed.end(), cost) - elapsed.begin() -
+                                 1);
+  };
   for (const uint32_t u : roots()) {
     Interval& i = intervals_[u];
-    if (!i.fetched || lead_lost_[u]) continue;
-    for (uint32_t lead = options.lead; lead > 0; lead /= 2) {
-      const uint64_t begin = elapsed[i.end] - std::min<uint64_t>(elapsed[i.end], lead);
-      const auto last =
-          std::upper_bound(elapsed.begin(), elapsed.begin() + i.end + 1, begin) - elapsed.begin();
-      const uint32_t start = std::max(i.floor, static_cast<uint32_t>(last - 1));
-      if (start >= i.start) break;
-      const uint32_t old = i.start;
-      move_start(i, start);
-      if (!overloaded(i)) break;
-      move_start(i, old);
-    }
+    if (i.fetched && !lead_lost_[u])
+      try_reaches(i, [&](uint32_t lead) {
+        const uint64_t begin = elapsed[i.last_use_at] - std::min<uint64_t>(elapsed[i.last_use_at], lead);
+        return std::pair(std::max(i.floor, std::min(position(begin), i.last_use_at)), i.last_use_at);
+      });
+    if (passes_on(i) && !lag_lost_[u])
+      try_reaches(i, [&](uint32_t lag) {
+        return std::pair(i.first_use_at, position(elapsed[i.last_use_at + 1] + lag) - 1);
+      });
   }
 }
 
@@ -202,6 +227,7 @@ Interval Allocations::joint(uint32_t earlier, uint32_t later) const {
   both.start = a.start;
   both.end = std::max(a.end, b.end);
   both.first_use_at = a.first_use_at;
+  both.last_use_at = std::max(a.last_use_at, b.last_use_at);
   both.floor = a.floor;
   both.fetched = a.fetched;
   both.offset = a.offset;

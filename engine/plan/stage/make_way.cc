@@ -1,7 +1,7 @@
 // Step 4 for allocations that packing has left without a place: each gets the place that costs least, the
-// largest first. What is in the way there gives up leads or kept gaps or, if it is in use, looks for another
-// place. The allocation without a place gives up its own lead or gaps instead, if that costs less. All others
-// stay where they are.
+// largest first. What is in the way there gives up leads, lags or kept gaps or, if it is in use, looks for
+// another place. The allocation without a place gives up its own lead, lag or gaps instead, if that costs
+// less. All others stay where they are.
 #include <algorithm>
 #include <compare>
 #include <tuple>
@@ -17,7 +17,7 @@ struct Cost {
   uint32_t fixed = 0;       // allocations that can neither leave nor move: there is no way
   uint64_t moved = 0;       // bytes that get another place, since they cannot leave
   uint64_t gap_bytes = 0;   // fetched once more
-  uint64_t lead_bytes = 0;  // fetched later
+  uint64_t lead_bytes = 0;  // fetched later, or in the way of another lane
   auto operator<=>(const Cost&) const = default;
 
   Cost& operator+=(const Cost& o) {
@@ -110,6 +110,8 @@ class WayMaker {
       const auto costs_more = [&](const Cost& cost) { return !window || window->cost > cost; };
       if (one.leads() && costs_more({}))
         retry(allocations_.leave(u, one.start, one.first_use_at - 1));
+      else if (one.lags() && costs_more({}))
+        retry(allocations_.leave(u, one.last_use_at + 1, one.end));
       else if (has_gaps(one) && costs_more({.gap_bytes = allocations_.bytes(one)}))
         retry(allocations_.leave_gaps(u));
       else if (window)
@@ -145,7 +147,8 @@ class WayMaker {
     const Interval& i = at(root);
     const uint64_t bytes = allocations_.bytes(i);
     if (!allocations_.needs(i, one.start, one.end))
-      return i.first_use_at > one.end ? Cost{.lead_bytes = bytes} : Cost{.gap_bytes = bytes};
+      return i.first_use_at > one.end || i.last_use_at < one.start ? Cost{.lead_bytes = bytes}
+                                                                   : Cost{.gap_bytes = bytes};
     return moves_[root] < kMovesMax ? Cost{.moved = bytes} : Cost{.fixed = 1};
   }
 

@@ -7,13 +7,14 @@
 // 1. Collect the uses of each buffer in list order, and the accesses to it in the tier that it is staged from
 //    (writes there make copies stale).
 // 2. Every use gets an interval. A fetched one begins earlier by tasks that cost `lead` together, while
-//    memory lasts, so that its fetch overlaps something.
+//    memory lasts, so that its fetch overlaps something. One whose content another lane takes away ends later
+//    by as much (its lag), so that what is made next need not wait for that lane.
 // 3. A staged copy is kept over the gap to the next use that reads it, shortest gaps first, while memory
 //    lasts (clairvoyant replacement: Belady 1966). Kept gaps join intervals into one allocation.
 // 4. Offsets: by engine/base/pack.h, tried with both orders of PackOrder. An allocation that finds no hole
-//    takes the place that costs the fewest leads and kept gaps. If there is none, 2 and 3 start over without
-//    the leads and gaps in its way. As the last resort nothing is kept, nothing leads, and the layout ignores
-//    the capacity. So a body that fits a tier also fits a larger one.
+//    takes the place that costs the fewest leads, lags and kept gaps. If there is none, 2 and 3 start over
+//    without those in its way. As the last resort nothing is kept, leads or lags, and the layout ignores the
+//    capacity. So a body that fits a tier also fits a larger one.
 // 5. Fetches grow backwards while their own byte range stays free (early prefetching: Cao, Felten, Karlin, Li
 //    1995), and never pass a fetch that is needed earlier.
 // 6. Emit the list: fetches in front of their position, write-backs behind a write if another allocation
@@ -32,7 +33,7 @@ struct StageOptions {
   TierId tier = 0;
   uint64_t base = 0;                          // permanent homes end here; at most capacity
   uint64_t capacity = 0;                      // arena bytes
-  uint32_t lead = 0;                          // in costs of tasks
+  uint32_t lead = 0;                          // and lag, in costs of tasks
   std::span<const uint32_t> task_costs = {};  // by task; empty: each costs 1
   bool keep = true;  // false: no copy outlives its use; with lead 0: the arrangement that needs least memory
   // No transfers of permanent buffers: the result tells the peaks of transient ones, and cannot run.

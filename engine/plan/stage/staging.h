@@ -74,32 +74,34 @@ struct Interval {  // the life of one allocation
   uint32_t storage = 0;
   uint32_t first = 0, last = 0;  // pieces
   uint32_t start = 0, end = 0;   // positions, inclusive
-  uint32_t first_use_at = 0;
+  uint32_t first_use_at = 0, last_use_at = 0;
   uint32_t floor = 0;    // its start cannot be before this position
   bool fetched = false;  // begins with a fetch
   std::vector<uint32_t> uses;
   uint64_t offset = 0;  // by lay_out
 
   bool leads() const { return start < first_use_at; }
+  bool lags() const { return end > last_use_at; }
 };
 
 // A partition of the uses into allocations. An allocation is named by one of its uses, its root.
 class Allocations {
  public:
-  // Every use alone, but all uses of a resident storage together; no leads. `uses` must outlive this.
+  // Every use alone, but all uses of a resident storage together; no leads or lags. `uses` must outlive this.
   explicit Allocations(const TierUses& uses);
 
-  // Chooses leads, then kept gaps, as far as the tier has room, without those that were given up.
+  // Chooses leads, lags, then kept gaps, as far as the tier has room, without those that were given up.
   void choose();
-  // For the next choose(), gives up leads and gaps that share a position with `one`. False: there were none.
+  // For the next choose(), gives up leads, lags and gaps that share a position with `one`. False: there were
+  // none.
   bool give_up_in_the_way_of(const Interval& one);
   // Back to what the constructor made.
   void choose_nothing();
 
   // Whether the allocation cannot leave the positions [from, to].
   bool needs(const Interval& i, uint32_t from, uint32_t to) const;
-  // Makes the allocation leave the positions: its lead becomes shorter, or it splits into parts, which keep
-  // its offset. Returns the roots of what is left.
+  // Makes the allocation leave the positions: its lead or lag becomes shorter, or it splits into parts, which
+  // keep its offset. Returns the roots of what is left.
   std::vector<uint32_t> leave(uint32_t root, uint32_t from, uint32_t to);
   // Gives up all of its gaps. Returns the roots of its parts.
   std::vector<uint32_t> leave_gaps(uint32_t root);
@@ -127,9 +129,12 @@ class Allocations {
   void join_uses_of_residents();
   void start_over();
   void add_load(const Interval& i, int sign);
-  void move_start(Interval& i, uint32_t start);
+  void move(Interval& i, uint32_t start, uint32_t end);
+  bool passes_on(const Interval& i) const;
+  template <typename Reach>
+  void try_reaches(Interval& i, Reach reach);
   bool overloaded(const Interval& i) const { return load_.max(i.start, i.end) > room_; }
-  void lengthen();
+  void reach_out();
   void keep_gaps();
   bool keep_gap(const Gap& gap);
   Interval joint(uint32_t earlier, uint32_t later) const;
@@ -139,14 +144,14 @@ class Allocations {
   std::span<const uint32_t> gaps_from(uint32_t use) const;
 
   const TierUses& tier_;
-  int64_t room_;                           // bytes that allocations may take together
-  RangeLoad load_;                         // by position
-  mutable std::vector<uint32_t> parent_;   // union-find over uses; paths are shortened by lookups
-  std::vector<Interval> intervals_;        // by root
-  std::vector<Interval> singles_;          // without leads, before any gap was kept
-  std::vector<bool> gap_kept_, gap_lost_;  // by gap; what was given up is lost
-  std::vector<uint32_t> gaps_by_from_;     // in order of the use that they begin at
-  std::vector<bool> lead_lost_;            // by root
+  int64_t room_;                            // bytes that allocations may take together
+  RangeLoad load_;                          // by position
+  mutable std::vector<uint32_t> parent_;    // union-find over uses; paths are shortened by lookups
+  std::vector<Interval> intervals_;         // by root
+  std::vector<Interval> singles_;           // without leads and lags, before any gap was kept
+  std::vector<bool> gap_kept_, gap_lost_;   // by gap; what was given up is lost
+  std::vector<uint32_t> gaps_by_from_;      // in order of the use that they begin at
+  std::vector<bool> lead_lost_, lag_lost_;  // by root
 };
 
 // Cost of the task at a position, in which leads are counted; a transfer has none.

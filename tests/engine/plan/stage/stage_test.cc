@@ -48,7 +48,7 @@ class Sketch {
   std::vector<BufferId> homes_above;
 
   // The list as text: "+a" fetches buffer a, "-a" writes it back, "0" runs task 0, "0'" runs it in tier 1.
-  // "a.0" is piece 0 of a, and "+a@10" fetches a to address 10.
+  // "a.0" is piece 0 of a, "+a@10" fetches a to address 10, and "-a@10>0" writes it back from 10 to 0.
   std::string staged(uint64_t capacity, uint32_t lead, bool keep = true, bool addresses = false) {
     EXPECT_FALSE(assembled(capacity, lead, keep)) << "does not fit";
     std::string text;
@@ -62,6 +62,8 @@ class Sketch {
       text += (in.lane == kIn ? "+" : "-") + b.name;
       if (b.pieces() > 1) text += "." + std::to_string(in.operands[0].first);
       if (addresses && in.lane == kIn) text += "@" + std::to_string(in.places[1].offset);
+      if (addresses && in.lane == kOut)
+        text += "@" + std::to_string(in.places[0].offset) + ">" + std::to_string(in.places[1].offset);
     }
     const std::vector<Violation> violations = verify(program_);
     EXPECT_TRUE(violations.empty()) << describe(program_, violations.front());
@@ -101,7 +103,7 @@ class Sketch {
     program_.machine.tiers[0].capacity = capacity;
     std::vector<TierId> homes(program_.buffers.size(), 1);
     for (const BufferId b : homes_above) homes[b] = 0;
-    Arrangement arrangement{homes, {lead, 0}, keep};
+    Arrangement arrangement{homes, {lead, lead}, keep};
     arrangement.notes = notes;
     return assemble(program_, arrangement);
   }
@@ -136,6 +138,29 @@ TEST(Stage, LeadIsHalvedWhereMemoryIsShort) {
   for (const char* name : {"a", "b", "c"}) s.read(s.permanent(name));
   EXPECT_EQ(s.staged(20, 2), "+a +b 0 +c 1 2");
   EXPECT_EQ(s.staged(10, 2), "+a 0 +b 1 +c 2");
+}
+
+// What is made next takes another place, as far as there is room: so it need not wait until the write-back is
+// done.
+TEST(Stage, WhatIsWrittenBackLags) {
+  Sketch s;
+  for (const char* name : {"a", "b", "c"}) s.task({{s.permanent(name), Access::write}});
+  EXPECT_EQ(s.staged(30, 0, true, true), "0 -a@0>0 1 -b@0>10 2 -c@0>20");
+  EXPECT_EQ(s.staged(30, 1, true, true), "0 -a@0>0 1 -b@10>10 2 -c@0>20");
+  EXPECT_EQ(s.staged(10, 1, true, true), "0 -a@0>0 1 -b@0>10 2 -c@0>20");
+}
+
+// A task below reads what one above made. With a lag of two tasks, the next has places of its own in both
+// tiers.
+TEST(Stage, WhatIsTakenBelowLagsThere) {
+  Sketch s;
+  for (const char* name : {"a", "b"}) {
+    const BufferId x = s.transient(name);
+    s.task({{x, Access::write}});
+    s.task({{x, Access::read}}, TaskKind::norm);
+  }
+  EXPECT_EQ(s.staged(20, 0, true, true), "0 -a@0>0 1' 2 -b@0>0 3'");
+  EXPECT_EQ(s.staged(20, 2, true, true), "0 -a@0>0 1' 2 -b@10>10 3'");
 }
 
 // The uses are a b a c b a, with gaps a 0-2, b 1-4, a 2-5. With room for two copies the two shortest gaps are
@@ -260,7 +285,7 @@ TEST(Stage, PiecesMoveAlone) {
   const BufferId a = s.pieces("a", {0, 10, 25, 30});
   s.task({{a, Access::write, 1, 2}});
   s.task({{a, Access::read, 2, 3}});
-  EXPECT_EQ(s.staged(15, 0, true, true), "0 -a.1 +a.2@0 1");
+  EXPECT_EQ(s.staged(15, 0, true, true), "0 -a.1@0>10 +a.2@0 1");
 }
 
 // A buffer that lives above comes down once for the two reads of tasks below, and goes back up after a write
