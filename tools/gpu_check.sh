@@ -136,8 +136,8 @@ pack() {
     rm -f "$scratch/tokens.bin"
     rmdir "$scratch" || true
   fi
-  find "$out" -mindepth 1 -maxdepth 2 '(' -path "$out/doctor.log" -o -path "$out/no-place.log" -o \
-    -path "$out/*/logs" -type d ')' -printf '%P\n' | sed 's|/logs$||' |
+  (cd "$out" && find . -mindepth 1 -maxdepth 2 '(' -path ./doctor.log -o -path ./no-place.log -o \
+    -path './*/logs' -type d ')' -printf '%P\n') | sed 's|/logs$||' |
     tar --create --gzip --directory "$out" --file "$archive.next" --files-from - 2> /dev/null ||
     codes=${PIPESTATUS[*]:1}
   if [[ $codes == "0 "[01] ]] && mv "$archive.next" "$archive"; then
