@@ -23,25 +23,47 @@ namespace sluice::HWY_NAMESPACE {
 
 constexpr size_t kPrefetch = 512;  // elements ahead: 2 KiB of each plane
 
+// The constants of one update, for all lanes of a vector.
+struct AdamWVectors {
+  explicit AdamWVectors(const AdamWConstants& c)
+      : b1(set(c.b1)), b2(set(c.b2)), k1(set(c.k1)), k2(set(c.k2)), minus_a(set(-c.a)), r(set(c.r)),
+        eps(set(c.eps)), decay(set(c.d)), s(set(c.s)) {}
+
+  // From the values before to those after.
+  HWY_INLINE void update(FloatVector gradient, FloatVector& m, FloatVector& v, FloatVector& w) const {
+    const FloatVector g = hn::Mul(gradient, s);
+    m = fma(b1, m, hn::Mul(k1, g));
+    v = fma(b2, v, hn::Mul(hn::Mul(k2, g), g));
+    w = fma(minus_a, hn::Div(m, fma(hn::Sqrt(v), r, eps)), hn::Mul(w, decay));
+  }
+
+  FloatVector b1, b2, k1, k2, minus_a, r, eps, decay, s;
+
+ private:
+  static HWY_INLINE FloatVector set(float value) { return hn::Set(Floats(), value); }
+};
+
 // `weights` is nullptr in fp32, where `master` is the weights. kStream: `weights` is aligned to a cache line.
-template <bool kStream, class T>
+template <UpdateForm kForm, bool kStream, class T>
 HWY_INLINE void adamw(float* HWY_RESTRICT master, float* HWY_RESTRICT first_moment,
-                      float* HWY_RESTRICT second_moment, const T* HWY_RESTRICT gradient,
-                      T* HWY_RESTRICT weights, size_t elements, const AdamWConstants& c) {
-  const Floats d;
-  const FloatVector b1 = hn::Set(d, c.b1), b2 = hn::Set(d, c.b2), k1 = hn::Set(d, c.k1),
-                    k2 = hn::Set(d, c.k2);
-  const FloatVector minus_a = hn::Set(d, -c.a), r = hn::Set(d, c.r), eps = hn::Set(d, c.eps);
-  const FloatVector decay = hn::Set(d, c.d), s = hn::Set(d, c.s);
+                      float* HWY_RESTRICT second_moment, T* HWY_RESTRICT gradient,
+                      const T* HWY_RESTRICT next_gradient, T* HWY_RESTRICT weights, size_t elements,
+                      const AdamWConstants& constants, const AdamWConstants& guessed) {
+  const AdamWVectors now(constants), next(guessed);
   for_each_vector(elements, [&](size_t i, auto lanes) SLUICE_KERNEL {
-    const FloatVector g = hn::Mul(lanes.load(gradient + i), s);
-    const FloatVector m = fma(b1, lanes.load(first_moment + i), hn::Mul(k1, g));
-    const FloatVector v = fma(b2, lanes.load(second_moment + i), hn::Mul(hn::Mul(k2, g), g));
-    const FloatVector step = hn::Div(m, fma(hn::Sqrt(v), r, eps));
-    const FloatVector w = fma(minus_a, step, hn::Mul(lanes.load(master + i), decay));
-    lanes.store(m, first_moment + i);
-    lanes.store(v, second_moment + i);
-    lanes.store(w, master + i);
+    FloatVector m = lanes.load(first_moment + i), v = lanes.load(second_moment + i),
+                w = lanes.load(master + i);
+    now.update(lanes.load(gradient + i), m, v, w);
+    if constexpr (kForm != UpdateForm::repair) {
+      lanes.store(m, first_moment + i);
+      lanes.store(v, second_moment + i);
+      lanes.store(w, master + i);
+    }
+    if constexpr (kForm == UpdateForm::visit) {
+      const FloatVector g = lanes.load(next_gradient + i);
+      lanes.store(g, gradient + i);
+      next.update(g, m, v, w);
+    }
     if constexpr (kStream) {
       lanes.stream(w, weights + i);
     } else if (weights != nullptr) {
@@ -54,18 +76,31 @@ HWY_INLINE void adamw(float* HWY_RESTRICT master, float* HWY_RESTRICT first_mome
   if constexpr (kStream) hwy::FlushStream();
 }
 
-void adamw_range(const UpdateRange& range, const AdamWConstants& c) {
+template <UpdateForm kForm>
+void adamw_range(const UpdateRange& range, const AdamWConstants& constants, const AdamWConstants& guessed) {
   with_precision(range.precision, [&](auto type) HWY_ATTR {
     using T = decltype(type);
-    const T* gradient = static_cast<const T*>(range.gradient);
+    T* gradient = static_cast<T*>(range.gradient);
+    const T* next = static_cast<const T*>(range.next_gradient);
     T* weights = static_cast<T*>(range.weights);
     if constexpr (sizeof(T) == 2) {
       if (reinterpret_cast<uintptr_t>(weights) % 64 == 0)
-        return adamw<true>(range.master, range.moments[0], range.moments[1], gradient, weights,
-                           range.elements, c);
+        return adamw<kForm, true>(range.master, range.moments[0], range.moments[1], gradient, next, weights,
+                                  range.elements, constants, guessed);
     }
-    adamw<false>(range.master, range.moments[0], range.moments[1], gradient, weights, range.elements, c);
+    adamw<kForm, false>(range.master, range.moments[0], range.moments[1], gradient, next, weights,
+                        range.elements, constants, guessed);
   });
+}
+
+void optimize_range(const UpdateRange& range, const AdamWConstants& constants) {
+  adamw_range<UpdateForm::optimize>(range, constants, constants);
+}
+void repair_range(const UpdateRange& range, const AdamWConstants& constants) {
+  adamw_range<UpdateForm::repair>(range, constants, constants);
+}
+void visit_range(const UpdateRange& range, const AdamWConstants& constants, const AdamWConstants& guessed) {
+  adamw_range<UpdateForm::visit>(range, constants, guessed);
 }
 
 }  // namespace sluice::HWY_NAMESPACE
@@ -75,7 +110,9 @@ HWY_AFTER_NAMESPACE();
 namespace sluice {
 namespace {
 
-HWY_EXPORT(adamw_range);
+HWY_EXPORT(optimize_range);
+HWY_EXPORT(repair_range);
+HWY_EXPORT(visit_range);
 
 }  // namespace
 
@@ -95,10 +132,20 @@ UpdateConstants prepare_adamw(const OptimizerSettings& settings, const UpdateSte
   return UpdateConstants::of(c);
 }
 
-void apply_adamw(const UpdateRange& range, const UpdateConstants& constants, Workers& workers) {
-  auto c = constants.as<AdamWConstants>();
-  if (!range.decay) c.d = 1;
-  for_each_part(range, workers, [&](const UpdateRange& p) { HWY_DYNAMIC_DISPATCH(adamw_range)(p, c); });
+void apply_adamw(const UpdateRange& range, const UpdateConstants& constants, Workers& workers,
+                 UpdateForm form, const UpdateConstants& guessed) {
+  auto c = constants.as<AdamWConstants>(), g = guessed.as<AdamWConstants>();
+  if (!range.decay) c.d = g.d = 1;
+  for_each_part(range, workers, [&](const UpdateRange& p) {
+    switch (form) {
+      case UpdateForm::optimize:
+        return HWY_DYNAMIC_DISPATCH(optimize_range)(p, c);
+      case UpdateForm::repair:
+        return HWY_DYNAMIC_DISPATCH(repair_range)(p, c);
+      case UpdateForm::visit:
+        return HWY_DYNAMIC_DISPATCH(visit_range)(p, c, g);
+    }
+  });
 }
 
 }  // namespace sluice

@@ -15,6 +15,7 @@ UpdateConstants prepare_adamw(const OptimizerSettings& settings, const UpdateSte
 
 // g = gradient*s; m = fma(b1,m,k1*g); v = fma(b2,v,(k2*g)*g); w = w*d; w = fma(-a, m/fma(sqrt(v),r,eps), w);
 // weights = round(w). Without decay d = 1.
-void apply_adamw(const UpdateRange& range, const UpdateConstants& constants, Workers& workers);
+void apply_adamw(const UpdateRange& range, const UpdateConstants& constants, Workers& workers,
+                 UpdateForm form = UpdateForm::optimize, const UpdateConstants& guessed = {});
 
 }  // namespace sluice

@@ -1,6 +1,7 @@
 #include "cpu_optim/optimizer.h"
 
 #include <array>
+#include <cstring>
 
 #include "cpu_optim/adamw.h"
 #include "engine/base/error.h"
@@ -32,16 +33,30 @@ UpdateRange part_of(const UpdateRange& range, uint64_t begin, uint64_t elements)
   part.master += begin;
   for (float*& moment : part.moments)
     if (moment) moment += begin;
-  part.gradient = static_cast<const std::byte*>(range.gradient) + bytes;
+  part.gradient = static_cast<std::byte*>(range.gradient) + bytes;
+  if (range.next_gradient) part.next_gradient = static_cast<const std::byte*>(range.next_gradient) + bytes;
   part.weights = range.weights == nullptr ? nullptr : static_cast<std::byte*>(range.weights) + bytes;
   part.elements = elements;
   return part;
 }
 
-void refresh_weights(const UpdateRange& range, Workers& workers) {
-  if (range.precision == DType::f32) return;
-  for_each_part(range, workers,
-                [](const UpdateRange& p) { round_to(p.precision, p.master, p.weights, p.elements); });
+void update_range(const Optimizer& optimizer, UpdateForm form, const UpdateRange& range,
+                  const UpdateScalars& scalars, Workers& workers) {
+  const bool visits = form == UpdateForm::visit;
+  CHECK(form == UpdateForm::optimize || range.precision != DType::f32, "fp32 weights cannot be guessed");
+  if (!scalars.update->skip) {
+    const UpdateConstants& constants = scalars.update->constants;
+    optimizer.apply(range, constants, workers, form, visits ? scalars.guess->constants : constants);
+  } else if (visits) {
+    for_each_part(range, workers, [](const UpdateRange& p) {
+      std::memcpy(p.gradient, p.next_gradient, p.elements * dtype_bytes(p.precision));
+    });
+    const UpdateConstants& guessed = scalars.guess->constants;
+    optimizer.apply(range, guessed, workers, UpdateForm::repair, guessed);
+  } else if (range.precision != DType::f32) {
+    for_each_part(range, workers,
+                  [](const UpdateRange& p) { round_to(p.precision, p.master, p.weights, p.elements); });
+  }
 }
 
 uint64_t state_plane_stride(uint64_t elements) {

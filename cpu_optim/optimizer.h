@@ -5,6 +5,13 @@
 // travel with the step's scalars. apply makes one pass over memory: it unscales and clips the gradient,
 // updates moments and master weights, and writes the 16-bit weights. Results have the same bits on every
 // target, with any number of threads. Callers: the runner's optimizer lane, and devices.
+//
+// Moments and master weights need not be updated at once. apply has three forms:
+//   optimize   commits the update: stores moments and master weights, and writes the weights that it makes
+//   repair     writes these weights and stores nothing
+//   visit      commits the update with the gradient that waited; then writes the weights that the next update
+//              would make, with the next gradient and guessed constants; and lets that gradient wait instead
+// A visit with a right guess, and a repair, make the weights that `optimize` makes later, bit by bit.
 #pragma once
 
 #include <algorithm>
@@ -34,11 +41,19 @@ struct UpdateStep {
 struct UpdateRange {
   float* master;
   float* moments[kMomentsMax];  // as many as the optimizer has
-  const void* gradient;         // in `precision`
+  void* gradient;               // in `precision`; only read, except by a visit
   void* weights;                // in `precision`; nullptr for fp32
   DType precision;              // bf16, f16 or f32
   uint64_t elements;
   bool decay;  // false: no weight decay
+  const void* next_gradient = nullptr;  // of a visit
+};
+
+enum class UpdateForm : uint8_t { optimize, repair, visit };
+
+struct UpdateScalars {
+  const StepScalars::Update* update = nullptr;
+  const StepScalars::Guess* guess = nullptr;  // of a visit
 };
 
 struct Optimizer {
@@ -47,21 +62,16 @@ struct Optimizer {
   uint32_t moments;    // planes beside the master weights
   bool whole_tensors;  // apply must be given whole tensors: a group is one shard
   UpdateConstants (*prepare)(const OptimizerSettings& settings, const UpdateStep& step);
-  void (*apply)(const UpdateRange& range, const UpdateConstants& constants, Workers& workers);
+  // `guessed`: of a visit. fp32 has only `optimize`: the weights are the master weights.
+  void (*apply)(const UpdateRange& range, const UpdateConstants& constants, Workers& workers, UpdateForm form,
+                const UpdateConstants& guessed);
 };
 const Optimizer& optimizer_of(OptimizerKind kind);
 
-// The skipped update of fp16, for every optimizer: leaves the state unchanged; weights = round(master).
-void refresh_weights(const UpdateRange& range, Workers& workers);
-
-// The optimizer's apply, or refresh_weights if the update is skipped.
-inline void update_range(const Optimizer& optimizer, const UpdateRange& range,
-                         const StepScalars::Update& update, Workers& workers) {
-  if (update.skip)
-    refresh_weights(range, workers);
-  else
-    optimizer.apply(range, update.constants, workers);
-}
+// The optimizer's apply. An update that is skipped (fp16) leaves the state unchanged: then the weights of
+// `optimize` and `repair` are the rounded masters, and a visit guesses the next update from there.
+void update_range(const Optimizer& optimizer, UpdateForm form, const UpdateRange& range,
+                  const UpdateScalars& scalars, Workers& workers);
 
 // Bytes between the planes (master, moments) of a shard of `elements`: 4 bytes each, rounded up to an
 // odd number of pages of 4096. Planes that lie a large power of two apart were measured to cost two thirds of

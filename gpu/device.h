@@ -77,9 +77,9 @@ class Device {
                    double* block_sums) = 0;
 
   // update_range (cpu_optim/optimizer.h) for optimizer state that lies on the device, to the same bits.
-  // `update` lies in the device's memory too.
-  virtual void optimize(OptimizerKind optimizer, const UpdateRange& range,
-                        const StepScalars::Update* update) = 0;
+  // The scalars lie in the device's memory too.
+  virtual void update(OptimizerKind optimizer, UpdateForm form, const UpdateRange& range,
+                      const UpdateScalars& scalars) = 0;
 
   virtual void zero(void* data, uint64_t bytes) = 0;
 

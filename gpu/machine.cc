@@ -30,15 +30,18 @@ Machine machine_of(const TierCapacities& capacities, bool ranks_meet_in_device) 
   for (const TaskKind kind : {TaskKind::forward, TaskKind::backward, TaskKind::round})
     m.units.push_back({kind, kComputeLane, 0});
   for (const TaskKind kind :
-       {TaskKind::norm, TaskKind::set_scalars, TaskKind::optimize, TaskKind::load, TaskKind::sum,
-        TaskKind::compress, TaskKind::project, TaskKind::expand, TaskKind::clone}) {
+       {TaskKind::norm, TaskKind::set_scalars, TaskKind::set_guess, TaskKind::optimize, TaskKind::visit,
+        TaskKind::repair, TaskKind::load, TaskKind::sum, TaskKind::compress, TaskKind::project,
+        TaskKind::expand, TaskKind::clone}) {
     const bool met = kind == TaskKind::sum && ranks_meet_in_device;
     m.units.push_back(met ? Unit{kind, kComputeLane, 0} : Unit{kind, kOptimizerLane, host});
   }
   for (const TaskKind kind : {TaskKind::gather, TaskKind::exchange})
     m.units.push_back({kind, kCollectiveLane, ranks_meet_in_device ? TierId{0} : host});
   m.units.push_back({TaskKind::save, kNvmeWriteLane, host});
-  if (capacities.device) m.units.push_back({TaskKind::optimize, kComputeLane, 0});
+  if (capacities.device)
+    for (const TaskKind kind : {TaskKind::optimize, TaskKind::visit, TaskKind::repair})
+      m.units.push_back({kind, kComputeLane, 0});
   return m;
 }
 

@@ -7,6 +7,7 @@
 // random choice is involved.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <functional>
 #include <optional>
@@ -41,7 +42,8 @@ struct PlanRequest {
   int64_t micro_batch_tokens = 0;      // DeviceSizes::micro_batch_tokens; the candidates fit in it
   Recompute recompute = Recompute::automatic;
   Placement placement = Placement::automatic;
-  LowerOptions lower;  // but for recompute, which the search sets
+  Overlap overlap = Overlap::automatic;
+  LowerOptions lower;  // but for recompute and updated_in_backward, which the search sets
   ProgramMemory program_memory;
 };
 
@@ -79,6 +81,18 @@ struct HomeRule {
   std::vector<BufferId> moved;            // afterwards, whatever the claims say
 };
 
+// Seconds of a step, simulated, if all steps are alike.
+struct StepOrders {
+  double plain = 0;                         // the update waits for the norm
+  std::optional<double> guessed, repaired;  // by right guesses; by wrong ones. None: the plan has no guess
+
+  // The share of wrong guesses from which the plain order is faster; 1: never.
+  double break_even() const {
+    if (!guessed || *repaired <= plain) return 1;
+    return std::max(0.0, (plain - *guessed) / (*repaired - *guessed));
+  }
+};
+
 struct Plan {
   Model model;
   Lowering lowering;
@@ -89,7 +103,8 @@ struct Plan {
   bool keeps_copies = true;           // staged copies may outlive their use
   std::optional<HomeRule> home_rule;  // none: the arrangement that needs least memory
   uint64_t program_bytes = 0;         // of the lowest memory tier's capacity, beside its arena
-  double step_seconds = 0;            // simulated, steady state
+  double step_seconds = 0;            // simulated, steady state, of the usual step
+  StepOrders orders;
   double least_seconds = 0;           // lower bound under any placement (limit.h)
   uint32_t candidates = 0;            // that were weighed
   std::vector<Weighed> weighed;

@@ -66,7 +66,10 @@ enum class TaskKind : uint8_t {
                 // make block sums
   norm,         // add the block sums of all groups (kNormBlock)
   set_scalars,  // t, loss scale, clip factor and the optimizer's constants of this step
-  optimize,     // update one shard
+  optimize,     // update one shard: commit the update to its state, make its weights
+  visit,        // commit the update of the step before, make weights by a guess of this step's update
+  repair,       // make weights by the true update where the guess was wrong, and commit nothing
+  set_guess,    // the constants that this step's update has if nothing is clipped or skipped
   load,         // fill one shard with its first values (initial, from a checkpoint, or from weights)
   save,         // write one shard's state to the checkpoint
   gather,       // all-gather: every rank of a process group gets the parts of all, in order of rank
@@ -78,7 +81,7 @@ enum class TaskKind : uint8_t {
   expand,       // make a shard's gradient from the summed factors, and its block sums
   clone,        // copy a shard's state and weights from the group whose weights its layer used until now
 };
-constexpr int kTaskKinds = 15;
+constexpr int kTaskKinds = 18;
 const char* task_kind_name(TaskKind kind);
 // Whether a process group carries it out together.
 constexpr bool is_collective(TaskKind kind) { return kind == TaskKind::gather || kind == TaskKind::exchange; }
@@ -105,6 +108,30 @@ struct Machine {
   std::vector<Unit> units;  // where several fit a task, assemble.h says which one it takes
 };
 
+// clean    all updates are committed
+// pending  rounded gradients wait for their update, and so do the weights that it makes
+// guessed  rounded gradients wait for their update, but weights have been made by a guess of it
+// shared   layers that are alike use one parameter group
+// A run that is to be in `guessed` is in `pending` if the guess was wrong. So a body that starts in `pending`
+// may follow one that ends in `guessed`.
+enum class BodyState : uint8_t {
+  empty,
+  clean,
+  pending,
+  guessed,
+  shared_clean,
+  shared_pending,
+  shared_guessed
+};
+constexpr int kBodyStates = 7;
+constexpr bool is_guessed(BodyState s) { return s == BodyState::guessed || s == BodyState::shared_guessed; }
+using BodyStates = uint8_t;  // a set of them
+constexpr BodyStates one_state(BodyState s) { return static_cast<BodyStates>(1u << static_cast<int>(s)); }
+constexpr bool can_follow(BodyState end, BodyState start) {
+  return end == start || (end == BodyState::guessed && start == BodyState::pending) ||
+         (end == BodyState::shared_guessed && start == BodyState::shared_pending);
+}
+
 enum class BufferClass : uint8_t { weights, gradients, state, activations, workspace, scalars };
 const char* buffer_class_name(BufferClass c);
 
@@ -123,6 +150,7 @@ struct Buffer {
   TierId home = 0;
   bool permanent = false;  // lives across bodies, at home_offset
   uint8_t ring = kNoRing;  // unless kNoRing: permanent; slot n lies at home_offset + n * slot_stride
+  BodyStates empty_in = 0;  // states in which a permanent buffer has no content
   uint64_t home_offset = 0;
   uint64_t slot_stride = 0;
   uint64_t bytes() const { return cuts.back(); }
@@ -189,14 +217,11 @@ struct Instruction {
   std::vector<std::vector<Wait>> waits_before;  // on the body before; by Body::predecessors
 };
 
-// pending: rounded gradients wait for their update. shared: layers that are alike use one parameter group.
-enum class BodyState : uint8_t { empty, clean, pending, shared_clean, shared_pending };
-
 struct Body {
   std::string name;
   BodyState start = BodyState::clean, end = BodyState::clean;
   std::vector<uint8_t> advance;      // by ring: 0 or 1
-  std::vector<BodyId> predecessors;  // every body whose end state is this body's start state, in order of id
+  std::vector<BodyId> predecessors;  // every body that it can_follow, in order of id
   std::vector<Task> tasks;           // in the order that lowering gave
   std::vector<Instruction> instructions;
   std::vector<uint64_t> peak_bytes;  // by tier: highest address in use, permanent homes included
@@ -222,6 +247,10 @@ inline uint64_t home_bytes(const Program& p, const Buffer& b) {
 
 inline uint64_t operand_begin(const Buffer& b, const Operand& o) { return b.cuts[o.first]; }
 inline uint64_t operand_bytes(const Buffer& b, const Operand& o) { return b.cuts[o.last] - b.cuts[o.first]; }
+
+// The wait on a training body after which it is known whether it ends as guessed. Nothing follows such a body
+// before.
+Wait when_decided(const Body& body);
 
 // The address of a ring operand at home depends on the ring's position, which counts the advances of all
 // bodies so far: slot = (position after this body's own advance - back) mod slots. For a body A directly
@@ -257,7 +286,7 @@ struct UpdateConstants {
   }
 };
 
-// Scalars of one training step: one ring slot of four pieces, so that a task waits only for the piece that it
+// Scalars of one training step: one ring slot of five pieces, so that a task waits only for the piece that it
 // uses. The writer of each is in brackets.
 struct StepScalars {
   struct alignas(64) Input {  // [trainer, before the body is issued]
@@ -276,8 +305,13 @@ struct StepScalars {
     int64_t clean_steps;       // since the scale last changed
     int64_t skipped_steps;     // in total
     UpdateConstants constants;
-    uint32_t skip;  // this step's update is skipped
+    uint32_t skip;     // this step's update is skipped
+    uint32_t clipped;  // this step's clip factor is less than 1
+    bool as_guessed() const { return skip == 0 && clipped == 0; }
   } update;
+  struct alignas(64) Guess {  // [set_guess]
+    UpdateConstants constants;
+  } guess;
 };
 
 }  // namespace sluice

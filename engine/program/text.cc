@@ -13,9 +13,11 @@
 namespace sluice {
 
 const char* task_kind_name(TaskKind kind) {
-  constexpr const char* kNames[kTaskKinds] = {"forward",  "backward", "round",   "norm",   "set_scalars",
-                                              "optimize", "load",     "save",    "gather", "exchange",
-                                              "sum",      "compress", "project", "expand", "clone"};
+  constexpr const char* kNames[kTaskKinds] = {"forward",     "backward", "round",    "norm",
+                                              "set_scalars", "optimize", "visit",    "repair",
+                                              "set_guess",   "load",     "save",     "gather",
+                                              "exchange",    "sum",      "compress", "project",
+                                              "expand",      "clone"};
   const auto index = static_cast<size_t>(kind);
   return index < kTaskKinds ? kNames[index] : "unknown";
 }
@@ -35,6 +37,19 @@ std::string instruction_name(const Program& program, const Body& body, const Ins
   const Operand& source = in.operands[0];
   return fmt::format("{} {} {}-{}", program.machine.lanes[in.lane].name, program.buffers[source.buffer].name,
                      source.first, source.last);
+}
+
+Wait when_decided(const Body& body) {
+  Wait decided{};
+  for (const Instruction& in : body.instructions)
+    if (in.task != kNoTask && body.tasks[in.task].kind == TaskKind::set_scalars) decided.lane = in.lane;
+  uint32_t count = 0;
+  for (const Instruction& in : body.instructions) {
+    if (in.lane != decided.lane) continue;
+    ++count;
+    if (in.task != kNoTask && body.tasks[in.task].kind == TaskKind::set_scalars) decided.count = count;
+  }
+  return decided;
 }
 
 namespace {
@@ -145,6 +160,8 @@ class Printer {
     if (b.permanent || b.home_offset != 0) print("+{}", b.home_offset);
     if (b.ring != kNoRing) print(" ring {}", rings_[b.ring]);
     if (b.slot_stride != 0) print(" stride {}", b.slot_stride);
+    for (int s = 0; s < kBodyStates; ++s)
+      if (b.empty_in & one_state(static_cast<BodyState>(s))) print(" empty_in {}", kStateWords[s]);
     print(" pieces ");
     for (size_t p = 1; p < b.cuts.size();) {
       const uint64_t bytes = b.cuts[p] - b.cuts[p - 1];

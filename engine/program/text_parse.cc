@@ -299,6 +299,7 @@ class Parser {
     if (plus != std::string_view::npos) b.home_offset = parse_number<uint64_t>(home.substr(plus + 1));
     if (row.accept("ring")) b.ring = rings_.find<uint8_t>(row.next());
     if (row.accept("stride")) b.slot_stride = row.number<uint64_t>();
+    while (row.accept("empty_in")) b.empty_in |= one_state(body_state(row.next()));
     row.expect("pieces");
     parse_pieces(row.next(), b.cuts);
     buffers_.add(b.name);

@@ -7,7 +7,8 @@
 //   processes NAME count RANKS stride RANKS
 //   pass (OP flops N bytes N)*
 //   ring NAME [slots COUNT]
-//   buffer NAME CLASS [permanent] home TIER[+OFFSET] [ring RING] [stride BYTES] pieces BYTES[xCOUNT],...
+//   buffer NAME CLASS [permanent] home TIER[+OFFSET] [ring RING] [stride BYTES] [empty_in STATE]... pieces
+//     BYTES[xCOUNT],...
 //   arena BYTES...
 //   body NAME START -> END [advance 0|1...] [peak BYTES...] [after BODY...]
 //   tasks BODY, then rows (all bodies stand before the first tasks):
@@ -29,7 +30,8 @@ namespace sluice {
 
 inline constexpr const char* kTextHeader = "sluice program 1";
 inline constexpr const char* kAccessWords[] = {"read", "write", "add"};
-inline constexpr const char* kStateWords[] = {"empty", "clean", "pending", "shared_clean", "shared_pending"};
+inline constexpr const char* kStateWords[] = {"empty",        "clean",          "pending",       "guessed",
+                                              "shared_clean", "shared_pending", "shared_guessed"};
 inline constexpr size_t kBufferClasses = 6;
 
 }  // namespace sluice

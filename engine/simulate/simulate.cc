@@ -1,6 +1,7 @@
 // The model:
 // 1. An instruction starts when the one before on its lane has completed (on an overlapping lane: started),
-//    its waits are met, and every body before the previous one has completed.
+//    its waits are met, and every body before the previous one has completed. After a body that guesses, the
+//    next one is issued when it is known whether the guess was right.
 // 2. First its fixed seconds pass (a task's overhead, a link's latency), without taking from any pool. Then
 //    its work flows. Alone the work would take T, the longest of: the work at the lane's rates
 //    (machine_rates.h), a collective on the network (network.h), bytes at the link's and drives' rates, and
@@ -68,6 +69,7 @@ class Run {
     bases_.emplace_back(lanes_.size());
     for (size_t s = 0; s < sequence.size(); ++s) {
       before_.push_back(s == 0 ? 0 : predecessor_index(sequence[s - 1], sequence[s]));
+      decided_.push_back(s == 0 ? Wait{} : decision(program.bodies[sequence[s - 1]]));
       std::vector<uint64_t> base = bases_.back();
       for (size_t l = 0; l < lanes_.size(); ++l) base[l] += bodies_[sequence[s]].by_lane[l].size();
       bases_.push_back(std::move(base));
@@ -103,6 +105,10 @@ class Run {
     return static_cast<size_t>(at - all.begin());
   }
 
+  static Wait decision(const Body& before) {
+    return is_guessed(before.end) ? when_decided(before) : Wait{};
+  }
+
   void start_all() {
     for (LaneId l = 0; l < lanes_.size(); ++l)
       while (start_next(l)) {
@@ -136,6 +142,8 @@ class Run {
       return lanes_[other].completed < count;
     };
     const uint32_t s = lane.position;
+    if (s >= 1 && lane.index == 0 && needs(decided_[s].lane, bases_[s - 1][decided_[s].lane] + decided_[s].count))
+      return true;
     if (s >= 2 && lane.index == 0)
       for (size_t l = 0; l < lanes_.size(); ++l)
         if (needs(static_cast<LaneId>(l), bases_[s - 1][l])) return true;
@@ -266,6 +274,7 @@ class Run {
   // By position (and one past the last) and lane: instructions of all bodies before.
   std::vector<std::vector<uint64_t>> bases_;
   std::vector<size_t> before_;         // by position: index of the body before among the predecessors
+  std::vector<Wait> decided_;          // by position: on the body before, for the body to be issued
   std::vector<double> demand_, room_;  // by pool
   std::vector<LaneState*> rising_;
   double now_ = 0;

@@ -228,7 +228,7 @@ class Replay {
     for_each_segment(range, [&](uint32_t s) {
       const Segment& seg = segments_[s];
       if (!good || (seg.buffer == o.buffer && seg.back == o.back && seg.anchor == anchor &&
-                    seg.version == o.version && !(seg.version == 0 && never_written(o))))
+                    seg.version == o.version && !(seg.version == 0 && is_empty_in(buffer(o), body_.start))))
         return;
       good = false;
       report_.add(id_, i,
@@ -237,9 +237,9 @@ class Replay {
     });
   }
   // Before the first load there are no weights and no state, only what the run itself sets (scalars, tokens).
-  bool never_written(const Operand& o) const {
-    const BufferClass c = buffer(o).kind;
-    return body_.start == BodyState::empty && (c == BufferClass::weights || c == BufferClass::state);
+  bool is_empty_in(const Buffer& b, BodyState state) const {
+    return (b.empty_in & one_state(state)) != 0 ||
+           (state == BodyState::empty && (b.kind == BufferClass::weights || b.kind == BufferClass::state));
   }
   std::string range_name(uint32_t s) const {
     return line_.name(index_.address_at(s), index_.address_at(live_.at_or_after(s + 1)));
@@ -352,6 +352,8 @@ class Replay {
                     fmt::format("ends with version {} of piece {} of {}{} at home, but version {} was made",
                                 seg.version, p, printable(b.name),
                                 seg.back ? fmt::format(" ({} back)", seg.back) : "", latest[p]));
+    if (seg.version == 0 && is_empty_in(b, body_.start) && !is_empty_in(b, body_.end))
+      report_.add(id_, kNoInstruction, fmt::format("ends without content of {}", printable(b.name)));
   }
 
   void sort_first() {

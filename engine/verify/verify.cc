@@ -82,6 +82,8 @@ class Tables {
     require(std::adjacent_find(b.cuts.begin(), b.cuts.end(), std::greater_equal<>()) == b.cuts.end(),
             "the cuts of buffer {} do not rise", name);
     require(b.home < machine_.tiers.size(), "buffer {} has its home in tier {}", name, b.home);
+    require(b.empty_in == 0 || (b.permanent && !is_ring(b)),
+            "buffer {} is empty in some states and not permanent, or in a ring", name);
     if (!is_ring(b)) return;
     require(b.ring < program_.rings.size(), "buffer {} is in ring {}", name, b.ring);
     require(b.permanent, "buffer {} is in a ring and not permanent", name);
@@ -144,9 +146,9 @@ class Tables {
     const auto fail = [&](std::string what) { report_.add(id, kNoInstruction, std::move(what)); };
     std::vector<BodyId> expected;
     for (size_t b = 0; b < program_.bodies.size(); ++b)
-      if (program_.bodies[b].end == body.start) expected.push_back(static_cast<BodyId>(b));
+      if (can_follow(program_.bodies[b].end, body.start)) expected.push_back(static_cast<BodyId>(b));
     if (body.predecessors != expected)
-      fail("its predecessors are not the bodies that end in the state where it starts");
+      fail("its predecessors are not the bodies that end in a state where it can start");
     if (body.advance.size() != program_.rings.size() ||
         std::any_of(body.advance.begin(), body.advance.end(), [](uint8_t a) { return a > 1; }))
       fail("it does not advance every ring by 0 or 1");

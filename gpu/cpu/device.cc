@@ -37,9 +37,9 @@ class CpuDevice final : public Device {
     sum_ranks(from, parts, ranks, elements, to, out, block_sums, workers_);
   }
 
-  void optimize(OptimizerKind optimizer, const UpdateRange& range,
-                const StepScalars::Update* update) override {
-    update_range(optimizer_of(optimizer), range, *update, workers_);
+  void update(OptimizerKind optimizer, UpdateForm form, const UpdateRange& range,
+              const UpdateScalars& scalars) override {
+    update_range(optimizer_of(optimizer), form, range, scalars, workers_);
   }
 
   void zero(void* data, uint64_t bytes) override {

@@ -62,9 +62,9 @@ class CudaDevice final : public Device, public Accelerator {
            double* block_sums) override {
     ops_->sum(from, parts, ranks, elements, to, out, block_sums);
   }
-  void optimize(OptimizerKind optimizer, const UpdateRange& range,
-                const StepScalars::Update* update) override {
-    ops_->optimize(optimizer, range, update);
+  void update(OptimizerKind optimizer, UpdateForm form, const UpdateRange& range,
+              const UpdateScalars& scalars) override {
+    ops_->update(optimizer, form, range, scalars);
   }
   void zero(void* data, uint64_t bytes) override { ops_->zero(data, bytes); }
   Accelerator* accelerator() override { return this; }

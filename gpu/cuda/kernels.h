@@ -95,12 +95,13 @@ void finish_loss_rows(const Queue& queue, const LossRows& rows, DType precision,
 // *loss += the sum of the rows' losses.
 void add_losses(const Queue& queue, const double* losses, int64_t rows, double* loss);
 
-// optimize.cu: Device::round, Device::sum, Device::optimize, Device::zero.
+// optimize.cu: Device::round, Device::sum, Device::update, Device::zero.
 void round_gradient(const Queue& queue, const float* accumulator, void* gradient, DType precision,
                     uint64_t elements, double* block_sums);
 void sum_parts(const Queue& queue, DType from, const void* parts, uint32_t ranks, uint64_t elements, DType to,
                void* out, double* block_sums);
-void update_by_adamw(const Queue& queue, const UpdateRange& range, const StepScalars::Update* update);
+void update_by_adamw(const Queue& queue, UpdateForm form, const UpdateRange& range,
+                     const UpdateScalars& scalars);
 void zero(const Queue& queue, void* data, uint64_t bytes);
 
 // The table: what the device runs for an op. Workspaces are in workspace.cc, which is also part of builds

@@ -55,9 +55,10 @@ class OpsDevice final : public Device {
     sum_parts(queue_, from, parts, ranks, elements, to, out, block_sums);
   }
 
-  void optimize(OptimizerKind, const UpdateRange& range, const StepScalars::Update* update) override {
+  void update(OptimizerKind, UpdateForm form, const UpdateRange& range,
+              const UpdateScalars& scalars) override {
     static_assert(kOptimizerKinds == 1, "the cuda device updates by AdamW only");
-    update_by_adamw(queue_, range, update);
+    update_by_adamw(queue_, form, range, scalars);
   }
 
   void zero(void* data, uint64_t bytes) override { cuda::zero(queue_, data, bytes); }

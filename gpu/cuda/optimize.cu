@@ -205,31 +205,48 @@ __device__ inline void update(const AdamWConstants& c, float gradient, float& w,
   w = __fmaf_rn(-c.a, __fdiv_rn(m, __fmaf_rn(__fsqrt_rn(v), c.r, c.eps)), w);
 }
 
-template <typename T>
+__device__ inline AdamWConstants adamw_constants(const UpdateConstants& constants, bool decay) {
+  AdamWConstants c = *reinterpret_cast<const AdamWConstants*>(constants.bytes);
+  if (!decay) c.d = 1;
+  return c;
+}
+
+// The forms of optimizer.h.
+template <UpdateForm kForm, typename T>
 __global__ void __launch_bounds__(kThreads)
-    adamw_kernel(UpdateRange range, const StepScalars::Update* scalars, bool aligned) {
-  AdamWConstants constants = *reinterpret_cast<const AdamWConstants*>(scalars->constants.bytes);
-  if (!range.decay) constants.d = 1;
-  const bool skip = scalars->skip;
-  const T* gradient = static_cast<const T*>(range.gradient);
+    adamw_kernel(UpdateRange range, UpdateScalars scalars, bool aligned) {
+  const AdamWConstants constants = adamw_constants(scalars.update->constants, range.decay);
+  const bool skip = scalars.update->skip;
+  T* gradient = static_cast<T*>(range.gradient);
   T* weights = static_cast<T*>(range.weights);
   const auto elements = static_cast<int64_t>(range.elements);
   const int64_t step = static_cast<int64_t>(gridDim.x) * kStep;
   for (int64_t i = (static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x) * kWide; i < elements;
        i += step)
     with_part(aligned, elements - i, [&](auto part) {
-      float w[kWide];
+      constexpr bool kVisits = kForm == UpdateForm::visit;
+      float w[kWide], m[kWide], v[kWide], g[kWide];
       load(range.master + i, part, w);
-      if (!skip) {
-        float m[kWide], v[kWide], g[kWide];
+      if (kVisits || !skip) {
         load(range.moments[0] + i, part, m);
         load(range.moments[1] + i, part, v);
+      }
+      if (!skip) {
         load(gradient + i, part, g);
 #pragma unroll
         for (int e = 0; e < kWide; ++e) update(constants, g[e], w[e], m[e], v[e]);
-        store(range.master + i, part, w);
-        store(range.moments[0] + i, part, m);
-        store(range.moments[1] + i, part, v);
+        if constexpr (kForm != UpdateForm::repair) {
+          store(range.master + i, part, w);
+          store(range.moments[0] + i, part, m);
+          store(range.moments[1] + i, part, v);
+        }
+      }
+      if constexpr (kVisits) {
+        const AdamWConstants guessed = adamw_constants(scalars.guess->constants, range.decay);
+        load(static_cast<const T*>(range.next_gradient) + i, part, g);
+        store(gradient + i, part, g);
+#pragma unroll
+        for (int e = 0; e < kWide; ++e) update(guessed, g[e], w[e], m[e], v[e]);
       }
       if (weights != nullptr) store(weights + i, part, w);
     });
@@ -240,7 +257,9 @@ __global__ void __launch_bounds__(kThreads)
 void load_optimizer_kernels() {
   for_each_precision([]<typename T>(T) {
     load(round_kernel<T>);
-    load(adamw_kernel<T>);
+    load(adamw_kernel<UpdateForm::optimize, T>);
+    load(adamw_kernel<UpdateForm::repair, T>);
+    load(adamw_kernel<UpdateForm::visit, T>);
   });
   for_each_conversion([]<typename From, typename To>(From, To) {
     load(sum_kernel<FewRanks, From, To>);
@@ -269,15 +288,18 @@ void sum_parts(const Queue& queue, DType from, const void* parts, uint32_t ranks
   });
 }
 
-void update_by_adamw(const Queue& queue, const UpdateRange& range, const StepScalars::Update* update) {
+void update_by_adamw(const Queue& queue, UpdateForm form, const UpdateRange& range,
+                     const UpdateScalars& scalars) {
   if (range.elements == 0) return;
   const bool aligned = aligned_to_16(range.master) && aligned_to_16(range.moments[0]) &&
                        aligned_to_16(range.moments[1]) && aligned_to_16(range.gradient) &&
-                       aligned_to_16(range.weights);
+                       aligned_to_16(range.weights) && aligned_to_16(range.next_gradient);
   const int64_t items = div_up(static_cast<int64_t>(range.elements), kWide);
   with_precision(range.precision, [&]<typename T>(T) {
-    launch(queue, adamw_kernel<T>, striding_blocks(queue, items, kThreads), kThreads, 0, range, update,
-           aligned);
+    const auto kernel = form == UpdateForm::optimize ? adamw_kernel<UpdateForm::optimize, T>
+                        : form == UpdateForm::repair ? adamw_kernel<UpdateForm::repair, T>
+                                                     : adamw_kernel<UpdateForm::visit, T>;
+    launch(queue, kernel, striding_blocks(queue, items, kThreads), kThreads, 0, range, scalars, aligned);
   });
 }
 

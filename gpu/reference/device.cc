@@ -10,14 +10,18 @@
 namespace sluice {
 namespace {
 
+struct Element {
+  float master, m, v;
+};
+
 // AdamW on one element, by the formulas of cpu_optim/adamw.h, each operation rounded to fp32.
-void update(const UpdateRange& range, const AdamWConstants& c, float gradient, uint64_t i) {
-  float &w = range.master[i], &m = range.moments[0][i], &v = range.moments[1][i];
+Element updated(Element e, const AdamWConstants& c, bool decay, float gradient) {
   const float g = gradient * c.s;
-  m = std::fma(c.b1, m, c.k1 * g);
-  v = std::fma(c.b2, v, c.k2 * g * g);
-  w *= range.decay ? c.d : 1.0f;
-  w = std::fma(-c.a, m / std::fma(std::sqrt(v), c.r, c.eps), w);
+  e.m = std::fma(c.b1, e.m, c.k1 * g);
+  e.v = std::fma(c.b2, e.v, c.k2 * g * g);
+  e.master *= decay ? c.d : 1.0f;
+  e.master = std::fma(-c.a, e.m / std::fma(std::sqrt(e.v), c.r, c.eps), e.master);
+  return e;
 }
 
 // T(first, ranks) of gpu/ranks/reduce.h, of element i.
@@ -83,16 +87,26 @@ class ReferenceDevice final : public Device {
     });
   }
 
-  void optimize(OptimizerKind, const UpdateRange& range, const StepScalars::Update* step) override {
+  void update(OptimizerKind, UpdateForm form, const UpdateRange& range,
+              const UpdateScalars& scalars) override {
     static_assert(kOptimizerKinds == 1, "the reference device updates by AdamW only");
-    const auto constants = step->constants.as<AdamWConstants>();
+    const auto constants = scalars.update->constants.as<AdamWConstants>();
     reference::with_precision(range.precision, [&]<typename T>(T) {
-      const reference::Values<const T> gradients({const_cast<void*>(range.gradient)});
-      const reference::Values<T> weights({range.weights});
+      const reference::Values<T> gradients({range.gradient}), weights({range.weights});
+      const reference::Values<const T> next({const_cast<void*>(range.next_gradient)});
       for (uint64_t i = 0; i < range.elements; ++i) {
         const auto index = static_cast<int64_t>(i);
-        if (!step->skip) update(range, constants, static_cast<float>(gradients[index]), i);
-        if (range.weights) weights.put(index, range.master[i]);
+        float &master = range.master[i], &m = range.moments[0][i], &v = range.moments[1][i];
+        Element e{master, m, v};
+        if (!scalars.update->skip)
+          e = updated(e, constants, range.decay, static_cast<float>(gradients[index]));
+        if (form != UpdateForm::repair) master = e.master, m = e.m, v = e.v;
+        if (form == UpdateForm::visit) {
+          const auto g = static_cast<float>(next[index]);
+          gradients.put(index, g);
+          e = updated(e, scalars.guess->constants.as<AdamWConstants>(), range.decay, g);
+        }
+        if (range.weights) weights.put(index, e.master);
       }
     });
   }

@@ -33,9 +33,9 @@ class EmulatedDevice final : public Device {
            double* block_sums) override {
     ordered().sum(from, parts, ranks, elements, to, out, block_sums);
   }
-  void optimize(OptimizerKind optimizer, const UpdateRange& range,
-                const StepScalars::Update* update) override {
-    ordered().optimize(optimizer, range, update);
+  void update(OptimizerKind optimizer, UpdateForm form, const UpdateRange& range,
+              const UpdateScalars& scalars) override {
+    ordered().update(optimizer, form, range, scalars);
   }
   void zero(void* data, uint64_t bytes) override { ordered().zero(data, bytes); }
 

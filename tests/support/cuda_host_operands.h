@@ -97,8 +97,8 @@ class HostOperands final : public Device {
     wait_for_gpu();
   }
 
-  void optimize(OptimizerKind optimizer, const UpdateRange& range,
-                const StepScalars::Update* update) override {
+  void update(OptimizerKind optimizer, UpdateForm form, const UpdateRange& range,
+              const UpdateScalars& scalars) override {
     Copies copies;
     const uint64_t n = range.elements, bytes = n * dtype_bytes(range.precision);
     UpdateRange there = range;
@@ -106,7 +106,8 @@ class HostOperands final : public Device {
     for (float*& moment : there.moments) moment = moment ? copies.of(moment, n) : nullptr;
     there.gradient = copies.of(range.gradient, bytes);
     there.weights = copies.of(range.weights, bytes);
-    device_->optimize(optimizer, there, copies.of(update, 1));
+    there.next_gradient = copies.of(range.next_gradient, bytes);
+    device_->update(optimizer, form, there, {copies.of(scalars.update, 1), copies.of(scalars.guess, 1)});
     wait_for_gpu();
   }
 

@@ -58,7 +58,7 @@ DeviceMemoryRates measure_device_memory(Device& device, DType precision, uint64_
   const uint64_t fp32 = elements * sizeof(float), narrow = elements * dtype_bytes(precision);
   const auto plane = [&] { return reinterpret_cast<float*>(ranges.take(fp32, 0.5f)); };
   float *const master = plane(), *const first = plane(), *const second = plane();
-  const std::byte* const gradient = ranges.take(narrow, 0.5f);
+  std::byte* const gradient = ranges.take(narrow, 0.5f);
   std::byte* const weights = ranges.take(narrow, 0);
   StepScalars::Update scalars{};
   scalars.constants = prepare_adamw({}, {1000, 1e-6, 1, 1});
@@ -67,7 +67,8 @@ DeviceMemoryRates measure_device_memory(Device& device, DType precision, uint64_
   const UpdateRange range{master, first, second, gradient, weights, precision, elements, true};
   const Rounds updates = memory.rounds_of_call(
       [&] {
-        device.optimize(OptimizerKind::adamw, range, reinterpret_cast<const StepScalars::Update*>(update));
+        device.update(OptimizerKind::adamw, UpdateForm::optimize, range,
+                      {reinterpret_cast<const StepScalars::Update*>(update)});
       },
       kRepeats);
   const Rounds zeros = memory.rounds_of_call([&] { device.zero(master, fp32); }, kRepeats);

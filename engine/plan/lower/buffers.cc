@@ -38,6 +38,7 @@ class BufferMaker {
     make_group_buffers();
     make_input_buffers();
     make_slice_buffers();
+    make_next_gradients();
     return std::move(slices_);
   }
 
@@ -98,7 +99,7 @@ class BufferMaker {
       const uint64_t width = dtype_bytes(model_.precision);
       make_weights(g, b, cuts(width));
       if (g.trainable) {
-        make_gradients(g, b, cuts(width), cuts(4));
+        make_gradients(g, options_.waits(static_cast<uint32_t>(index)), b, cuts(width), cuts(4));
         make_shard_buffers(g, b);
         make_compression(g, high_rank[out_.groups.size()], b, cuts(4));
       }
@@ -150,10 +151,10 @@ class BufferMaker {
     }
   }
 
-  void make_gradients(const Group& g, GroupBuffers& b, const std::vector<uint64_t>& whole,
+  void make_gradients(const Group& g, bool waits, GroupBuffers& b, const std::vector<uint64_t>& whole,
                       const std::vector<uint64_t>& whole_fp32) {
     const auto kind = BufferClass::gradients;
-    b.gradient = buffer("g." + g.name, kind, updated_cuts(whole), options_.update_waits_for_norm);
+    b.gradient = buffer("g." + g.name, kind, updated_cuts(whole), waits);
     b.accumulator = buffer("a." + g.name, kind, whole_fp32);
     b.summed = {b.gradient, kNone, b.gradient};
     if (sharing_.ranks == 1) return;
@@ -169,6 +170,15 @@ class BufferMaker {
       b.reduction.received = buffer("e." + g.name, kind, whole);
     }
     b.reduction.sum = b.summed.part;
+  }
+
+  // After all others, so that with or without guesses these have the same indices.
+  void make_next_gradients() {
+    for (uint32_t g = 0; g < out_.groups.size(); ++g) {
+      if (!model_.groups[g].trainable || !options_.guesses(g, model_.precision)) continue;
+      const Buffer& waiting = program_.buffers[out_.groups[g].gradient];
+      out_.groups[g].next_gradient = buffer("gn." + model_.groups[g].name, waiting.kind, waiting.cuts);
+    }
   }
 
   // Every rank has an equal part of each shard, in whole pages of a file.
@@ -235,7 +245,7 @@ class BufferMaker {
   void make_input_buffers() {
     const std::vector<uint64_t> pieces{offsetof(StepScalars, input), offsetof(StepScalars, loss),
                                        offsetof(StepScalars, norm), offsetof(StepScalars, update),
-                                       sizeof(StepScalars)};
+                                       offsetof(StepScalars, guess), sizeof(StepScalars)};
     out_.scalars = buffer("scalars", BufferClass::scalars, pieces, true, kTrainRing);
     make_inputs(kTrainRing, "");
     if (!options_.evaluate) return;

@@ -31,7 +31,7 @@ class Lowerer {
     lower_phases();
     for (Body& body : program_.bodies)
       for (size_t i = 0; i < program_.bodies.size(); ++i)
-        if (program_.bodies[i].end == body.start) body.predecessors.push_back(static_cast<BodyId>(i));
+        if (can_follow(program_.bodies[i].end, body.start)) body.predecessors.push_back(static_cast<BodyId>(i));
     return std::move(out_);
   }
 
@@ -131,20 +131,26 @@ class Lowerer {
     return body.written(b, piece) ? Access::add : Access::write;
   }
 
-  void lower_optimize(BodyBuilder& body, uint32_t g, uint32_t shard, uint8_t back) {
+  // `back`: of the update's scalars.
+  void lower_update(BodyBuilder& body, TaskKind kind, uint32_t g, uint32_t shard, uint8_t back) {
     const GroupBuffers& b = out_.groups[g];
-    const uint64_t elements = b.updated_elements(shard), width = dtype_bytes(model_.precision);
+    const bool visits = kind == TaskKind::visit, commits = kind != TaskKind::repair;
     const bool in_place = model_.precision == DType::f32;  // the weights are the master weights
-    Task& t = body.task(TaskKind::optimize, g, shard);
-    t.bytes = elements * (8 * options_.optimizer.planes + (in_place ? 3 : 2) * width);
-    body.add(t, b.state[shard], Access::add);
-    body.add(t, b.gradient, shard, shard + 1, Access::read);
+    const uint64_t narrow = visits ? 4 : in_place ? 3 : 2, width = dtype_bytes(model_.precision);
+    Task& t = body.task(kind, g, shard);
+    t.bytes = b.updated_elements(shard) * ((commits ? 8 : 4) * options_.optimizer.planes + narrow * width);
+    body.add(t, b.state[shard], commits ? Access::add : Access::read);
+    body.add(t, b.gradient, shard, shard + 1, visits ? Access::add : Access::read);
     body.add(t, out_.scalars, kScalarUpdate, kScalarUpdate + 1, Access::read, back);
     body.add(t, b.weights, shard, shard + 1, in_place ? Access::add : Access::write);
+    if (visits) {
+      body.add(t, b.next_gradient, shard, shard + 1, Access::read);
+      body.add(t, out_.scalars, kScalarGuess, kScalarGuess + 1, Access::read);
+    }
     ranks_.gather_updated(body, g, shard);
   }
-  void lower_optimize_group(BodyBuilder& body, uint32_t g, uint8_t back) {
-    for (uint32_t k = 0; k < out_.groups[g].state.size(); ++k) lower_optimize(body, g, k, back);
+  void lower_update_group(BodyBuilder& body, TaskKind kind, uint32_t g, uint8_t back) {
+    for (uint32_t k = 0; k < out_.groups[g].state.size(); ++k) lower_update(body, kind, g, k, back);
   }
 
   void lower_norm(BodyBuilder& body) {
@@ -166,6 +172,13 @@ class Lowerer {
     if (after_norm) body.add(t, out_.scalars, kScalarNorm, kScalarNorm + 1, Access::read);
   }
 
+  void lower_set_guess(BodyBuilder& body) {
+    Task& t = body.task(TaskKind::set_guess, 0, 0);
+    body.add(t, out_.scalars, kScalarInput, kScalarInput + 1, Access::read);
+    body.add(t, out_.scalars, kScalarUpdate, kScalarUpdate + 1, Access::read, 1);
+    body.add(t, out_.scalars, kScalarGuess, kScalarGuess + 1, Access::write);
+  }
+
   // What a phase's bodies are called, and their start and end states.
   std::string phase_name(const char* name) const {
     return (shares_layers()                        ? "shared_"
@@ -175,7 +188,22 @@ class Lowerer {
   }
   BodyState clean() const { return shares_layers() ? BodyState::shared_clean : BodyState::clean; }
   BodyState pending() const { return shares_layers() ? BodyState::shared_pending : BodyState::pending; }
+  BodyState guessed() const { return shares_layers() ? BodyState::shared_guessed : BodyState::guessed; }
   bool shares_layers() const { return !stand_ins_.empty(); }
+  bool guesses(uint32_t g) const { return options_.guesses(g, model_.precision); }
+  template <typename Holds>
+  bool any_updated(const Holds& holds) const {
+    for (uint32_t g = 0; g < model_.groups.size(); ++g)
+      if (is_updated(g) && holds(g)) return true;
+    return false;
+  }
+  bool waits(uint32_t g) const { return options_.waits(g); }
+  bool any_waits() const {
+    return any_updated([&](uint32_t g) { return waits(g); });
+  }
+  bool any_guesses() const {
+    return any_updated([&](uint32_t g) { return guesses(g); });
+  }
 
   void lower_phases() {
     const bool compresses = options_.compress_rank > 0 && options_.ranks > 1;
@@ -200,6 +228,8 @@ class Lowerer {
       out_.phases.back().until = plain;
       out_.phases.back().first = training.first;
       out_.phases.back().step = training.step;
+      out_.phases.back().guess = training.guess;
+      out_.phases.back().repair = training.repair;
     }
     out_.phases.push_back(last);
   }
@@ -209,24 +239,43 @@ class Lowerer {
     bodies.until = until;
     bodies.load = lower_load();
     lower_training(bodies);
-    if (options_.update_waits_for_norm) bodies.drain = lower_drain();
+    if (any_waits()) bodies.drain = lower_drain();
     if (options_.evaluate) bodies.evaluate = lower_evaluate();
     bodies.save = lower_save();
+    mark_empty();
     return bodies;
   }
 
+  // While an update waits, there are no weights that it has made.
+  void mark_empty() {
+    for (uint32_t g = 0; g < model_.groups.size(); ++g) {
+      if (!is_updated(g) || !waits(g)) continue;
+      const GroupBuffers& b = out_.groups[g];
+      BodyStates states = one_state(pending());
+      if (any_guesses() && !guesses(g)) states |= one_state(guessed());
+      for (const BufferId made : {b.weights, b.updated.across, b.updated.whole}) {
+        if (made == kNone || !program_.buffers[made].permanent) continue;
+        const bool masters = made == b.weights && model_.precision == DType::f32;
+        if (!masters) program_.buffers[made].empty_in |= states;
+      }
+    }
+  }
+
   void lower_training(BodyIds& bodies) {
-    if (!options_.update_waits_for_norm) {
+    if (!any_waits()) {
       bodies.first = bodies.step = training_body("step", clean(), clean());
       return;
     }
     bodies.first = training_body("first", clean(), pending());
     bodies.step = training_body("step", pending(), pending());
+    if (!any_guesses()) return;
+    bodies.guess = training_body("guess", guessed(), guessed());
+    bodies.repair = training_body("repair", pending(), guessed());
   }
   BodyId lower_drain() {
     BodyBuilder drain(program_, phase_name("drain"), pending(), clean());
     for (uint32_t g = 0; g < model_.groups.size(); ++g)
-      if (is_updated(g)) lower_optimize_group(drain, g, 0);
+      if (is_updated(g) && waits(g)) lower_update_group(drain, TaskKind::optimize, g, 0);
     return drain.finish();
   }
 
@@ -283,11 +332,14 @@ class Lowerer {
   BodyId training_body(const char* name, BodyState start, BodyState end) {
     BodyBuilder body(program_, phase_name(name), start, end);
     body.advance(kTrainRing);
+    const bool guesses = end == guessed();
     if (!options_.update_waits_for_norm) lower_set_scalars(body, false);
-    std::vector<bool> updated(model_.groups.size(), start != pending());
+    if (guesses) lower_set_guess(body);
+    std::vector<bool> updated(model_.groups.size(), start == clean());
     for (const auto& [u, m] : schedule_.forward) {
       for (const uint32_t g : use(u).groups) {
-        if (!updated[stand_in(g)] && model_.groups[g].trainable) lower_optimize_group(body, stand_in(g), 1);
+        if (!updated[stand_in(g)] && model_.groups[g].trainable)
+          lower_due(body, stand_in(g), guesses, start == guessed());
         updated[stand_in(g)] = true;
       }
       if (segment(u).loss) continue;
@@ -300,16 +352,28 @@ class Lowerer {
       gather_weights(body, u, &GroupBuffers::backward);
       lower_backward(body, u, m);
       for (const uint32_t g : use(u).groups)
-        if (model_.groups[g].trainable && --missing[stand_in(g)] == 0) finish_gradient(body, stand_in(g));
+        if (model_.groups[g].trainable && --missing[stand_in(g)] == 0)
+          finish_gradient(body, stand_in(g), guesses);
     }
     lower_norm(body);
     if (options_.update_waits_for_norm) lower_set_scalars(body, true);
     return body.finish();
   }
 
-  void finish_gradient(BodyBuilder& body, uint32_t g) {
-    ranks_.reduce(body, g, compress_, [&](uint32_t k) {
-      if (!options_.update_waits_for_norm) lower_optimize(body, g, k, 0);
+  // What makes a group's weights before its first forward, if they are not there.
+  void lower_due(BodyBuilder& body, uint32_t g, bool guesses_now, bool guessed_before) {
+    if (!waits(g) || (guesses(g) && guessed_before)) return;
+    lower_update_group(body, guesses_now && guesses(g) ? TaskKind::repair : TaskKind::optimize, g, 1);
+  }
+
+  void finish_gradient(BodyBuilder& body, uint32_t g, bool guesses_now) {
+    const bool visits = guesses_now && guesses(g);
+    const BufferId gradient = visits ? out_.groups[g].next_gradient : out_.groups[g].gradient;
+    ranks_.reduce(body, g, compress_, gradient, [&](uint32_t k) {
+      if (visits)
+        lower_update(body, TaskKind::visit, g, k, 1);
+      else if (!waits(g))
+        lower_update(body, TaskKind::optimize, g, k, 0);
     });
   }
 

@@ -28,6 +28,10 @@ struct OptimizerLayout {
 struct LowerOptions {
   int64_t batch = 1;                  // sequences of one step; a multiple of the model's micro-batch
   bool update_waits_for_norm = true;  // clip > 0 or fp16
+  // By group: its update runs in backward, else in the forward of the next step. Where the update waits for
+  // the norm, the bodies `guess` and `repair` run in backward what these groups can do without it. Empty: none
+  // in backward if the update waits, else all.
+  std::vector<bool> updated_in_backward;
   bool evaluate = false;              // with a validation body
   uint32_t ranks = 1;
   int zero_stage = 3;                  // with several ranks
@@ -44,6 +48,16 @@ struct LowerOptions {
   uint64_t shard_elements = 0;  // 0: default_shard_elements
   OptimizerLayout optimizer;
   WorkspaceBytes workspace_bytes;
+
+  bool updates_in_backward(uint32_t group) const {
+    return updated_in_backward.empty() ? !update_waits_for_norm : updated_in_backward[group];
+  }
+  // Whether the update waits for another body, unless it is guessed.
+  bool waits(uint32_t group) const { return update_waits_for_norm || !updates_in_backward(group); }
+  // Whether such a group's weights are guessed in backward. In fp32 they are the master weights.
+  bool guesses(uint32_t group, DType precision) const {
+    return update_waits_for_norm && updates_in_backward(group) && precision != DType::f32;
+  }
 };
 
 // The buffers of a gather: this rank's part; `across`, the parts that the ranks of its cross-node group hold
@@ -81,6 +95,7 @@ struct CompressionBuffers {
 struct GroupBuffers {
   std::vector<uint64_t> shards;  // element boundaries: shard k is [shards[k], shards[k+1])
   BufferId weights = kNone, gradient = kNone, accumulator = kNone, block_sums = kNone;
+  BufferId next_gradient = kNone;  // until a visit has put it in the place of `gradient`
   std::vector<BufferId> state;      // by shard; empty when frozen
   SharedBuffers updated;            // gathers weights after an update
   SharedBuffers forward, backward;  // gather weights for forwards and for backwards
@@ -116,15 +131,21 @@ struct UseInfo {                     // one segment use, in forward order
 //             `round` for each shard of every group whose gradient is complete; 3. norm; 4. set_scalars
 //   step      as `first`, but before the first forward that uses a group stands `optimize` for each shard of
 //             that group, with the gradients of the step before
-//   drain     `optimize` for every shard
+//   drain     `optimize` for every shard whose update is pending
+//   guess     starts in `guessed`: as `step`, but begins with set_guess, and the groups of updated_in_backward
+//             have no `optimize`: their `visit` stands where their gradient is complete
+//   repair    starts in `pending`: as `guess`, but before the first forward that uses such a group stands
+//             `repair` for each of its shards
 //   evaluate  forwards of one validation batch
 //   load      fills every shard
 //   save      reads every shard
 // If updates do not wait for the norm (LowerOptions), set_scalars stands at the begin, and `optimize` of a
-// shard after its `round`. `first` and `step` are then the same body, and there is no drain.
+// shard of updated_in_backward after its `round`. If all groups are among these, `first` and `step` are the
+// same body, and there is no drain.
 struct BodyIds {
   int64_t until = INT64_MAX;
   std::optional<BodyId> load, first, step, drain, evaluate, save;
+  std::optional<BodyId> guess, repair;  // both or none
   std::optional<BodyId> unlock;  // runs before the next phase; no update is pending then
 };
 
@@ -142,6 +163,8 @@ struct Lowering {
   uint32_t ranks = 1;                           // of the run
   StateSharing sharing;                         // of groups without an entry in LowerOptions::sharing
 
+  // A training step of the last phase that follows its like, as most do: by a guess, if there is one.
+  BodyId usual_step() const { return bodies().guess ? *bodies().guess : *bodies().step; }
   const BodyIds& bodies() const { return phases.back(); }
   size_t phase_of(int64_t step) const {
     size_t phase = 0;
@@ -153,7 +176,7 @@ struct Lowering {
 // The ring buffer of the model's input with this name. Each of its pieces is a micro-batch.
 BufferId input_buffer(const Model& model, const Lowering& lowering, uint8_t ring, std::string_view name);
 
-enum ScalarPiece : uint32_t { kScalarInput, kScalarLoss, kScalarNorm, kScalarUpdate };
+enum ScalarPiece : uint32_t { kScalarInput, kScalarLoss, kScalarNorm, kScalarUpdate, kScalarGuess };
 
 // The order of a task's operands, by kind. The runner (engine/run/execute) relies on it. r: reads, w: writes,
 // a: reads and writes (Access::add). Scalars are pieces of the buffer `scalars`; back 1: those of the step
@@ -169,7 +192,10 @@ enum ScalarPiece : uint32_t { kScalarInput, kScalarLoss, kScalarNorm, kScalarUpd
 //   clone         r source, w copy: for each of state and permanent weights
 //   norm          r block sums of all ranks, for each trainable group; r update scalars (back 1), w norm
 //   set_scalars   r input scalars, r update scalars (back 1), w update scalars; after a norm also: r norm
+//   set_guess     r input scalars, r update scalars (back 1), w guess scalars
 //   optimize      a state, r gradient, r update scalars, w weights; in fp32: a weights
+//   repair        r state, r gradient, r update scalars (back 1), w weights
+//   visit         a state, a gradient, r update scalars (back 1), w weights, r next gradient, r guess scalars
 //   load          w state, w weights, w error, w right factors
 //   save          r state, r weights, r error, r right factors
 // In load and save, the state exists only for trainable groups, the error only with compression, and the

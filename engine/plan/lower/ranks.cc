@@ -84,14 +84,17 @@ void RankTasks::gather(BodyBuilder& body, const Subject& of, const SharedBuffers
 }
 
 // From the accumulator to the gradient, rounded and summed over ranks.
-void RankTasks::reduce_shard(BodyBuilder& body, uint32_t g, uint32_t shard) const {
+void RankTasks::reduce_shard(BodyBuilder& body, uint32_t g, uint32_t shard, BufferId gradient) const {
   const GroupBuffers& b = out_.groups[g];
   const Subject of{g, shard};
+  const auto into = [&](BufferId buffer) { return buffer == b.gradient ? gradient : buffer; };
+  ReductionBuffers reduction = b.reduction;
+  reduction.sum = into(reduction.sum);
   const bool alone = b.sharing.ranks == 1;
   if (!alone) task(body, TaskKind::round, of, b.accumulator, b.reduction.own);
-  Task& t = alone ? task(body, TaskKind::round, of, b.accumulator, b.gradient) : sum(body, of, b.reduction);
+  Task& t = alone ? task(body, TaskKind::round, of, b.accumulator, gradient) : sum(body, of, reduction);
   body.add(t, b.block_sums, shard, shard + 1, Access::write);
-  gather(body, of, b.summed);
+  gather(body, of, {into(b.summed.part), b.summed.across, into(b.summed.whole)});
 }
 
 void RankTasks::reduce_factors(BodyBuilder& body, uint32_t g) const {
@@ -120,13 +123,13 @@ void RankTasks::sum_factor(BodyBuilder& body, uint32_t g, const FactorBuffers& f
   gather(body, {g, {}}, factor.sum);
 }
 
-void RankTasks::expand(BodyBuilder& body, uint32_t g, uint32_t shard) const {
+void RankTasks::expand(BodyBuilder& body, uint32_t g, uint32_t shard, BufferId gradient) const {
   const GroupBuffers& b = out_.groups[g];
   Task& t = body.task(TaskKind::expand, g, shard);
   body.add(t, b.compression->left.sum.whole, Access::read);
   body.add(t, b.compression->right.sum.whole, Access::read);
-  body.add(t, b.gradient, shard, shard + 1, Access::write);
-  t.bytes += operand_bytes(program_.buffers[b.gradient], t.operands.back());
+  body.add(t, gradient, shard, shard + 1, Access::write);
+  t.bytes += operand_bytes(program_.buffers[gradient], t.operands.back());
   body.add(t, b.block_sums, shard, shard + 1, Access::write);
 }
 

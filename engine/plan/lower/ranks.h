@@ -24,13 +24,13 @@ class RankTasks {
  public:
   RankTasks(const Program& program, const Lowering& lowering) : program_(program), out_(lowering) {}
 
-  // Reduces a group's gradient, shard by shard; `then(shard)` adds what follows each.
+  // Reduces a group's gradient into `gradient`, shard by shard; `then(shard)` adds what follows each.
   template <typename Then>
-  void reduce(BodyBuilder& body, uint32_t g, bool compress, const Then& then) const {
+  void reduce(BodyBuilder& body, uint32_t g, bool compress, BufferId gradient, const Then& then) const {
     const bool factors = compress && out_.groups[g].compression;
     if (factors) reduce_factors(body, g);
     for (uint32_t k = 0; k < out_.groups[g].state.size(); ++k) {
-      factors ? expand(body, g, k) : reduce_shard(body, g, k);
+      factors ? expand(body, g, k, gradient) : reduce_shard(body, g, k, gradient);
       then(k);
     }
     gather(body, {g, {}}, out_.groups[g].all_block_sums);
@@ -55,10 +55,10 @@ class RankTasks {
   // Returns the last sum's task.
   Task& sum(BodyBuilder& body, const Subject& of, const ReductionBuffers& r) const;
   void gather(BodyBuilder& body, const Subject& of, const SharedBuffers& s) const;
-  void reduce_shard(BodyBuilder& body, uint32_t g, uint32_t shard) const;
+  void reduce_shard(BodyBuilder& body, uint32_t g, uint32_t shard, BufferId gradient) const;
   void reduce_factors(BodyBuilder& body, uint32_t g) const;
   void sum_factor(BodyBuilder& body, uint32_t g, const FactorBuffers& factor) const;
-  void expand(BodyBuilder& body, uint32_t g, uint32_t shard) const;
+  void expand(BodyBuilder& body, uint32_t g, uint32_t shard, BufferId gradient) const;
 
   const Program& program_;
   const Lowering& out_;

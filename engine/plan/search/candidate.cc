@@ -113,6 +113,25 @@ Candidate with_moved(Candidate candidate, BufferId buffer, TierId tier) {
   return candidate;
 }
 
+std::vector<bool> updated_in_backward(const Candidate& candidate, const Model& model, bool waits_for_norm) {
+  std::vector<bool> chosen(model.groups.size());
+  uint32_t row = 0;  // from the last layer, whose gradients are complete first
+  for (size_t l = model.layers.size(); l-- > 0;)
+    for (const SegmentUse& use : model.layers[l].segments)
+      for (const uint32_t g : use.groups) {
+        const uint32_t before = row * candidate.backward / kBackwardParts;
+        chosen[g] = ++row * candidate.backward / kBackwardParts > before && !(waits_for_norm && l == 0);
+      }
+  return chosen;
+}
+
+std::vector<uint32_t> backward_choices(Overlap overlap, bool waits_for_norm, DType precision) {
+  if (overlap == Overlap::never || (waits_for_norm && precision == DType::f32)) return {0};
+  std::vector<uint32_t> choices{8, 4, 6, 2};
+  if (overlap == Overlap::automatic) choices.insert(waits_for_norm ? choices.begin() : choices.end(), 0);
+  return choices;
+}
+
 std::optional<BufferClass> first_class(const Candidate& candidate) {
   const ClassTurns& turns = kClassOrders[candidate.order];
   if (std::count(turns.begin(), turns.end(), 0) > 1) return std::nullopt;

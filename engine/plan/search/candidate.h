@@ -40,6 +40,9 @@ struct KeptLayers {
   auto operator<=>(const KeptLayers&) const = default;
 };
 
+// Of so many groups in a row, how many are updated in backward.
+constexpr uint32_t kBackwardParts = 8;
+
 struct Candidate {
   KeptLayers kept;                 // whose saved tensors are kept
   uint32_t working = 20;           // tenths left in the lowest memory tier
@@ -47,7 +50,8 @@ struct Candidate {
   uint32_t order = kWeightsFirst;  // of kClassOrders
   // By class: how many eighths of it may live in the lowest memory tier.
   std::array<uint32_t, 3> eighths{kAllEighths, kAllEighths, kAllEighths};
-  uint32_t lead = 32;                                   // in costs of tasks
+  uint32_t lead = 32;     // in costs of tasks
+  uint32_t backward = 0;  // groups that are updated in backward, of kBackwardParts
   std::vector<std::pair<BufferId, TierId>> moved = {};  // sorted; homes of buffers, whatever the rest says
   auto operator<=>(const Candidate&) const = default;
 };
@@ -57,6 +61,10 @@ bool has_choice_of_home(const Buffer& buffer);
 
 // Replaces an earlier move of the same buffer. Does not check whether it fits.
 Candidate with_moved(Candidate candidate, BufferId buffer, TierId tier);
+
+// By group. Spread evenly over layers; of those that wait for the norm of all gradients, none whose own
+// gradient is complete only then.
+std::vector<bool> updated_in_backward(const Candidate& candidate, const Model& model, bool waits_for_norm);
 
 // The class that claims homes before the others; none where several claim alike.
 std::optional<BufferClass> first_class(const Candidate& candidate);
@@ -77,5 +85,8 @@ struct CandidateChoices {
   bool free = false;  // all three may vary; else only kept layers and leads do
 };
 CandidateChoices choices_for(Placement placement);
+
+// The values of Candidate::backward, the first for the first candidate.
+std::vector<uint32_t> backward_choices(Overlap overlap, bool waits_for_norm, DType precision);
 
 }  // namespace sluice

@@ -66,16 +66,25 @@ class ProgramShare {
 
 ProgramSize program_size(const PlanRequest& request, int64_t micro_batch) {
   const Model model = request.model(micro_batch, request.sequence);
-  const auto lowered = [&](bool recompute) {
+  const std::vector<uint32_t> backward =
+      backward_choices(request.overlap, request.lower.update_waits_for_norm, model.precision);
+  const auto sized = [&](bool recompute, uint32_t in_backward) {
     Program program;
     program.machine = request.machine;
     LowerOptions options = request.lower;
     options.recompute.clear();
+    options.updated_in_backward =
+        updated_in_backward({.backward = in_backward}, model, options.update_waits_for_norm);
     for (const Layer& layer : model.layers)
       for (const SegmentUse& use : layer.segments)
         options.recompute.push_back(recompute || model.segments[use.segment].loss);
     lower(model, options, program);
     return size_at_most(program);
+  };
+  const auto lowered = [&](bool recompute) {
+    ProgramSize size;
+    for (const uint32_t in_backward : backward) size = larger_of(size, sized(recompute, in_backward));
+    return size;
   };
   switch (request.recompute) {
     case Recompute::all:

@@ -73,7 +73,8 @@ Search::Search(const PlanRequest& request, int64_t micro_batch, uint64_t program
       layers_(static_cast<uint32_t>(model_.layers.size())),
       kept_at_first_(request.recompute == Recompute::none ? layers_ : 0),
       program_bytes_(program_bytes),
-      choices_(choices_for(request.placement)) {
+      choices_(choices_for(request.placement)),
+      backwards_(backward_choices(request.overlap, request.lower.update_waits_for_norm, model_.precision)) {
   request_.rates.precision = model_.precision;
   for (const Tier& t : request.machine.tiers) capacities_.push_back(t.capacity);
   all_tiers_ = std::accumulate(capacities_.begin(), capacities_.end(), uint64_t{0});
@@ -89,8 +90,16 @@ void Search::start(uint64_t search_shard) {
   best_seconds_ = kNotFeasible;
   too_many_kept_.fill(UINT32_MAX);
   explored_ = false;
-  base_ = lowered({.kept = {kept_at_first_}}, search_shard_);
-  least_.emplace(base_.program);
+  bases_.clear();
+  first_ = {.kept = {kept_at_first_}, .backward = backwards_.front()};
+}
+
+const Search::Base& Search::base(const Candidate& c) const {
+  const auto known = bases_.find(c.backward);
+  if (known != bases_.end()) return known->second;
+  Candidate first = first_;
+  first.backward = c.backward;
+  return bases_.try_emplace(c.backward, lowered(first, search_shard_)).first->second;
 }
 
 double Search::explore(uint64_t work) {
@@ -98,6 +107,12 @@ double Search::explore(uint64_t work) {
   if (!std::exchange(explored_, true)) {
     weigh_first(request_.placement, kept_at_first_);
     if (best_seconds_ < kNotFeasible) {
+      const Candidate first = best_;
+      for (const uint32_t backward : backwards_) {
+        Candidate c = first;
+        c.backward = backward;
+        weigh(c);
+      }
       vary_coarsely();
       descend(best_, Vary::quantities);
     }
@@ -137,8 +152,9 @@ std::vector<Candidate> Search::corners() const {
     for (const Candidate& c : all)
       for (TierId tier = 0; tier < capacities_.size(); ++tier) {
         longer.push_back(c);
-        for (BufferId b = 0; b < base_.program.buffers.size(); ++b)
-          if (base_.program.buffers[b].kind == kind && has_choice_of_home(base_.program.buffers[b]))
+        for (BufferId b = 0; b < base(c).plan.program.buffers.size(); ++b)
+          if (const Buffer& buffer = base(c).plan.program.buffers[b];
+              buffer.kind == kind && has_choice_of_home(buffer))
             longer.back() = with_moved(std::move(longer.back()), b, tier);
       }
     all = std::move(longer);
@@ -161,7 +177,7 @@ std::vector<Candidate> Search::best_first(std::vector<Candidate> candidates) {
 Candidate Search::weigh_first(Placement placement, uint32_t kept) {
   forget_too_many_kept();
   const CandidateChoices choices = choices_for(placement);
-  Candidate c;
+  Candidate c = first_;
   c.kept = {kept};
   c.order = choices.orders.front();
   for (const uint32_t upper : choices.uppers) {
@@ -229,14 +245,16 @@ bool Search::improve(Candidate& from, Vary what) {
     if (free) vary(&Candidate::order, choices_.orders);
     vary(&Candidate::lead, kLeads);
   }
+  vary(&Candidate::backward, backwards_);
   if (free && request_.machine.tiers.back().file) {
     vary(&Candidate::working, choices_.workings);
     for (size_t k = 0; k < kHomeClasses.size(); ++k)
       vary([k](Candidate& c) -> uint32_t& { return c.eighths[k]; }, kEighths);
   }
   const bool move = !better && free && what == Vary::buffers_too;
-  for (BufferId b = 0; move && b < base_.program.buffers.size(); ++b) {
-    if (!has_choice_of_home(base_.program.buffers[b])) continue;
+  const std::vector<Buffer>& buffers = base(from).plan.program.buffers;
+  for (BufferId b = 0; move && b < buffers.size(); ++b) {
+    if (!has_choice_of_home(buffers[b])) continue;
     for (TierId tier = 0; tier < capacities_.size(); ++tier) take_if_better(with_moved(from, b, tier));
   }
   if (!better && request_.recompute == Recompute::automatic) vary(&Candidate::kept, kept_choices(from.kept));
@@ -258,7 +276,8 @@ std::vector<KeptLayers> Search::kept_choices(KeptLayers given) const {
 }
 
 double Search::weigh(const Candidate& c, double to_beat, bool whatever_the_work) {
-  Way way{recompute_of(c), c.lead, homes_of(c, base_.program, capacities_, *least_)};
+  Way way{recompute_of(c), c.lead, c.backward,
+          homes_of(c, base(c).plan.program, capacities_, base(c).least)};
   auto known = weighed_.find(way);
   if (known == weighed_.end()) {
     if (work_left_ == 0 && !whatever_the_work) return kNotFeasible;
@@ -284,7 +303,7 @@ double Search::weigh(const Candidate& c, double to_beat, bool whatever_the_work)
 Search::Outcome Search::simulated(const Candidate& c) {
   Outcome out{c};
   Plan plan = lowered(c, search_shard_);
-  const BodyId step = *plan.lowering.bodies().step;
+  const BodyId step = plan.lowering.usual_step();
   for (size_t b = 0; b < plan.program.bodies.size(); ++b)
     if (b != step) plan.program.bodies[b].tasks.clear();
   const Body& body = plan.program.bodies[step];
@@ -300,7 +319,7 @@ Search::Outcome Search::simulated(const Candidate& c) {
 
 bool Search::other_bodies_fit(const Candidate& c) {
   Plan plan = lowered(c, search_shard_);
-  plan.program.bodies[*plan.lowering.bodies().step].tasks.clear();
+  plan.program.bodies[plan.lowering.usual_step()].tasks.clear();
   const bool fit = !stage_all(plan.program, arrange(plan.program, c));
   uint64_t instructions = 0;
   for (const Body& body : plan.program.bodies) instructions += body.instructions.size();
@@ -309,9 +328,9 @@ bool Search::other_bodies_fit(const Candidate& c) {
 }
 
 bool Search::is_feasible() {
-  if (search_shard_ > 0 && least_->arrangement(clearly_less())) return true;
+  if (search_shard_ > 0 && base().least.arrangement(clearly_less())) return true;
   if (search_shard_ > 0) start(0);
-  return least_->arrangement(capacities_).has_value();
+  return base().least.arrangement(capacities_).has_value();
 }
 
 // With some layers kept, tasks may have a few operands more than with all or none; what counts is the whole.
@@ -329,20 +348,21 @@ std::vector<uint64_t> Search::clearly_less() const {
 
 std::variant<Plan, Infeasible> Search::finish() {
   if (search_shard_ > 0) {
-    if (least_->arrangement(clearly_less()))
+    if (base().least.arrangement(clearly_less()))
       if (auto plan = assembled_best()) return std::move(*plan);
     start(0);
-    for (int call = 0; call < 2 && least_->arrangement(capacities_); ++call) explore(kSearchWork / 2);
+    for (int call = 0; call < 2 && base().least.arrangement(capacities_); ++call) explore(kSearchWork / 2);
   }
-  const auto arrangement = least_->arrangement(capacities_);
+  const auto arrangement = base().least.arrangement(capacities_);
   if (!arrangement) return infeasible();
   if (auto plan = assembled_best()) return std::move(*plan);
-  Arrangement least = leading(base_.program, arrangement->homes, Candidate{}.lead);
-  if (assemble(base_.program, least)) {
+  Plan plan = base().plan;
+  Arrangement least = leading(plan.program, arrangement->homes, Candidate{}.lead);
+  if (assemble(plan.program, least)) {
     least = *arrangement;
-    CHECK(!assemble(base_.program, least), "the least arrangement does not fit");
+    CHECK(!assemble(plan.program, least), "the least arrangement does not fit");
   }
-  return finished(std::move(base_), 0, least, std::nullopt);
+  return finished(std::move(plan), 0, least, std::nullopt);
 }
 
 // By segment, in forward order. The forward of one that ends in the loss runs within its backward anyway.
@@ -362,6 +382,7 @@ Plan Search::lowered(const Candidate& c, uint64_t shard_elements) const {
   LowerOptions options = request_.lower;
   if (shard_elements) options.shard_elements = shard_elements;
   options.recompute = recompute_of(c);
+  options.updated_in_backward = updated_in_backward(c, model_, options.update_waits_for_norm);
   plan.lowering = lower(model_, options, plan.program);
   return plan;
 }
@@ -380,7 +401,7 @@ std::optional<Plan> Search::assembled_best() const {
     const Arrangement arrangement = arrange(whole.program, o->candidate);
     if (assemble(whole.program, arrangement) || !program_fits(whole.program)) continue;
     --left;
-    HomeRule rule = home_rule(o->candidate, whole.program, capacities_, *least_);
+    HomeRule rule = home_rule(o->candidate, whole.program, capacities_, base(o->candidate).least);
     whole = finished(std::move(whole), search_shard_ > 0 ? 0 : o->seconds, arrangement, std::move(rule));
     if (!best || whole.step_seconds < best->step_seconds) best = std::move(whole);
   }
@@ -408,7 +429,7 @@ std::vector<const Search::Outcome*> Search::ranked() const {
 }
 
 Arrangement Search::arrange(const Program& program, const Candidate& c) const {
-  return leading(program, homes_of(c, program, capacities_, *least_), c.lead);
+  return leading(program, homes_of(c, program, capacities_, base(c).least), c.lead);
 }
 Arrangement Search::leading(const Program& program, std::vector<TierId> homes, uint32_t lead) const {
   Arrangement a{std::move(homes), std::vector<uint32_t>(capacities_.size(), lead)};
@@ -421,8 +442,13 @@ Plan Search::finished(Plan plan, double seconds, const Arrangement& arrangement,
   plan.leads = arrangement.leads;
   plan.keeps_copies = arrangement.keep;
   plan.home_rule = std::move(rule);
-  plan.step_seconds =
-      seconds > 0 ? seconds : steady_step_seconds(plan.program, request_.rates, *plan.lowering.bodies().step);
+  const auto steady = [&](BodyId body) { return steady_step_seconds(plan.program, request_.rates, body); };
+  plan.step_seconds = seconds > 0 ? seconds : steady(plan.lowering.usual_step());
+  plan.orders.plain = plan.lowering.bodies().guess ? steady(*plan.lowering.bodies().step) : plan.step_seconds;
+  if (plan.lowering.bodies().guess) {
+    plan.orders.guessed = plan.step_seconds;
+    plan.orders.repaired = steady(*plan.lowering.bodies().repair);
+  }
   plan.least_seconds = least_step_seconds(request_.machine, request_.rates, model_, request_.lower);
   plan.rates = request_.rates;
   plan.placement = request_.placement;
@@ -442,18 +468,19 @@ Plan Search::finished(Plan plan, double seconds, const Arrangement& arrangement,
 Infeasible Search::infeasible() const {
   Infeasible out;
   out.micro_batch = model_.micro_batch;
-  out.least_together = least_->together();
-  for (TierId t = 0; t < capacities_.size(); ++t) out.least.push_back(least_->of_tier(t, capacities_));
+  const Least& least = base().least;
+  out.least_together = least.together();
+  for (TierId t = 0; t < capacities_.size(); ++t) out.least.push_back(least.of_tier(t, capacities_));
   while (out.tier + 1u < capacities_.size() && out.least_together[out.tier] <= capacities_[out.tier])
     ++out.tier;
   std::vector<uint64_t> mended = capacities_;
   mended[out.tier] = out.least[out.tier].value_or(mended[out.tier]);
-  const BodyShortage largest = least_->largest_task(out.tier, mended);
+  const BodyShortage largest = least.largest_task(out.tier, mended);
   if (largest.shortage.task == kNoTask) return out;
-  const Task& t = base_.program.bodies[largest.body].tasks[largest.shortage.task];
+  const Task& t = base().plan.program.bodies[largest.body].tasks[largest.shortage.task];
   out.task = task_kind_name(t.kind);
   if (t.kind == TaskKind::forward || t.kind == TaskKind::backward)
-    out.task += " of " + model_.layers[base_.lowering.uses[t.subject].layer].name;
+    out.task += " of " + model_.layers[base().plan.lowering.uses[t.subject].layer].name;
   return out;
 }
 

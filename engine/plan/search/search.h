@@ -37,7 +37,7 @@ namespace sluice {
 // Work of all searches for one plan together. A unit is about a microsecond for short programs, and less for
 // long ones. Models of few layers get as much again, and so do those that must be searched again with the
 // plan's own shards.
-constexpr uint64_t kSearchWork = 1'000'000;
+constexpr uint64_t kSearchWork = 2'500'000;
 
 class Search {
  public:
@@ -64,7 +64,7 @@ class Search {
   enum class Vary : uint8_t { kept_and_lead, quantities, buffers_too };
   struct Way {                    // what a candidate comes down to; several may come down to one
     std::vector<bool> recompute;  // by segment
-    uint32_t lead = 0;
+    uint32_t lead = 0, backward = 0;
     std::vector<TierId> homes;  // by buffer
     auto operator<=>(const Way&) const = default;
   };
@@ -92,6 +92,15 @@ class Search {
   bool other_bodies_fit(const Candidate& c);
   void spend(uint64_t work) { work_left_ -= std::min(work_left_, work); }
 
+  // What all candidates with the same groups updated in backward share.
+  struct Base {
+    Base(Plan lowered) : plan(std::move(lowered)), least(plan.program) {}
+    Plan plan;  // lowered for the first candidate
+    Least least;
+  };
+  const Base& base(const Candidate& c) const;
+  const Base& base() const { return base(first_); }
+
   std::vector<bool> recompute_of(const Candidate& c) const;
   Plan lowered(const Candidate& c, uint64_t shard_elements = 0) const;
   Arrangement arrange(const Program& program, const Candidate& c) const;
@@ -113,8 +122,9 @@ class Search {
   std::vector<uint64_t> capacities_;
   uint64_t all_tiers_ = 0;     // their sum
   uint64_t search_shard_ = 0;  // elements; 0: as the plan will have
-  Plan base_;                  // lowered for the first candidate
-  std::optional<Least> least_;
+  std::vector<uint32_t> backwards_;       // values of Candidate::backward
+  Candidate first_;
+  mutable std::map<uint32_t, Base> bases_;  // by Candidate::backward; one until another is asked for
   std::map<Way, Outcome> weighed_;
   Candidate best_;
   double best_seconds_ = kNotFeasible;

@@ -45,8 +45,9 @@ class Executor {
   virtual void await_idle_lane() = 0;
   // After make_room(). Returns a ticket, from 1.
   virtual uint64_t issue(BodyId body, const RingPositions& rings) = 0;
-  // Blocks until all lanes have completed the ticket's body.
+  // Blocks until all lanes have completed the ticket's body, or until the wait on that body holds.
   virtual void wait(uint64_t ticket) = 0;
+  virtual void wait(uint64_t ticket, const Wait& until) = 0;
   virtual std::exception_ptr error() const = 0;  // null: none
   // Whether bodies issued from now on are traced; by default they are. Only for measuring the cost of traces:
   // bodies without them have no busy seconds and no time of their norm. Must not be called on a threaded

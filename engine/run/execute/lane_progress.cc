@@ -71,6 +71,12 @@ void LaneProgress::wait(uint64_t ticket) {
   });
 }
 
+void LaneProgress::wait(uint64_t ticket, const Wait& until) {
+  const uint64_t count = body(ticket).base[until.lane] + until.count;
+  std::unique_lock lock(mutex_);
+  sleep_until(threads_.back(), lock, [&] { return counters_[until.lane] >= count; });
+}
+
 std::exception_ptr LaneProgress::error() const {
   const std::lock_guard lock(mutex_);
   return error_;

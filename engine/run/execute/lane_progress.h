@@ -50,6 +50,7 @@ class LaneProgress {
   void await_idle_lane();
   uint64_t issue(BodyId body, const RingPositions& rings, double seconds, bool traced);
   void wait(uint64_t ticket);
+  void wait(uint64_t ticket, const Wait& until);
   std::exception_ptr error() const;
   void stop();  // issued instructions are only counted; then await_body() returns false
 

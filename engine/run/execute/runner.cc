@@ -13,8 +13,8 @@ namespace {
 
 // Positions of operands in the tasks' lists (lower.h).
 enum RoundOperand { kRoundAccumulator, kRoundGradient, kRoundSums };
-enum SetScalarsOperand { kSetInput, kSetPrevious, kSetUpdate, kSetNorm };
-enum OptimizeOperand { kOptimizeState, kOptimizeGradient, kOptimizeUpdate, kOptimizeWeights };
+enum SetScalarsOperand { kSetInput, kSetPrevious, kSetUpdate, kSetGuess = kSetUpdate, kSetNorm };
+enum UpdateOperand { kUpdateState, kUpdateGradient, kUpdateScalars, kUpdateWeights, kVisitNext, kVisitGuess };
 
 // The lane of the device's tasks, if there are any. All share one lane: a device takes one call at a time.
 std::optional<LaneId> device_lane(const Machine& machine) {
@@ -198,12 +198,24 @@ void Runner::run(const Body& body, const Instruction& in, const RingPositions& r
       return norm(in, rings);
     case TaskKind::set_scalars:
       return set_scalars(in, rings);
+    case TaskKind::set_guess:
+      return set_guess(in, rings);
     case TaskKind::optimize:
-      return optimize(task, in, rings);
+    case TaskKind::visit:
+    case TaskKind::repair:
+      return update(task, in, rings);
     case TaskKind::load:
       return load(task, in, rings);
     case TaskKind::save:
       CHECK(false, "save goes through transfers()");
+  }
+}
+
+void Runner::poison(BodyState state) const {
+  for (const Buffer& b : plan_.program.buffers) {
+    const bool in_memory = memory_.tiers[b.home] != nullptr && !(memory_.streams && b.home == 0);
+    if ((b.empty_in & one_state(state)) != 0 && in_memory)
+      std::memset(memory_.tiers[b.home] + b.home_offset, 0xFF, b.bytes());
   }
 }
 
@@ -353,6 +365,19 @@ void Runner::norm(const Instruction& in, const RingPositions& rings) {
       std::sqrt(total) / previous->loss_scale;
 }
 
+UpdateConstants Runner::constants(const StepScalars::Input& input, const StepScalars::Update& previous,
+                                  double clip_factor) const {
+  return optimizer_of(rules_.optimizer)
+      .prepare(rules_.settings, {previous.t + 1, input.learning_rate, clip_factor, previous.loss_scale});
+}
+
+void Runner::set_guess(const Instruction& in, const RingPositions& rings) {
+  const auto& input = *reinterpret_cast<const StepScalars::Input*>(address(in, kSetInput, rings));
+  const auto& previous = *reinterpret_cast<const StepScalars::Update*>(address(in, kSetPrevious, rings));
+  reinterpret_cast<StepScalars::Guess*>(address(in, kSetGuess, rings))->constants =
+      constants(input, previous, 1);
+}
+
 void Runner::set_scalars(const Instruction& in, const RingPositions& rings) {
   const auto& input = *reinterpret_cast<const StepScalars::Input*>(address(in, kSetInput, rings));
   const auto& previous = *reinterpret_cast<const StepScalars::Update*>(address(in, kSetPrevious, rings));
@@ -363,6 +388,7 @@ void Runner::set_scalars(const Instruction& in, const RingPositions& rings) {
   const bool scaled = plan_.model.precision == DType::f16;
   update = previous;
   update.skip = scaled && !std::isfinite(norm);
+  update.clipped = 0;
   if (update.skip) {
     update.loss_scale = previous.loss_scale / 2;
     update.clean_steps = 0;
@@ -375,9 +401,8 @@ void Runner::set_scalars(const Instruction& in, const RingPositions& rings) {
     update.clean_steps = 0;
   }
   const double factor = rules_.clip > 0 && knows_norm ? std::min(1.0, rules_.clip / (norm + 1e-6)) : 1.0;
-  update.constants =
-      optimizer_of(rules_.optimizer)
-          .prepare(rules_.settings, {update.t, input.learning_rate, factor, previous.loss_scale});
+  update.clipped = factor < 1;
+  update.constants = constants(input, previous, factor);
 }
 
 ShardView Runner::shard_view(uint32_t group, uint32_t shard, std::byte* state, std::byte* weights) const {
@@ -396,14 +421,21 @@ ShardView Runner::shard_view(uint32_t group, uint32_t shard, std::byte* state, s
   return v;
 }
 
-void Runner::optimize(const Task& task, const Instruction& in, const RingPositions& rings) {
-  const auto* update = reinterpret_cast<const StepScalars::Update*>(address(in, kOptimizeUpdate, rings));
-  const ShardView v = shard_view(task.subject, task.slice, address(in, kOptimizeState, rings),
-                                 address(in, kOptimizeWeights, rings));
+void Runner::update(const Task& task, const Instruction& in, const RingPositions& rings) {
+  const bool visits = task.kind == TaskKind::visit;
+  const UpdateForm form = visits                           ? UpdateForm::visit
+                          : task.kind == TaskKind::repair ? UpdateForm::repair
+                                                          : UpdateForm::optimize;
+  UpdateScalars scalars;
+  scalars.update = reinterpret_cast<const StepScalars::Update*>(address(in, kUpdateScalars, rings));
+  if (visits) scalars.guess = reinterpret_cast<const StepScalars::Guess*>(address(in, kVisitGuess, rings));
+  const ShardView v = shard_view(task.subject, task.slice, address(in, kUpdateState, rings),
+                                 address(in, kUpdateWeights, rings));
   const DType precision = plan_.model.precision;
   const uint64_t width = dtype_bytes(precision), end = v.first + v.elements;
   const bool on_device = in.lane == device_lane_;
-  const std::byte* gradient = address(in, kOptimizeGradient, rings);
+  std::byte* gradient = address(in, kUpdateGradient, rings);
+  const std::byte* next = visits ? address(in, kVisitNext, rings) : nullptr;
   for (const DecayRange& range : decay_ranges_[task.subject]) {
     const uint64_t first = std::max(range.begin, v.first), last = std::min(range.end, end);
     if (first >= last) continue;
@@ -411,10 +443,11 @@ void Runner::optimize(const Task& task, const Instruction& in, const RingPositio
     void* weights = precision == DType::f32 ? nullptr : static_cast<std::byte*>(v.weights) + at * width;
     UpdateRange r{v.master + at, {}, gradient + at * width, weights, precision, last - first, range.decay};
     for (uint32_t m = 0; m < kMomentsMax; ++m) r.moments[m] = v.moments[m] ? v.moments[m] + at : nullptr;
+    if (visits) r.next_gradient = next + at * width;
     if (on_device)
-      device_.optimize(rules_.optimizer, r, update);
+      device_.update(rules_.optimizer, form, r, scalars);
     else
-      update_range(optimizer_of(rules_.optimizer), r, *update, optimizer_workers_);
+      update_range(optimizer_of(rules_.optimizer), form, r, scalars, optimizer_workers_);
   }
 }
 

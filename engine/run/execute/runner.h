@@ -108,6 +108,9 @@ class Runner {
   void synchronize(const Body& body, const Instruction& in, const RingPositions& rings, const Mark& mark);
   void abandon(const Body& body, const Instruction& in);
 
+  // Overwrites, with NaN in every precision, homes in the host's memory that have no content in the state.
+  void poison(BodyState state) const;
+
   // The end of the highest range of the tier's arena that any instruction was given so far. Any thread.
   uint64_t high_water_bytes(TierId tier) const { return high_water_[tier]; }
 
@@ -139,8 +142,12 @@ class Runner {
   void zero_rest(const Instruction& in, size_t operand, uint64_t elements, const RingPositions& rings);
   void clone(const Instruction& in, const RingPositions& rings);
   void norm(const Instruction& in, const RingPositions& rings);
+  // Of the update that follows `previous`.
+  UpdateConstants constants(const StepScalars::Input& input, const StepScalars::Update& previous,
+                            double clip_factor) const;
   void set_scalars(const Instruction& in, const RingPositions& rings);
-  void optimize(const Task& task, const Instruction& in, const RingPositions& rings);
+  void set_guess(const Instruction& in, const RingPositions& rings);
+  void update(const Task& task, const Instruction& in, const RingPositions& rings);
   void load(const Task& task, const Instruction& in, const RingPositions& rings);
   uint64_t own_part(const GroupBuffers& group) const {
     return group.sharing.part_of(static_cast<uint32_t>(ranks_.rank()));

@@ -94,7 +94,10 @@ void Runner::sum(const Task& task, const Instruction& in, const RingPositions& r
   const BufferId received = has_node_groups ? reduction.in_node_group : reduction.received;
   const DType precision = plan_.model.precision;
   const DType from = in.operands[kSumReceived].buffer == received ? precision : DType::f32;
-  const DType to = in.operands[kSumSum].buffer == reduction.sum ? precision : DType::f32;
+  const BufferId into = in.operands[kSumSum].buffer;
+  const GroupBuffers& group = plan_.lowering.groups[task.subject];
+  const bool is_gradient = into == reduction.sum || (into == group.next_gradient && into != kNone);
+  const DType to = is_gradient ? precision : DType::f32;
   const uint64_t elements = bytes_of(in, kSumSum) / dtype_bytes(to);
   const auto ranks = static_cast<uint32_t>(bytes_of(in, kSumReceived) / dtype_bytes(from) / elements);
   const std::byte* const parts = address(in, kSumReceived, rings);

@@ -66,6 +66,7 @@ class ThreadedExecutor final : public Executor {
     return progress_.issue(body, rings, steady_seconds(), traced_);
   }
   void wait(uint64_t ticket) override { progress_.wait(ticket); }
+  void wait(uint64_t ticket, const Wait& until) override { progress_.wait(ticket, until); }
   std::exception_ptr error() const override { return progress_.error(); }
   void set_traced(bool traced) override {
     CHECK(!streams_, "executors with streams need the records: they look up there what held a stream back");

@@ -229,6 +229,12 @@ constexpr OptionRow kTable[] = {
      "layers whose forward runs again in backward, so that they keep no tensors: auto, all or none", "auto",
      kRuns, OnResume::kept, FIELD(memory.recompute), kNoNumber, nullptr,
      called("gradient-checkpointing activation-checkpointing recompute-granularity")},
+    {"overlap", "memory", "WHEN",
+     "whether updates run in backward, where 16-bit weights are made by a guess that the update will not be "
+     "clipped, and repaired where it is: auto (if steps are shorter for it), always or never; results are the "
+     "same",
+     "auto", kRuns, OnResume::kept, FIELD(memory.overlap), kNoNumber, nullptr,
+     called("overlap-optimizer optimizer-in-backward")},
     {"placement", "memory", "RULE",
      "where weights, gradients and optimizer state live: auto (where the step is shortest), lowest (in the "
      "lowest tier that can hold them), or in upper tiers as far as they fit, in one of three orders: highest "

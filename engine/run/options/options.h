@@ -91,6 +91,7 @@ struct MemoryOptions {
   std::optional<int64_t> threads;             // none: all cores, divided among ranks
   Recompute recompute = Recompute::automatic;
   Placement placement = Placement::automatic;
+  Overlap overlap = Overlap::automatic;
   IoChoice io = nullptr;
   std::string machine;  // name or file of a machine description; empty: the built-in default
   // File whose algorithms of matrix products are used; "none": none; empty: those of the run that goes on.
@@ -213,7 +214,7 @@ constexpr uint32_t verb_bit(Verb verb) { return 1u << static_cast<int>(verb); }
 using OptionField =
     std::variant<bool*, int64_t*, uint64_t*, double*, std::string*, std::vector<std::string>*,
                  std::optional<int64_t>*, std::optional<double>*, std::optional<DType>*, Size*, DType*,
-                 Interval*, TokenType*, RowOrder*, OptimizerKind*, Schedule*, DeviceChoice*, Recompute*,
+                 Interval*, TokenType*, RowOrder*, OptimizerKind*, Schedule*, DeviceChoice*, Recompute*, Overlap*,
                  Placement*, IoChoice*, Compression*, std::optional<WeightShards>*, Shell*>;
 
 struct Range {

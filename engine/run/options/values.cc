@@ -40,6 +40,8 @@ constexpr Choice<DeviceKind> kDevices[] = {{"auto", DeviceKind::automatic},
                                            {"cpu", DeviceKind::cpu},
                                            {"reference", DeviceKind::reference}};
 constexpr int kOrdinalMax = 63;  // the last GPU's
+constexpr Choice<Overlap> kOverlaps[] = {
+    {"auto", Overlap::automatic}, {"always", Overlap::always}, {"never", Overlap::never}};
 constexpr Choice<Recompute> kRecomputes[] = {
     {"auto", Recompute::automatic}, {"all", Recompute::all}, {"none", Recompute::none}};
 constexpr Choice<Placement> kPlacements[] = {{"auto", Placement::automatic},
@@ -63,6 +65,7 @@ constexpr std::span<const Choice<Shell>> choices(Shell) { return kShells; }
 constexpr std::span<const Choice<DeviceKind>> choices(DeviceKind) { return kDevices; }
 constexpr std::span<const Choice<Recompute>> choices(Recompute) { return kRecomputes; }
 constexpr std::span<const Choice<Placement>> choices(Placement) { return kPlacements; }
+constexpr std::span<const Choice<Overlap>> choices(Overlap) { return kOverlaps; }
 constexpr std::span<const Choice<WeightShards>> choices(WeightShards) { return kWeightShards; }
 std::vector<Choice<IoChoice>> choices(IoChoice) {
   std::vector<Choice<IoChoice>> all{{"auto", nullptr}};

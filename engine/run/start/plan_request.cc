@@ -72,6 +72,7 @@ PlanRequest plan_request(const Options& options, const ModelConfig& config, cons
   r.micro_batch_tokens = needs.sizes.micro_batch_tokens;
   r.recompute = options.memory.recompute;
   r.placement = options.memory.placement;
+  r.overlap = options.memory.overlap;
   r.lower.batch = batch.batch;
   r.lower.ranks = static_cast<uint32_t>(ranks.count);
   apply_sharing(ranks, per_node, r.lower);

@@ -121,7 +121,9 @@ void append_line(std::string& out, const StepMetrics& m, double time) {
   real("learning_rate", m.learning_rate);
   real("seconds", m.seconds);
   real("tokens_per_second", m.tokens_per_second);
-  fmt::format_to(std::back_inserter(out), ",\"skipped\":{},\"micro_batch\":{}", m.skipped, m.micro_batch);
+  constexpr const char* kOrders[] = {"plain", "guessed", "repaired"};
+  fmt::format_to(std::back_inserter(out), ",\"order\":\"{}\",\"skipped\":{},\"micro_batch\":{}",
+                 kOrders[static_cast<int>(m.order)], m.skipped, m.micro_batch);
   real("loss_scale", m.loss_scale);
   append_table(out, "peak_bytes", m.peak_bytes);
   fmt::format_to(std::back_inserter(out), ",\"process_peak_bytes\":{}", m.process_peak_bytes);

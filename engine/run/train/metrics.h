@@ -17,6 +17,10 @@
 
 namespace sluice {
 
+// How a step's weights came: from updates that waited for the norm, from a right guess of the update, or from
+// a repair after a wrong one.
+enum class StepOrder : uint8_t { plain, guessed, repaired };
+
 struct StepMetrics {
   int64_t step = 0;      // from 1
   double loss = 0;       // mean over the step's valid tokens, before the update
@@ -25,6 +29,7 @@ struct StepMetrics {
   double seconds = 0;  // from when the norm of the step before was known until its own was, less
                        // validations and checkpoints
   double tokens_per_second = 0;
+  StepOrder order = StepOrder::plain;
   bool skipped = false;  // fp16 overflow: this step's update was left out
   int64_t micro_batch = 0;
   double loss_scale = 1;

@@ -129,6 +129,16 @@ std::optional<double> evaluate(Session& session, const BodyIds& bodies, const To
   return session.ranks().sum(sum) / static_cast<double>(valid);
 }
 
+namespace {
+
+// Ranks choose alike, whatever each predicts.
+double break_even_of_first(const Session& session) {
+  const double mine = session.plan().orders.break_even();
+  return session.ranks().sum(session.ranks().is_first() ? mine : 0.0);
+}
+
+}  // namespace
+
 Trainer::Trainer(Session& session, const Options& options, const TrainData& data,
                  const CheckpointState& start, const std::atomic<bool>& stop, TrainEvents events)
     : session_(session),
@@ -138,7 +148,8 @@ Trainer::Trainer(Session& session, const Options& options, const TrainData& data
       stop_(stop),
       events_(std::move(events)),
       step_(start.step),
-      phase_(session.plan().lowering.phase_of(start.step)) {
+      phase_(session.plan().lowering.phase_of(start.step)),
+      guess_choice_(options.memory.overlap, break_even_of_first(session)) {
   const Program& program = session.plan().program;
   CHECK(program.rings[kTrainRing].slots >= 3,
         "the trainer reads the loss of a step while two more are under way");
@@ -279,12 +290,27 @@ bool Trainer::issue_step() {
   StepScalars& scalars = session_.scalars(position);
   scalars.input.learning_rate = learning_rate(options_.optimizer, step_, options_.batch.steps);
   scalars.input.valid_tokens = static_cast<double>(rows.labels);
-  const BodyId body = pending_update_ ? *bodies().step : *bodies().first;
+  const BodyId body = next_body();
   const uint64_t ticket = session_.issue(body);
   pending_update_ = bodies().drain.has_value();
   state_.cursor += static_cast<uint64_t>(options_.batch.batch);
   pending_.push_back({++step_, ticket, position, body});
   return true;
+}
+
+BodyId Trainer::next_body() {
+  if (!pending_update_) return *bodies().first;
+  if (!bodies().guess || !guess_choice_.guesses()) return *bodies().step;
+  return last_guess_was_right() ? *bodies().guess : *bodies().repair;
+}
+
+bool Trainer::last_guess_was_right() {
+  const Pending& last = pending_.back();
+  const Body& body = session_.plan().program.bodies[last.body];
+  if (!is_guessed(body.end)) return false;
+  session_.executor().wait(last.ticket, when_decided(body));
+  session_.check();
+  return session_.scalars(last.position).update.as_guessed();
 }
 
 void Trainer::read_steps(size_t leave) {
@@ -324,6 +350,11 @@ void Trainer::read_step(const Pending& p) {
   excluded_ = 0;
   m.tokens_per_second = static_cast<double>(options_.batch.batch * plan.model.sequence) / m.seconds;
   m.skipped = s.update.skip;
+  const Body& body = plan.program.bodies[p.body];
+  m.order = is_guessed(body.start) ? StepOrder::guessed
+            : is_guessed(body.end) ? StepOrder::repaired
+                                   : StepOrder::plain;
+  guess_choice_.add(s.update.as_guessed());
   m.micro_batch = plan.model.micro_batch;
   m.loss_scale = state_.loss_scale;  // as the step before left it
   m.process_peak_bytes = process_peak_bytes();

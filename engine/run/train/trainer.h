@@ -23,6 +23,7 @@
 #include "engine/run/checkpoint/spare_descriptors.h"
 #include "engine/run/execute/session.h"
 #include "engine/run/options/options.h"
+#include "engine/run/train/guess_choice.h"
 #include "engine/run/train/metrics.h"
 #include "models/data/data_order.h"
 #include "models/data/range_check.h"
@@ -73,6 +74,8 @@ class Trainer {
     uint64_t ticket = 0, position = 0;
     BodyId body = 0;
   };
+  BodyId next_body();             // of the next training step
+  bool last_guess_was_right();    // waits until it is known
   TrainResult train();
   TrainResult train_on_lanes();   // the same; where a lane failed, throws the lane's error
   bool stops();                   // sets saves_by_time_ and failed_ too
@@ -111,6 +114,7 @@ class Trainer {
   int64_t step_ = 0;              // issued
   size_t phase_ = 0;              // index into Lowering::phases
   bool pending_update_ = false;   // rounded gradients wait for their update
+  GuessChoice guess_choice_;
   std::vector<Pending> pending_;  // oldest first
   double last_norm_ = 0;          // when the task `norm` of the last step that was read ended
   double excluded_ = 0;           // seconds of validations and checkpoints since last_norm_

@@ -24,7 +24,7 @@ class NullDevice final : public Device {
   uint64_t workspace_bytes(const OpShapes&, Pass) const override { return 0; }
   void round(const float*, void*, DType, uint64_t, double*) override {}
   void sum(DType, const void*, uint32_t, uint64_t, DType, void*, double*) override {}
-  void optimize(OptimizerKind, const UpdateRange&, const StepScalars::Update*) override {}
+  void update(OptimizerKind, UpdateForm, const UpdateRange&, const UpdateScalars&) override {}
   void zero(void*, uint64_t) override {}
 };
 

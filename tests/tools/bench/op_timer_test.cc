@@ -26,7 +26,7 @@ class Looking final : public Device {
   }
   void round(const float*, void*, DType, uint64_t, double*) override {}
   void sum(DType, const void*, uint32_t, uint64_t, DType, void*, double*) override {}
-  void optimize(OptimizerKind, const UpdateRange&, const StepScalars::Update*) override {}
+  void update(OptimizerKind, UpdateForm, const UpdateRange&, const UpdateScalars&) override {}
   void zero(void*, uint64_t) override {}
 
   int32_t largest = -1;  // of the integers

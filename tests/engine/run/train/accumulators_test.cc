@@ -55,9 +55,9 @@ class Noting final : public Device {
            double* block_sums) override {
     device_->sum(from, parts, ranks, elements, to, out, block_sums);
   }
-  void optimize(OptimizerKind optimizer, const UpdateRange& range,
-                const StepScalars::Update* update) override {
-    device_->optimize(optimizer, range, update);
+  void update(OptimizerKind optimizer, UpdateForm form, const UpdateRange& range,
+              const UpdateScalars& scalars) override {
+    device_->update(optimizer, form, range, scalars);
   }
 
  private:

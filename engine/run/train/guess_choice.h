@@ -1,0 +1,39 @@
+// Whether training steps guess: that their update will be neither clipped nor skipped (lower.h). A wrong guess
+// costs time and changes no result. So the choice may follow what the last steps were like. Owner: the
+// trainer.
+#pragma once
+
+#include <cstdint>
+
+#include "engine/run/options/options.h"
+
+namespace sluice {
+
+class GuessChoice {
+ public:
+  static constexpr int kSteps = 32;  // that are remembered
+
+  // `break_even`: the share of wrong guesses from which steps that do not guess are faster.
+  GuessChoice(Overlap overlap, double break_even)
+      : overlap_(overlap), break_even_(break_even), guesses_(break_even > 0) {}
+
+  bool guesses() const {
+    return overlap_ == Overlap::automatic ? guesses_ : overlap_ == Overlap::always;
+  }
+
+  // Of the next step in order, whether a guess was right or would have been. Steps begin to guess again only
+  // at half of the share at which they stop.
+  void add(bool right) {
+    wrong_ = wrong_ << 1 | (right ? 0u : 1u);
+    const double share = static_cast<double>(__builtin_popcount(wrong_)) / kSteps;
+    guesses_ = guesses_ ? share <= break_even_ : share < break_even_ / 2;
+  }
+
+ private:
+  Overlap overlap_;
+  double break_even_;
+  bool guesses_;
+  uint32_t wrong_ = 0;  // a bit for each of the last steps
+};
+
+}  // namespace sluice
