@@ -56,14 +56,14 @@ double tokens_of(const Plan& plan) {
 }
 
 Outlook outlook_of(const Plan& plan) {
-  const BodyIds& bodies = plan.lowering.bodies();
-  const std::vector<BodyId> sequence{*bodies.first, *bodies.step, *bodies.step, *bodies.step};
+  const BodyId step = plan.lowering.bodies().usual();
+  const std::vector<BodyId> sequence(4, step);
   const Timeline timeline = predicted_timeline(plan.program, plan.rates, sequence);
   // The last but one of the sequence's steps: by then steps repeat themselves.
-  const double end = norm_end(plan.program.bodies[*bodies.step], timeline.times[2]);
+  const double end = norm_end(plan.program.bodies[step], timeline.times[2]);
   Outlook outlook{plan.step_seconds, tokens_of(plan) / plan.step_seconds, {}};
   outlook.waits = waits_of(timeline.history(plan.program), compute_lane(plan.program.machine),
-                           norm_end(plan.program.bodies[*bodies.step], timeline.times[1]), end, false);
+                           norm_end(plan.program.bodies[step], timeline.times[1]), end, false);
   return outlook;
 }
 

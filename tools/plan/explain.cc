@@ -21,7 +21,7 @@ constexpr BufferClass kClasses[] = {BufferClass::weights, BufferClass::gradients
                                     BufferClass::activations, BufferClass::workspace};
 constexpr size_t kIndent = 15;  // columns
 
-const Body& step_of(const Plan& plan) { return plan.program.bodies[*plan.lowering.bodies().step]; }
+const Body& step_of(const Plan& plan) { return plan.program.bodies[plan.lowering.bodies().usual()]; }
 
 uint64_t& bytes_in(ClassBytes& bytes, BufferClass kind) { return bytes[static_cast<size_t>(kind)]; }
 
@@ -144,7 +144,7 @@ class Explanation {
   std::string estimate_words(const Weighed& best) const {
     constexpr double kSame = 1e-3;  // smaller differences do not show in the printed digits
     const std::string takes = "the plan itself takes " + readable_seconds(plan_.step_seconds);
-    const uint64_t written = bytes_to_files(plan_.program, *plan_.lowering.bodies().step);
+    const uint64_t written = bytes_to_files(plan_.program, plan_.lowering.bodies().usual());
     if (best.written > 0 && written <= best.written / 2 && plan_.step_seconds <= kWorthWear * best.seconds)
       return fmt::format("; {}, and writes {:.0f} % of what the first writes to drives", takes,
                          100 * static_cast<double>(written) / static_cast<double>(best.written));

@@ -200,7 +200,7 @@ KeptSegments kept_segments(const Plan& plan) {
 
 PlanFacts facts_of(const Plan& plan, const Options& options) {
   const Program& program = plan.program;
-  const BodyId step = *plan.lowering.bodies().step;
+  const BodyId step = plan.lowering.bodies().usual();
   const size_t lanes = program.machine.lanes.size();
   const std::vector<BodyId> sequence(kBodies, step);
   const SimulationResult run = simulate(program, plan.rates, sequence, true);

@@ -28,7 +28,7 @@ double& bandwidth_of(const Program& program, MachineRates& rates) {
 double seconds_at(const Plan& plan, double bytes_per_second) {
   MachineRates rates = plan.rates;
   bandwidth_of(plan.program, rates) = bytes_per_second;
-  return steady_step_seconds(plan.program, rates, *plan.lowering.bodies().step);
+  return steady_step_seconds(plan.program, rates, plan.lowering.bodies().usual());
 }
 
 struct PhaseFacts {
@@ -52,8 +52,8 @@ std::vector<PhaseFacts> earlier_phases(const Plan& plan) {
   for (size_t i = 0; i + 1 < phases.size(); ++i)
     facts.push_back({i ? phases[i - 1].until + 1 : 1, phases[i].until,
                      phases[i].unlock ? "layers shared" : "gradients whole",
-                     steady_step_seconds(plan.program, plan.rates, *phases[i].step),
-                     bytes_sent(plan, *phases[i].step)});
+                     steady_step_seconds(plan.program, plan.rates, phases[i].usual()),
+                     bytes_sent(plan, phases[i].usual())});
   return facts;
 }
 

@@ -73,7 +73,7 @@ std::string table_of(const char* heading, const Machine& machine, const ByClassA
   return out + "\n";
 }
 
-const Body& step_body(const Plan& plan) { return plan.program.bodies[*plan.lowering.bodies().step]; }
+const Body& step_body(const Plan& plan) { return plan.program.bodies[plan.lowering.bodies().usual()]; }
 
 // "1 sequence", "4 micro-batches".
 std::string counted(int64_t count, const char* one, const char* several) {

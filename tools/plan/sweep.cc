@@ -159,7 +159,7 @@ SweepPoint plan_point(Options options, const Quantity& quantity, uint64_t value,
   point.step_seconds = plan->step_seconds;
   point.token_seconds = plan->step_seconds / tokens_of(*plan);
   point.least_seconds = plan->least_seconds;
-  const Loads loads = loads_of(plan->program, plan->rates, *plan->lowering.bodies().step);
+  const Loads loads = loads_of(plan->program, plan->rates, plan->lowering.bodies().usual());
   const Bottleneck bottleneck = bottleneck_of(loads);
   point.bottleneck = bottleneck_name(plan->program, plan->rates, bottleneck);
   point.bottleneck_fraction = bottleneck.seconds / plan->step_seconds;

@@ -44,7 +44,7 @@ class Life {
        const std::vector<Idle>& idle)
       : plan_(plan),
         program_(plan.program),
-        step_(*plan.lowering.bodies().step),
+        step_(plan.lowering.bodies().usual()),
         body_(program_.bodies[step_]),
         buffer_(buffer),
         b_(program_.buffers[buffer]),
@@ -392,7 +392,7 @@ std::string why_text(const Plan& plan, const std::string& name) {
   std::vector<bool> wanted(plan.program.buffers.size(), false);
   for (const BufferId b : buffers) wanted[b] = true;
   const FetchNotes notes = fetch_notes(plan, std::move(wanted));
-  const BodyId step = *plan.lowering.bodies().step;
+  const BodyId step = plan.lowering.bodies().usual();
   const std::vector<BodyId> steps(3, step);
   const SimulationResult run = simulate(plan.program, plan.rates, steps, true);
   std::string out =

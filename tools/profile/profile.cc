@@ -98,7 +98,7 @@ Origin origin_here() {
 Recorder make_recorder(const Plan& plan, int64_t steps) {
   std::vector<BodyId> kinds;
   for (const BodyIds& phase : plan.lowering.phases)
-    for (const auto& body : {phase.first, phase.step, phase.drain, phase.unlock})
+    for (const auto& body : {phase.first, phase.step, phase.guess, phase.repair, phase.drain, phase.unlock})
       if (body) kinds.push_back(*body);
   const size_t others = 2 * plan.lowering.phases.size();  // a phase may end with a drain, and unlock the next
   return Recorder(plan.program, kinds, static_cast<size_t>(steps) + others);

@@ -146,6 +146,8 @@ struct BodyIds {
   int64_t until = INT64_MAX;
   std::optional<BodyId> load, first, step, drain, evaluate, save;
   std::optional<BodyId> guess, repair;  // both or none
+  // The training step that follows its like when all goes well.
+  BodyId usual() const { return guess ? *guess : *step; }
   std::optional<BodyId> unlock;  // runs before the next phase; no update is pending then
 };
 
@@ -163,8 +165,6 @@ struct Lowering {
   uint32_t ranks = 1;                           // of the run
   StateSharing sharing;                         // of groups without an entry in LowerOptions::sharing
 
-  // A training step of the last phase that follows its like, as most do: by a guess, if there is one.
-  BodyId usual_step() const { return bodies().guess ? *bodies().guess : *bodies().step; }
   const BodyIds& bodies() const { return phases.back(); }
   size_t phase_of(int64_t step) const {
     size_t phase = 0;

@@ -303,7 +303,7 @@ double Search::weigh(const Candidate& c, double to_beat, bool whatever_the_work)
 Search::Outcome Search::simulated(const Candidate& c) {
   Outcome out{c};
   Plan plan = lowered(c, search_shard_);
-  const BodyId step = plan.lowering.usual_step();
+  const BodyId step = plan.lowering.bodies().usual();
   for (size_t b = 0; b < plan.program.bodies.size(); ++b)
     if (b != step) plan.program.bodies[b].tasks.clear();
   const Body& body = plan.program.bodies[step];
@@ -319,7 +319,7 @@ Search::Outcome Search::simulated(const Candidate& c) {
 
 bool Search::other_bodies_fit(const Candidate& c) {
   Plan plan = lowered(c, search_shard_);
-  plan.program.bodies[plan.lowering.usual_step()].tasks.clear();
+  plan.program.bodies[plan.lowering.bodies().usual()].tasks.clear();
   const bool fit = !stage_all(plan.program, arrange(plan.program, c));
   uint64_t instructions = 0;
   for (const Body& body : plan.program.bodies) instructions += body.instructions.size();
@@ -443,7 +443,7 @@ Plan Search::finished(Plan plan, double seconds, const Arrangement& arrangement,
   plan.keeps_copies = arrangement.keep;
   plan.home_rule = std::move(rule);
   const auto steady = [&](BodyId body) { return steady_step_seconds(plan.program, request_.rates, body); };
-  plan.step_seconds = seconds > 0 ? seconds : steady(plan.lowering.usual_step());
+  plan.step_seconds = seconds > 0 ? seconds : steady(plan.lowering.bodies().usual());
   plan.orders.plain = plan.lowering.bodies().guess ? steady(*plan.lowering.bodies().step) : plan.step_seconds;
   if (plan.lowering.bodies().guess) {
     plan.orders.guessed = plan.step_seconds;

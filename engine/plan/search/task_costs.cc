@@ -1,5 +1,7 @@
 #include "engine/plan/search/task_costs.h"
 
+#include <cmath>
+
 #include "engine/simulate/simulate.h"
 
 namespace sluice {
@@ -16,8 +18,14 @@ std::vector<uint32_t> costs_of(const Program& program, const MachineRates& rates
     segments += 1;
   }
   const double scale = segment_seconds > 0 ? kSegmentCost * segments / segment_seconds : 0;
+  // Rounded sums, so that many small tasks cost what they cost together.
   std::vector<uint32_t> costs;
-  for (const double s : seconds) costs.push_back(static_cast<uint32_t>(s * scale + 0.5));
+  double sum = 0.5;
+  for (const double s : seconds) {
+    const double before = std::floor(sum);
+    sum += s * scale;
+    costs.push_back(static_cast<uint32_t>(std::floor(sum) - before));
+  }
   return costs;
 }
 
