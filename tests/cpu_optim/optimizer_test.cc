@@ -62,6 +62,21 @@ AdamWConstants adamw_constants(const OptimizerSettings& settings, const UpdateSt
   return prepare_adamw(settings, step).as<AdamWConstants>();
 }
 
+// What a form of an update leaves in `s`: two steps where it visits.
+State after(const State& start, UpdateForm form, DType precision, const AdamWConstants& c,
+            const AdamWConstants& guessed, const std::vector<uint16_t>& next, bool decay) {
+  State s = start;
+  reference_step(s, precision, c, decay);
+  if (form == UpdateForm::optimize) return s;
+  State expected = form == UpdateForm::repair ? start : s;
+  if (form == UpdateForm::visit) {
+    s.gradient16 = expected.gradient16 = next;
+    reference_step(s, precision, guessed, decay);
+  }
+  expected.weights16 = s.weights16;
+  return expected;
+}
+
 // One step from `start` by apply_adamw with streams `offset` elements off alignment. Compares every element
 // with `expected`.
 void check_step(const State& start, const State& expected, DType precision, const AdamWConstants& c,
@@ -71,7 +86,7 @@ void check_step(const State& start, const State& expected, DType precision, cons
   Stream<uint16_t> gradient16(start.gradient16, 2 * (offset + 5)), weights16(start.weights16, 2 * offset);
   Stream<float> gradient32(start.gradient32, 4 * (offset + 2));
   const bool wide = precision == DType::f32;
-  const void* gradient = wide ? static_cast<void*>(gradient32.data()) : gradient16.data();
+  void* const gradient = wide ? static_cast<void*>(gradient32.data()) : gradient16.data();
   const UpdateRange range{master.data(), m.data(), v.data(), gradient, wide ? nullptr : weights16.data(),
                           precision,     n,        decay};
   apply_adamw(range, UpdateConstants::of(c), workers);
@@ -171,6 +186,41 @@ TEST(AdamW, SpecialValuesToTheBit) {
   }
 }
 
+TEST(AdamW, RepairsAndVisitsMakeTheWeightsOfLaterUpdates) {
+  const AdamWConstants c = adamw_constants({}, {7, 3e-4, 0.37, 1.0}),
+                       guessed = adamw_constants({}, {8, 2e-4, 1.0, 1.0});
+  for (const DType precision : {DType::bf16, DType::f16})
+    for (const bool decay : {false, true})
+      for (const size_t n : {size_t{0}, size_t{1}, size_t{33}, size_t{65536 + 3}}) {
+        const State start = random_state(n, precision, static_cast<uint32_t>(n));
+        const std::vector<uint16_t> next = random_state(n, precision, 77).gradient16;
+        for (const UpdateForm form : {UpdateForm::optimize, UpdateForm::repair, UpdateForm::visit}) {
+          SCOPED_TRACE(testing::Message() << dtype_name(precision) << " " << n << " form "
+                                          << static_cast<int>(form));
+          const State expected = after(start, form, precision, c, guessed, next, decay);
+          on_every_target([&] {
+            for (const int threads : {1, 2})
+              for (const size_t offset : {0, 1}) {
+                Workers workers(threads);
+                Stream<float> master(start.master, 0), m(start.m, 4 * offset), v(start.v, 4 * offset);
+                Stream<uint16_t> gradient(start.gradient16, 2 * offset), weights(start.weights16, 2 * offset),
+                    following(next, 2 * offset);
+                apply_adamw({master.data(), {m.data(), v.data()}, gradient.data(), weights.data(), precision,
+                             n, decay, following.data()},
+                            UpdateConstants::of(c), workers, form, UpdateConstants::of(guessed));
+                size_t wrong = 0;
+                for (size_t i = 0; i < n; ++i)
+                  wrong += !same(master[i], expected.master[i]) || !same(m[i], expected.m[i]) ||
+                           !same(v[i], expected.v[i]) || gradient[i] != expected.gradient16[i] ||
+                           weights[i] != expected.weights16[i];
+                EXPECT_EQ(wrong, 0u);
+                EXPECT_TRUE(gradient.guards_hold() && weights.guards_hold() && following.guards_hold());
+              }
+          });
+        }
+      }
+}
+
 TEST(AdamW, ThreadsDoNotChangeBits) {
   const size_t n = 3 * 65536 + 17;  // several tasks and a tail
   const AdamWConstants c = adamw_constants({}, {2, 3e-4, 1.0, 1.0});
@@ -230,21 +280,34 @@ TEST(AdamW, ConstantsAreRoundedOnceFromDouble) {
   EXPECT_EQ(late.r, 1.0f);
 }
 
-TEST(AdamW, RefreshLeavesStateAndRoundsWeights) {
+// A skipped update leaves the state. Its weights are the rounded masters; a visit guesses the next update.
+TEST(AdamW, SkippedUpdatesLeaveTheState) {
   Workers workers(2);
   const size_t n = 65536 + 3;
-  for (const DType precision : {DType::bf16, DType::f16}) {
-    const State start = random_state(n, precision, 9);
-    State s = start;
-    refresh_weights({s.master.data(), s.m.data(), s.v.data(), s.gradient16.data(), s.weights16.data(),
-                     precision, n, true},
-                    workers);
-    EXPECT_EQ(s.master, start.master);
-    EXPECT_EQ(s.m, start.m);
-    EXPECT_EQ(s.v, start.v);
-    for (size_t i = 0; i < n; ++i)
-      ASSERT_EQ(s.weights16[i], reference_round(precision == DType::bf16 ? kBf16 : kF16, s.master[i])) << i;
-  }
+  StepScalars::Update skipped{};
+  skipped.skip = 1;
+  StepScalars::Guess guess{prepare_adamw({}, {3, 3e-4, 1.0, 1.0})};
+  for (const DType precision : {DType::bf16, DType::f16})
+    for (const UpdateForm form : {UpdateForm::optimize, UpdateForm::repair, UpdateForm::visit}) {
+      const State start = random_state(n, precision, 9);
+      State s = start, expected = start;
+      std::vector<uint16_t> next = random_state(n, precision, 10).gradient16;
+      const UpdateRange range{s.master.data(),     {s.m.data(), s.v.data()}, s.gradient16.data(),
+                              s.weights16.data(), precision,                n,
+                              true,                next.data()};
+      update_range(optimizer_of(OptimizerKind::adamw), form, range, {&skipped, &guess}, workers);
+      EXPECT_EQ(s.master, start.master);
+      EXPECT_EQ(s.m, start.m);
+      EXPECT_EQ(s.v, start.v);
+      EXPECT_EQ(s.gradient16, form == UpdateForm::visit ? next : start.gradient16);
+      expected.gradient16 = next;
+      if (form == UpdateForm::visit)
+        reference_step(expected, precision, guess.constants.as<AdamWConstants>(), true);
+      for (size_t i = 0; i < n; ++i)
+        ASSERT_EQ(s.weights16[i],
+                  reference_round(precision == DType::bf16 ? kBf16 : kF16, expected.master[i]))
+            << i;
+    }
 }
 
 // ---- layout ----

@@ -340,7 +340,7 @@ TEST_F(DeviceConformance, SumOverRanksGivesTheSameBits) {
       }
 }
 
-// One update by an optimizer, taken or skipped, on a device's copy of the state.
+// An update by an optimizer, taken or skipped, on a device's copy of the state.
 struct UpdatedState {
   UpdatedState(uint64_t elements, DType precision) : master(accumulator_of(elements)) {
     for (std::vector<float>& moment : moments) moment = master;
@@ -348,41 +348,57 @@ struct UpdatedState {
     gradient.resize(elements * dtype_bytes(precision));
     weights.resize(precision == DType::f32 ? 0 : gradient.size());
     round_to(precision, master.data(), gradient.data(), elements);
+    std::vector<float> reversed(master.rbegin(), master.rend());
+    next.resize(gradient.size());
+    round_to(precision, reversed.data(), next.data(), elements);
   }
-  void update(Device& device, OptimizerKind kind, DType precision, bool decay, bool skipped) {
+  void update(Device& device, OptimizerKind kind, UpdateForm form, DType precision, bool decay,
+              bool skipped) {
     StepScalars::Update step{};
     step.constants = optimizer_of(kind).prepare({}, {3, 1e-2, 0.5, 1});
     step.skip = skipped;
+    const StepScalars::Guess guess{optimizer_of(kind).prepare({}, {4, 2e-2, 1, 1})};
     void* rounded = weights.empty() ? nullptr : weights.data();
     UpdateRange range{master.data(), {}, gradient.data(), rounded, precision, master.size(), decay};
     for (uint32_t m = 0; m < optimizer_of(kind).moments; ++m) range.moments[m] = moments[m].data();
-    device.optimize(kind, range, &step);
+    if (form == UpdateForm::visit) range.next_gradient = next.data();
+    device.update(kind, form, range, {&step, form == UpdateForm::visit ? &guess : nullptr});
   }
   bool operator==(const UpdatedState&) const = default;
 
   std::vector<float> master;
   std::array<std::vector<float>, kMomentsMax> moments;
-  std::vector<std::byte> gradient, weights;
+  std::vector<std::byte> gradient, weights, next;
 };
 
-TEST_F(DeviceConformance, OptimizeGivesTheSameBits) {
+std::vector<std::pair<UpdateForm, bool>> forms_of(DType precision) {
+  std::vector<std::pair<UpdateForm, bool>> all;
+  for (const UpdateForm form : {UpdateForm::optimize, UpdateForm::repair, UpdateForm::visit})
+    for (const bool skipped : {false, true})
+      if (form == UpdateForm::optimize || precision != DType::f32) all.emplace_back(form, skipped);
+  return all;
+}
+
+TEST_F(DeviceConformance, UpdatesGiveTheSameBits) {
   const auto oracle = make_reference_device();
   for (int k = 0; k < kOptimizerKinds; ++k)
     for (const DeviceEntry& entry : devices())
       for (const DType precision : {DType::f32, DType::bf16, DType::f16})
         for (const uint64_t elements : {1ul, 17ul, 100003ul})
           for (const bool decay : {false, true})
-            for (const bool skipped : {false, true}) {
+            for (const auto& [form, skipped] : forms_of(precision)) {
               const auto kind = static_cast<OptimizerKind>(k);
               SCOPED_TRACE(std::string(optimizer_of(kind).name) + " on " + entry.name + ", " +
                            dtype_name(precision) + ", " + std::to_string(elements) +
-                           (decay ? ", decay" : "") + (skipped ? ", skipped" : ""));
+                           (decay ? ", decay" : "") + (skipped ? ", skipped" : "") + ", form " +
+                           std::to_string(static_cast<int>(form)));
               const UpdatedState start(elements, precision);
               UpdatedState wanted = start, found = start;
-              wanted.update(*oracle, kind, precision, decay, skipped);
-              found.update(*entry.make(2), kind, precision, decay, skipped);
+              wanted.update(*oracle, kind, form, precision, decay, skipped);
+              found.update(*entry.make(2), kind, form, precision, decay, skipped);
               EXPECT_TRUE(found == wanted);
-              EXPECT_EQ(wanted.master == start.master, skipped);
+              EXPECT_EQ(wanted.master == start.master, skipped || form == UpdateForm::repair);
+              EXPECT_EQ(wanted.gradient == start.gradient, form != UpdateForm::visit || elements == 1);
             }
 }
 

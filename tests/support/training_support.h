@@ -92,7 +92,8 @@ struct TestResult {
 inline Recorder recorder_for(const Plan& plan, int64_t steps) {
   const BodyIds& bodies = plan.lowering.bodies();
   std::vector<BodyId> kinds{*bodies.first, *bodies.step};
-  if (bodies.drain) kinds.push_back(*bodies.drain);
+  for (const auto& body : {bodies.guess, bodies.repair, bodies.drain})
+    if (body) kinds.push_back(*body);
   return Recorder(plan.program, kinds, static_cast<size_t>(steps) + 1);
 }
 

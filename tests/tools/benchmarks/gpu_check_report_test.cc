@@ -64,8 +64,8 @@ TEST(GpuCheckRows, EveryOpHasARow) {
         << c.name;
     EXPECT_EQ(rows_with("tests", "memcheck", agrees), 1) << c.name;
   }
-  EXPECT_EQ(rows_with("first", "", "DeviceConformance.OptimizeGivesTheSameBits"), 1);
-  EXPECT_EQ(rows_with("tests", "memcheck", "DeviceConformance.OptimizeGivesTheSameBits"), 1);
+  EXPECT_EQ(rows_with("first", "", "DeviceConformance.UpdatesGiveTheSameBits"), 1);
+  EXPECT_EQ(rows_with("tests", "memcheck", "DeviceConformance.UpdatesGiveTheSameBits"), 1);
 }
 
 TEST(GpuCheckPlace, IsOfTheGpuAndTheBuild) {

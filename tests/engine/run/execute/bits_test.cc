@@ -18,7 +18,7 @@
 namespace sluice::testing {
 namespace {
 
-constexpr uint32_t kSteps = 3;
+constexpr uint32_t kSteps = 6;
 
 // Stands for the file that task `save` writes to: every plane of every group one after the other, in fp32
 // (frozen weights in working precision).
@@ -96,7 +96,8 @@ class Run {
     session_.runner().set_hooks(std::move(hooks));
   }
 
-  // Issues ahead, as a trainer does: reads nothing before the last step was issued.
+  // Issues ahead, as a trainer does: of what a step makes, reads only whether a guess was right. Takes turns
+  // between steps that guess and such that do not.
   Outcome train() {
     const BodyIds& bodies = plan_.lowering.bodies();
     StepScalars& before = session_.scalars(0);
@@ -110,7 +111,9 @@ class Run {
       StepScalars& scalars = session_.scalars(position);
       scalars.input.learning_rate = 0.01 * (step + 1);
       scalars.input.valid_tokens = fill_tokens(step, kTrainRing, position);
-      ticket = session_.issue(step == 0 ? *bodies.first : *bodies.step);
+      const BodyId body = next_body(step, ticket, position);
+      ticket = session_.issue(body);
+      last_ = body;
     }
     finish(ticket);
     Outcome out;
@@ -128,6 +131,16 @@ class Run {
   }
 
  private:
+  BodyId next_body(uint32_t step, uint64_t ticket, uint64_t position) {
+    const BodyIds& bodies = plan_.lowering.bodies();
+    if (step == 0) return *bodies.first;
+    if (!bodies.guess || step % 4 == 3) return *bodies.step;
+    const Body& before = plan_.program.bodies[last_];
+    if (!is_guessed(before.end)) return *bodies.repair;
+    session_.executor().wait(ticket, when_decided(before));
+    session_.check();
+    return session_.scalars(position - 1).update.as_guessed() ? *bodies.guess : *bodies.repair;
+  }
   static Plan plan_of(const Case& c) {
     Plan plan;
     plan.model = c.model;
@@ -174,43 +187,50 @@ class Run {
   Session session_;
   SavedState saved_;
   Workers workers_;
+  BodyId last_ = 0;  // of training
 };
 
-enum class Recomputing { all, none, random };
+enum class Some { all, none, random };
 
 struct Variant {
   const char* name;
   ExecutorKind executor = ExecutorKind::serial;
   Tiers tiers = Tiers::host;
-  Recomputing recompute = Recomputing::all;
+  Some recompute = Some::all;
   uint64_t shard_elements = 0;
   StepSchedule (*schedule)(const Model&, uint32_t) = layer_major;
   uint32_t lead = 0;
   uint32_t slack = 0;  // per cent of plenty, on top of the least budgets
   int threads = 1;
   bool transient_on_top = false;  // otherwise homes of transient buffers are random
+  Some backward = Some::random;   // groups that are updated there
 };
 
 constexpr uint64_t kSmallShard = kNormBlock;  // the smallest: block sums never cross shards
-const Variant kOracle{"serial, all in DRAM"};
+const Variant kOracle{.name = "serial, all in DRAM", .backward = Some::none};
 const std::vector<Variant> kVariants{
-    {"serial, nothing recomputed", ExecutorKind::serial, Tiers::host, Recomputing::none},
-    {"three tiers, least", ExecutorKind::shuffled, Tiers::device_host_nvme, Recomputing::none},
-    {"three tiers, least, serial", ExecutorKind::serial, Tiers::device_host_nvme, Recomputing::random, 0,
+    {"serial, nothing recomputed", ExecutorKind::serial, Tiers::host, Some::none},
+    {.name = "serial, all updated in backward", .backward = Some::all},
+    {.name = "shuffled, all updated in backward",
+     .executor = ExecutorKind::shuffled,
+     .tiers = Tiers::device_host,
+     .backward = Some::all},
+    {"three tiers, least", ExecutorKind::shuffled, Tiers::device_host_nvme, Some::none},
+    {"three tiers, least, serial", ExecutorKind::serial, Tiers::device_host_nvme, Some::random, 0,
      layer_major, 1},
-    {"three tiers, more", ExecutorKind::shuffled, Tiers::device_host_nvme, Recomputing::random, 0,
+    {"three tiers, more", ExecutorKind::shuffled, Tiers::device_host_nvme, Some::random, 0,
      layer_major, 2, 30},
-    {"host and nvme, least", ExecutorKind::threaded, Tiers::host_nvme, Recomputing::all, 0, layer_major, 3, 0,
+    {"host and nvme, least", ExecutorKind::threaded, Tiers::host_nvme, Some::all, 0, layer_major, 3, 0,
      2},
-    {"device and host, small shards", ExecutorKind::shuffled, Tiers::device_host, Recomputing::random,
+    {"device and host, small shards", ExecutorKind::shuffled, Tiers::device_host, Some::random,
      kSmallShard, layer_major, 4, 10},
-    {"host, small shards", ExecutorKind::threaded, Tiers::host, Recomputing::none, 3 * kSmallShard},
-    {"slice-major, host", ExecutorKind::shuffled, Tiers::host, Recomputing::none, 0, slice_major},
-    {"slice-major, three tiers", ExecutorKind::threaded, Tiers::device_host_nvme, Recomputing::random,
+    {"host, small shards", ExecutorKind::threaded, Tiers::host, Some::none, 3 * kSmallShard},
+    {"slice-major, host", ExecutorKind::shuffled, Tiers::host, Some::none, 0, slice_major},
+    {"slice-major, three tiers", ExecutorKind::threaded, Tiers::device_host_nvme, Some::random,
      2 * kFileElements, slice_major, 2, 50},
-    {"transient on top, least", ExecutorKind::shuffled, Tiers::device_host, Recomputing::none, 0, layer_major,
+    {"transient on top, least", ExecutorKind::shuffled, Tiers::device_host, Some::none, 0, layer_major,
      0, 0, 1, true},
-    {"transient on top, three tiers", ExecutorKind::threaded, Tiers::device_host_nvme, Recomputing::random, 0,
+    {"transient on top, three tiers", ExecutorKind::threaded, Tiers::device_host_nvme, Some::random, 0,
      layer_major, 2, 20, 2, true},
 };
 
@@ -230,9 +250,12 @@ Case plan_variant(const Model& model, const Setting& setting, const Variant& v, 
   c.options.evaluate = true;
   for (const Layer& layer : model.layers)
     for (size_t s = 0; s < layer.segments.size(); ++s)
-      c.options.recompute.push_back(v.recompute == Recomputing::all ||
-                                    (v.recompute == Recomputing::random && chance(random, 50)));
+      c.options.recompute.push_back(v.recompute == Some::all ||
+                                    (v.recompute == Some::random && chance(random, 50)));
   c.options.schedule = v.schedule;
+  for (size_t g = 0; g < model.groups.size(); ++g)
+    c.options.updated_in_backward.push_back(v.backward == Some::all ||
+                                            (v.backward == Some::random && chance(random, 50)));
   c.options.shard_elements = v.shard_elements;
   c.options.optimizer = {model.precision == DType::f32 ? 2u : 3u, state_plane_stride};
   c.options.workspace_bytes = [&device](const OpShapes& s, Pass pass) {

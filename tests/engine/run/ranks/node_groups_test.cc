@@ -71,6 +71,7 @@ TEST_F(RankNodeGroupsTest, EightRanksOnOneTwoAndFourMachines) {
       for (const int64_t per_node : {4, 2, 1}) {
         TestRun several = run;
         several.options.ranks.per_node = per_node;
+        several.options.memory.overlap = per_node == 4 ? Overlap::never : Overlap::always;
         several.options.run.out = directory_ / "several";
         const TestResult found = train_on(several);
         EXPECT_EQ(found.plan.lowering.sharing.node_group_ranks, per_node == 1 ? 8 : per_node);

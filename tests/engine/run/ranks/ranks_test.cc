@@ -115,11 +115,13 @@ TEST_F(RanksTest, BitsDoNotDependOnTheStage) {
       TestRun run = run_on(2, "stage3");
       run.options.numbers.precision = precision;
       run.options.optimizer.clip = clip;
+      run.options.memory.overlap = Overlap::never;
       const TestResult wanted = train_on(run);
       const std::vector<float> state = newest_masters(run.options.run.out);
-      for (const int64_t stage : {0, 1, 2}) {
+      for (const int64_t stage : {0, 1, 2, 3}) {
         TestRun other = run;
         other.options.ranks.zero = stage;
+        other.options.memory.overlap = Overlap::always;
         other.options.run.out = directory_ / "stage";
         EXPECT_EQ(fixed_bits(train_on(other).steps), fixed_bits(wanted.steps)) << stage;
         EXPECT_EQ(newest_masters(other.options.run.out), state) << stage;

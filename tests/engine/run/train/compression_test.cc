@@ -61,6 +61,7 @@ TEST_F(CompressionTest, BitsDoNotDependOnBudgetsStagesAndStops) {
       const std::vector<float> masters = newest_masters(run.options.run.out);
       const auto expect_same = [&](TestRun other, const std::string& name) {
         other.options.run.out = directory_ / "other";
+        other.options.memory.overlap = Overlap::always;
         const TestResult found = train_on(other);
         EXPECT_EQ(fixed_bits(found.steps), fixed_bits(wanted.steps)) << name;
         EXPECT_EQ(fixed_bits(found.validations), fixed_bits(wanted.validations)) << name;
@@ -83,6 +84,7 @@ TEST_F(CompressionTest, BitsDoNotDependOnBudgetsStagesAndStops) {
       for (const int64_t stop : {1, 2, 3, 4, 5}) {  // within every phase and between them
         TestRun part = run;
         part.options.run.out = directory_ / "parts";
+        part.options.memory.overlap = stop % 2 ? Overlap::always : Overlap::never;
         part.stop_after = stop;
         part.options.data.val_every = 7;  // otherwise reading a loss at once would change where it stops
         const int64_t done = train_on(part).end.step;

@@ -13,17 +13,18 @@ namespace {
 
 Figures& figures = Figures::print_at_end();
 
-constexpr int64_t kSteps = 3;
+constexpr int64_t kSteps = 5;
 constexpr uint64_t kPlaces[] = {1, 2, 3, 4, 5, 6, 8, 13, 21, 34, 55, 89, 144, 233};  // counted in each lane
 
-// Everything lives on the drive. A checkpoint follows every second step.
-TestRun run_of(const DriveDirectory& directory) {
+// Everything lives on the drive. A checkpoint follows every third step.
+TestRun run_of(const DriveDirectory& directory, Overlap overlap) {
   write_bytes(directory / "train.txt", sample_text(4000));
   TestRun run;
   run.options =
       short_run(directory, "gpt2:layers=2,width=32,heads=2,vocab=256,context=32", directory / "train.txt");
   run.options.batch.steps = kSteps;
-  run.options.run.checkpoint_every = {2};
+  run.options.run.checkpoint_every = {3};
+  run.options.memory.overlap = overlap;
   run.arenas = least_arenas(run, false);
   return run;
 }
@@ -35,7 +36,7 @@ struct Whole {
 const Whole& whole_run() {
   static const Whole whole = [] {
     const DriveDirectory directory;
-    TestRun run = run_of(directory);
+    TestRun run = run_of(directory, Overlap::never);
     Whole w;
     w.steps = fixed_bits(train(run).steps);
     w.tensors = newest_tensors(run.options.run.out);
@@ -53,7 +54,7 @@ struct Outcome {
 // Runs with the fault in the queue of every lane, then checks the contract.
 Outcome run_with(const Fault& fault, ExecutorKind executor, IoChoice io) {
   const DriveDirectory directory;
-  TestRun run = run_of(directory);
+  TestRun run = run_of(directory, fault.at % 3 == 0 ? Overlap::never : Overlap::always);
   run.executor = executor;
   run.options.memory.io = io;
   std::vector<std::string> seen;
