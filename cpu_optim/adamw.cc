@@ -26,8 +26,15 @@ constexpr size_t kPrefetch = 512;  // elements ahead: 2 KiB of each plane
 // The constants of one update, for all lanes of a vector.
 struct AdamWVectors {
   explicit AdamWVectors(const AdamWConstants& c)
-      : b1(set(c.b1)), b2(set(c.b2)), k1(set(c.k1)), k2(set(c.k2)), minus_a(set(-c.a)), r(set(c.r)),
-        eps(set(c.eps)), decay(set(c.d)), s(set(c.s)) {}
+      : b1(set(c.b1)),
+        b2(set(c.b2)),
+        k1(set(c.k1)),
+        k2(set(c.k2)),
+        minus_a(set(-c.a)),
+        r(set(c.r)),
+        eps(set(c.eps)),
+        decay(set(c.d)),
+        s(set(c.s)) {}
 
   // From the values before to those after.
   HWY_INLINE void update(FloatVector gradient, FloatVector& m, FloatVector& v, FloatVector& w) const {

@@ -45,7 +45,7 @@ struct UpdateRange {
   void* weights;                // in `precision`; nullptr for fp32
   DType precision;              // bf16, f16 or f32
   uint64_t elements;
-  bool decay;  // false: no weight decay
+  bool decay;                           // false: no weight decay
   const void* next_gradient = nullptr;  // of a visit
 };
 
@@ -69,7 +69,7 @@ struct Optimizer {
 const Optimizer& optimizer_of(OptimizerKind kind);
 
 // The optimizer's apply. An update that is skipped (fp16) leaves the state unchanged: then the weights of
-// `optimize` and `repair` are the rounded masters, and a visit guesses the next update from there.
+// `optimize` and `repair` are the rounded master weights, and a visit guesses the next update from there.
 void update_range(const Optimizer& optimizer, UpdateForm form, const UpdateRange& range,
                   const UpdateScalars& scalars, Workers& workers);
 

@@ -105,8 +105,8 @@ struct Plan {
   uint64_t program_bytes = 0;         // of the lowest memory tier's capacity, beside its arena
   double step_seconds = 0;            // simulated, steady state, of the usual step
   StepOrders orders;
-  double least_seconds = 0;           // lower bound under any placement (limit.h)
-  uint32_t candidates = 0;            // that were weighed
+  double least_seconds = 0;  // lower bound under any placement (limit.h)
+  uint32_t candidates = 0;   // that were weighed
   std::vector<Weighed> weighed;
 };
 

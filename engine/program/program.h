@@ -148,8 +148,8 @@ struct Buffer {
   BufferClass kind = BufferClass::activations;
   std::vector<uint64_t> cuts;  // piece p is bytes [cuts[p], cuts[p+1]); cuts.front() == 0
   TierId home = 0;
-  bool permanent = false;  // lives across bodies, at home_offset
-  uint8_t ring = kNoRing;  // unless kNoRing: permanent; slot n lies at home_offset + n * slot_stride
+  bool permanent = false;   // lives across bodies, at home_offset
+  uint8_t ring = kNoRing;   // unless kNoRing: permanent; slot n lies at home_offset + n * slot_stride
   BodyStates empty_in = 0;  // states in which a permanent buffer has no content
   uint64_t home_offset = 0;
   uint64_t slot_stride = 0;

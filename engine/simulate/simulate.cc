@@ -105,9 +105,7 @@ class Run {
     return static_cast<size_t>(at - all.begin());
   }
 
-  static Wait decision(const Body& before) {
-    return is_guessed(before.end) ? when_decided(before) : Wait{};
-  }
+  static Wait decision(const Body& before) { return is_guessed(before.end) ? when_decided(before) : Wait{}; }
 
   void start_all() {
     for (LaneId l = 0; l < lanes_.size(); ++l)
@@ -142,7 +140,8 @@ class Run {
       return lanes_[other].completed < count;
     };
     const uint32_t s = lane.position;
-    if (s >= 1 && lane.index == 0 && needs(decided_[s].lane, bases_[s - 1][decided_[s].lane] + decided_[s].count))
+    if (s >= 1 && lane.index == 0 &&
+        needs(decided_[s].lane, bases_[s - 1][decided_[s].lane] + decided_[s].count))
       return true;
     if (s >= 2 && lane.index == 0)
       for (size_t l = 0; l < lanes_.size(); ++l)

@@ -13,6 +13,7 @@
 
 #include "engine/base/error.h"
 #include "gpu/cuda/cublaslt.h"
+#include "gpu/cuda/owned.h"
 
 namespace sluice::cuda {
 namespace {
@@ -146,6 +147,8 @@ class LtMultiplier final : public Multiplier {
     cublasLtHandle_t handle = nullptr;
     check_setup(lt_.create(&handle), "Setting up cuBLASLt");
     handle_.reset(handle);
+    constexpr float kOne = 1;
+    check_setup(cudaMemcpy(one_.data, &kOne, sizeof kOne, cudaMemcpyHostToDevice), kChoosing);
   }
 
   void prepare(const Product& product) override {
@@ -222,6 +225,9 @@ class LtMultiplier final : public Multiplier {
     if (own_gelu) gelu(queue_, p.result, call.pre_activation, call.c, p.m * p.n);
   }
 
+  // Where C is both addend and result, and the factors of both are known to be 1, kernels for Hopper round
+  // the product to C's type and let the memory add it, so that the sum is rounded twice (seen with
+  // cuBLASLt 13.0). They cannot know factors that lie on the device.
   void multiply(const ProductCall& call, const PreparedProduct& prepared, std::byte* workspace) {
     const cublasLtMatmulDesc_t operation = prepared.operation.get();
     if (prepared.part.bias) check_step(set(operation, CUBLASLT_MATMUL_DESC_BIAS_POINTER, call.bias));
@@ -229,10 +235,15 @@ class LtMultiplier final : public Multiplier {
       check_step(set(operation, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, call.pre_activation));
     auto* const aligned_workspace = reinterpret_cast<std::byte*>(
         aligned(reinterpret_cast<uintptr_t>(workspace), kLibraryWorkspaceAlignment));
-    const float one = 1, beta = call.product.accumulate ? 1 : 0;
-    const void* const addend = call.product.accumulate ? call.addend : call.c;
-    check_step(lt_.matmul(handle_.get(), operation, &one, call.b, prepared.b.get(), call.a, prepared.a.get(),
-                          &beta, addend, prepared.c.get(), call.c, prepared.c.get(), &prepared.algorithm,
+    const bool accumulates = call.product.accumulate;
+    const bool on_device = accumulates && call.addend == call.c && call.product.result != DType::f32;
+    check_step(set(operation, CUBLASLT_MATMUL_DESC_POINTER_MODE,
+                   on_device ? CUBLASLT_POINTER_MODE_DEVICE : CUBLASLT_POINTER_MODE_HOST));
+    const float one = 1, beta = accumulates ? 1 : 0;
+    const void *const first = on_device ? one_.data : &one, *const second = on_device ? one_.data : &beta;
+    const void* const addend = accumulates ? call.addend : call.c;
+    check_step(lt_.matmul(handle_.get(), operation, first, call.b, prepared.b.get(), call.a, prepared.a.get(),
+                          second, addend, prepared.c.get(), call.c, prepared.c.get(), &prepared.algorithm,
                           aligned_workspace, kLibraryWorkspaceBytes,
                           static_cast<cudaStream_t>(queue_.stream)));
   }
@@ -413,6 +424,7 @@ class LtMultiplier final : public Multiplier {
   CublasLt lt_;
   Owned<cublasLtHandle_t> handle_;
   const std::optional<ChosenAlgorithms> chosen_;
+  const GpuBytes one_{sizeof(float)};  // a factor
   std::map<Product, PreparedProduct> prepared_;
 };
 

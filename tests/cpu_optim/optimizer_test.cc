@@ -195,8 +195,8 @@ TEST(AdamW, RepairsAndVisitsMakeTheWeightsOfLaterUpdates) {
         const State start = random_state(n, precision, static_cast<uint32_t>(n));
         const std::vector<uint16_t> next = random_state(n, precision, 77).gradient16;
         for (const UpdateForm form : {UpdateForm::optimize, UpdateForm::repair, UpdateForm::visit}) {
-          SCOPED_TRACE(testing::Message() << dtype_name(precision) << " " << n << " form "
-                                          << static_cast<int>(form));
+          SCOPED_TRACE(testing::Message()
+                       << dtype_name(precision) << " " << n << " form " << static_cast<int>(form));
           const State expected = after(start, form, precision, c, guessed, next, decay);
           on_every_target([&] {
             for (const int threads : {1, 2})
@@ -205,8 +205,14 @@ TEST(AdamW, RepairsAndVisitsMakeTheWeightsOfLaterUpdates) {
                 Stream<float> master(start.master, 0), m(start.m, 4 * offset), v(start.v, 4 * offset);
                 Stream<uint16_t> gradient(start.gradient16, 2 * offset), weights(start.weights16, 2 * offset),
                     following(next, 2 * offset);
-                apply_adamw({master.data(), {m.data(), v.data()}, gradient.data(), weights.data(), precision,
-                             n, decay, following.data()},
+                apply_adamw({master.data(),
+                             {m.data(), v.data()},
+                             gradient.data(),
+                             weights.data(),
+                             precision,
+                             n,
+                             decay,
+                             following.data()},
                             UpdateConstants::of(c), workers, form, UpdateConstants::of(guessed));
                 size_t wrong = 0;
                 for (size_t i = 0; i < n; ++i)
@@ -292,9 +298,14 @@ TEST(AdamW, SkippedUpdatesLeaveTheState) {
       const State start = random_state(n, precision, 9);
       State s = start, expected = start;
       std::vector<uint16_t> next = random_state(n, precision, 10).gradient16;
-      const UpdateRange range{s.master.data(),     {s.m.data(), s.v.data()}, s.gradient16.data(),
-                              s.weights16.data(), precision,                n,
-                              true,                next.data()};
+      const UpdateRange range{s.master.data(),
+                              {s.m.data(), s.v.data()},
+                              s.gradient16.data(),
+                              s.weights16.data(),
+                              precision,
+                              n,
+                              true,
+                              next.data()};
       update_range(optimizer_of(OptimizerKind::adamw), form, range, {&skipped, &guess}, workers);
       EXPECT_EQ(s.master, start.master);
       EXPECT_EQ(s.m, start.m);

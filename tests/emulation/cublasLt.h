@@ -35,7 +35,10 @@ enum {
   CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE = 2,
 };
 
+enum cublasLtPointerMode_t { CUBLASLT_POINTER_MODE_HOST, CUBLASLT_POINTER_MODE_DEVICE };
+
 enum cublasLtMatmulDescAttributes_t {
+  CUBLASLT_MATMUL_DESC_POINTER_MODE,
   CUBLASLT_MATMUL_DESC_TRANSA,
   CUBLASLT_MATMUL_DESC_TRANSB,
   CUBLASLT_MATMUL_DESC_EPILOGUE,
@@ -74,6 +77,7 @@ enum cublasLtMatmulAlgoCapAttributes_t {
 
 struct cublasLtMatmulDescOpaque {
   cublasComputeType_t compute = CUBLAS_COMPUTE_32F;
+  cublasLtPointerMode_t pointer_mode = CUBLASLT_POINTER_MODE_HOST;  // of factors
   cublasOperation_t transpose_a = CUBLAS_OP_N, transpose_b = CUBLAS_OP_N;
   cublasLtEpilogue_t epilogue = CUBLASLT_EPILOGUE_DEFAULT;
   const void* bias = nullptr;

@@ -82,16 +82,30 @@ size_t attribute_bytes(cublasLtMatmulAlgoConfigAttributes_t attribute) {
   return attribute >= CUBLASLT_ALGO_CONFIG_INNER_SHAPE_ID ? sizeof(uint16_t) : sizeof(uint32_t);
 }
 
-// D = epilogue(alpha op(A) op(B) + beta D + bias). Descriptors and scalars are copied, since the caller may
-// change them after the call.
+// D = epilogue(alpha op(A) op(B) + beta C + bias). Descriptors, and factors in the host's memory, are copied,
+// since the caller may change them after the call.
+//
+// As kernels for Hopper do: where C is D and the factors are known to be 1, the product is rounded to D's
+// type and then added in memory, which rounds again.
 struct Product {
   cublasLtMatmulDescOpaque desc;
   cublasLtMatrixLayoutOpaque a_layout, b_layout, d_layout;
-  float alpha, beta;
+  float alpha, beta;  // unless they lie on the device
+  const float *alpha_there, *beta_there;
   const void *a, *b, *c;
   void* d;
   uint32_t parts;  // of k
 };
+
+bool adds_in_memory(const Product& p) {
+  return p.c == p.d && p.alpha == 1 && p.beta == 1 && p.alpha_there == nullptr;
+}
+
+float rounded(cudaDataType_t type, float value) {
+  float stored = 0;
+  write(&stored, type, 0, value);
+  return read(&stored, type, 0);
+}
 
 bool adds_bias(const cublasLtMatmulDescOpaque& desc) { return (desc.epilogue & CUBLASLT_EPILOGUE_BIAS) != 0; }
 bool applies_gelu(const cublasLtMatmulDescOpaque& desc) {
@@ -124,6 +138,7 @@ void scribble(void* workspace, size_t bytes) {
 }
 
 void multiply(const Product& p) {
+  const float alpha = p.alpha_there ? *p.alpha_there : p.alpha, beta = p.beta_there ? *p.beta_there : p.beta;
   const auto rows = static_cast<int64_t>(p.d_layout.rows), columns = static_cast<int64_t>(p.d_layout.columns);
   const bool transposed = p.desc.transpose_a == CUBLAS_OP_T;
   const auto depth = static_cast<int64_t>(transposed ? p.a_layout.rows : p.a_layout.columns);
@@ -142,8 +157,9 @@ void multiply(const Product& p) {
     }
     for (int64_t j = 0; j < columns; ++j) {
       const int64_t at = i + j * p.d_layout.stride;
-      float value = p.alpha * sums[static_cast<size_t>(j)];
-      if (p.beta != 0) value += p.beta * read(p.c, p.d_layout.type, at);
+      float value = alpha * sums[static_cast<size_t>(j)];
+      if (adds_in_memory(p)) value = rounded(p.d_layout.type, value);
+      if (beta != 0) value += beta * read(p.c, p.d_layout.type, at);
       if (adds_bias(p.desc)) value += read(p.desc.bias, p.desc.bias_type, i);
       if (applies_gelu(p.desc)) {
         write(p.desc.aux, p.desc.aux_type, i + j * p.desc.aux_stride, value);
@@ -170,7 +186,7 @@ void count(const Product& p, sluice::emulation::Traffic& traffic) {
   traffic.begin_block();
   for_each_column(p.a, p.a_layout, p.a_layout.stride, read);
   for_each_column(p.b, p.b_layout, p.b_layout.stride, read);
-  if (p.beta != 0) for_each_column(p.c, p.d_layout, p.d_layout.stride, read);
+  if (p.beta_there || p.beta != 0) for_each_column(p.c, p.d_layout, p.d_layout.stride, read);
   for_each_column(p.d, p.d_layout, p.d_layout.stride, write);
   if (adds_bias(p.desc)) for_each_column(p.desc.bias, {p.desc.bias_type, p.d_layout.rows, 1}, 0, read);
   if (applies_gelu(p.desc)) for_each_column(p.desc.aux, p.d_layout, p.desc.aux_stride, write);
@@ -203,6 +219,9 @@ cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t desc,
                                               cublasLtMatmulDescAttributes_t attribute, const void* value,
                                               size_t bytes) {
   switch (attribute) {
+    case CUBLASLT_MATMUL_DESC_POINTER_MODE:
+      set(desc->pointer_mode, value, bytes);
+      break;
     case CUBLASLT_MATMUL_DESC_TRANSA:
       set(desc->transpose_a, value, bytes);
       break;
@@ -372,15 +391,25 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t desc, const
   check_epilogue(*desc, *d_layout);
   CHECK(a_layout->type != CUDA_R_32F || desc->compute == CUBLAS_COMPUTE_32F_PEDANTIC,
         "an fp32 product that environment variables turn into another");
-  const bool accumulates = *static_cast<const float*>(beta) != 0;
+  const auto factor = [&](const void* at, const float*& there) {
+    const auto* value = static_cast<const float*>(at);
+    there = desc->pointer_mode == CUBLASLT_POINTER_MODE_DEVICE ? value : nullptr;
+    CHECK(!there || sluice::emulation::is_device_memory(at, sizeof(float)), "a factor beyond an allocation");
+    return there ? 0 : *value;
+  };
+  const float *alpha_there = nullptr, *beta_there = nullptr;
+  const float alpha_here = factor(alpha, alpha_there), beta_here = factor(beta, beta_there);
+  const bool accumulates = beta_there || beta_here != 0;
   sluice::emulation::load_product(id, {desc->transpose_a, desc->transpose_b, desc->epilogue, a_layout->type,
                                        d_layout->type, accumulates});
   const Product product{*desc,
                         *a_layout,
                         *b_layout,
                         *d_layout,
-                        *static_cast<const float*>(alpha),
-                        *static_cast<const float*>(beta),
+                        alpha_here,
+                        beta_here,
+                        alpha_there,
+                        beta_there,
                         a,
                         b,
                         c,

@@ -292,8 +292,8 @@ std::vector<CountedOp> count_updates(uint64_t elements) {
   add("round", 2, kFloat + kShort, norm_sums);
   device.sum(DType::bf16, parts, kRanks, elements, DType::bf16, gradient, sums);
   add(fmt::format("sum over {} ranks", kRanks), kRanks - 1 + 2, (kRanks + 1) * kShort, norm_sums);
-  device.optimize(OptimizerKind::adamw,
-                  {floats, {moments[0], moments[1]}, gradient, weights, DType::bf16, elements, true}, update);
+  device.update(OptimizerKind::adamw, UpdateForm::optimize,
+                {floats, {moments[0], moments[1]}, gradient, weights, DType::bf16, elements, true}, {update});
   add("adamw", 14, 6 * kFloat + 2 * kShort, sizeof(UpdateConstants));
   return out;
 }

@@ -14,6 +14,7 @@
 #include "engine/run/start/planning.h"
 #include "engine/run/start/run_start.h"
 #include "engine/run/start/session_start.h"
+#include "engine/run/train/guess_choice.h"
 
 namespace sluice {
 
@@ -47,9 +48,9 @@ class SteppedSession {
     session_->scalars(position).input = {
         learning_rate_,
         static_cast<double>(lowering.slices * plan_.model.micro_batch * plan_.model.sequence)};
-    const BodyId body = started_ ? *lowering.bodies().step : *lowering.bodies().first;
-    started_ = true;
-    return session_->issue(body);
+    const BodyId body = next_step(*session_, lowering.bodies(), last_ ? &*last_ : nullptr, true);
+    last_ = {session_->issue(body), position, body};
+    return last_->ticket;
   }
   void wait(uint64_t ticket) {
     session_->executor().wait(ticket);
@@ -73,7 +74,7 @@ class SteppedSession {
   Plan plan_;
   std::unique_ptr<Session> session_;
   double learning_rate_ = 0;
-  bool started_ = false;
+  std::optional<IssuedStep> last_;
 };
 
 }  // namespace sluice

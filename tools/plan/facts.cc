@@ -9,6 +9,7 @@
 #include "engine/base/units.h"
 #include "engine/rates/drives.h"
 #include "engine/run/start/plan_request.h"
+#include "engine/run/train/guess_choice.h"
 #include "tools/command/progress.h"
 #include "tools/command/wrap.h"
 
@@ -166,6 +167,27 @@ ordered_json works(const Machine& machine, const std::vector<WorkSeconds>& sums)
   return out;
 }
 
+// Where updates run, and what that brings.
+std::string update_words(const Plan& plan) {
+  int64_t groups = 0, in_backward = 0;
+  for (size_t g = 0; g < plan.model.groups.size(); ++g) {
+    groups += plan.model.groups[g].trainable;
+    in_backward += plan.lowering.groups[g].updated_in_backward;
+  }
+  if (in_backward == 0) return "in the forward of the next step, when the norm of all gradients is known";
+  std::string text = fmt::format("in backward for {} of {} parameter groups", in_backward, groups);
+  const StepOrders& o = plan.orders;
+  if (!plan.lowering.bodies().guess) return text;
+  text += ", by a guess that a step is not clipped";
+  if (!o.guessed) return text;
+  text += fmt::format(": {} a step, {} where guesses are wrong, {} if updates wait for the norm",
+                      readable_seconds(*o.guessed), readable_seconds(*o.repaired), readable_seconds(o.plain));
+  if (o.break_even() < 1)
+    text += fmt::format("; not if more than {:.0f} % of the last {} steps were clipped", 100 * o.break_even(),
+                        GuessChoice::kSteps);
+  return text;
+}
+
 }  // namespace
 
 Bottleneck bottleneck_of(const Loads& loads) {
@@ -233,6 +255,7 @@ std::string facts_text(const Plan& plan, const PlanFacts& f, std::optional<int64
   if (sum_of(f.waited_for) >= kWorthNaming * f.seconds)
     append_list(out, "  compute waits", most_of(plan.program, f.waits, f), kIndent);
   append_list(out, "  critical path", most_of(plan.program, f.path, f), kIndent);
+  append_wrapped(out, "  updates", update_words(plan), kIndent);
   append_wrapped(out, "  bottleneck", bottleneck_words(plan, f), kIndent);
   if (plan.least_seconds > 0)  // 0: the machine description has nothing that takes time
     append_wrapped(out, "  limit",

@@ -179,6 +179,13 @@ std::string plan_json(const Plan& plan, const Budgets& budgets, const Options& o
   out["machine"] = printable(plan.rates.name);
   out["seconds_predicted"] = plan.step_seconds;
   out["tokens_per_second"] = tokens_per_second(plan);
+  if (plan.orders.guessed)
+    out["updates"] = {{"seconds_guessed", *plan.orders.guessed},
+                      {"seconds_repaired", *plan.orders.repaired},
+                      {"seconds_plain", plan.orders.plain},
+                      {"break_even", plan.orders.break_even()}};
+  else
+    out["updates"] = nullptr;
   out["micro_batch"] = plan.model.micro_batch;
   out["sequence"] = plan.model.sequence;
   out["ranks"] = plan.lowering.ranks;

@@ -89,6 +89,7 @@ class BufferMaker {
       if (options_.optimizer.whole_tensors && b.sharing.shares_state())
         throw std::invalid_argument("updates of whole tensors cannot be shared by ranks");
       b.processes = processes_for(b.sharing, program_);
+      b.updated_in_backward = g.trainable && options_.updates_in_backward(static_cast<uint32_t>(index));
       sharing_ = b.sharing;
       b.shards = shards_of(g);
       const auto cuts = [&](uint64_t element_bytes) {
@@ -244,7 +245,7 @@ class BufferMaker {
 
   void make_input_buffers() {
     const std::vector<uint64_t> pieces{offsetof(StepScalars, input), offsetof(StepScalars, loss),
-                                       offsetof(StepScalars, norm), offsetof(StepScalars, update),
+                                       offsetof(StepScalars, norm),  offsetof(StepScalars, update),
                                        offsetof(StepScalars, guess), sizeof(StepScalars)};
     out_.scalars = buffer("scalars", BufferClass::scalars, pieces, true, kTrainRing);
     make_inputs(kTrainRing, "");

@@ -31,7 +31,8 @@ class Lowerer {
     lower_phases();
     for (Body& body : program_.bodies)
       for (size_t i = 0; i < program_.bodies.size(); ++i)
-        if (can_follow(program_.bodies[i].end, body.start)) body.predecessors.push_back(static_cast<BodyId>(i));
+        if (can_follow(program_.bodies[i].end, body.start))
+          body.predecessors.push_back(static_cast<BodyId>(i));
     return std::move(out_);
   }
 
@@ -267,7 +268,7 @@ class Lowerer {
       return;
     }
     bodies.first = training_body("first", clean(), pending());
-    bodies.step = training_body("step", pending(), pending());
+    if (options_.plain_step || !any_guesses()) bodies.step = training_body("step", pending(), pending());
     if (!any_guesses()) return;
     bodies.guess = training_body("guess", guessed(), guessed());
     bodies.repair = training_body("repair", pending(), guessed());

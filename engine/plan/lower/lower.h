@@ -29,10 +29,11 @@ struct LowerOptions {
   int64_t batch = 1;                  // sequences of one step; a multiple of the model's micro-batch
   bool update_waits_for_norm = true;  // clip > 0 or fp16
   // By group: its update runs in backward, else in the forward of the next step. Where the update waits for
-  // the norm, the bodies `guess` and `repair` run in backward what these groups can do without it. Empty: none
-  // in backward if the update waits, else all.
+  // the norm, the bodies `guess` and `repair` run in backward what these groups can do without it. Empty:
+  // none in backward if the update waits, else all.
   std::vector<bool> updated_in_backward;
-  bool evaluate = false;              // with a validation body
+  bool plain_step = true;  // the body `step` also where others guess
+  bool evaluate = false;   // with a validation body
   uint32_t ranks = 1;
   int zero_stage = 3;                  // with several ranks
   uint32_t node_group_ranks = 0;       // ranks of a node group: a power of two, or all ranks; 0: all ranks
@@ -95,7 +96,7 @@ struct CompressionBuffers {
 struct GroupBuffers {
   std::vector<uint64_t> shards;  // element boundaries: shard k is [shards[k], shards[k+1])
   BufferId weights = kNone, gradient = kNone, accumulator = kNone, block_sums = kNone;
-  BufferId next_gradient = kNone;  // until a visit has put it in the place of `gradient`
+  BufferId next_gradient = kNone;   // until a visit has put it in the place of `gradient`
   std::vector<BufferId> state;      // by shard; empty when frozen
   SharedBuffers updated;            // gathers weights after an update
   SharedBuffers forward, backward;  // gather weights for forwards and for backwards
@@ -105,6 +106,7 @@ struct GroupBuffers {
   std::optional<CompressionBuffers> compression;  // none: the factors would not be smaller than the gradient
   StateSharing sharing;
   SharingProcesses processes;
+  bool updated_in_backward = false;  // else in the forward of the next step
 
   // Elements of a shard that each rank sums: its part.
   uint64_t part_elements(uint32_t shard) const { return (shards[shard + 1] - shards[shard]) / sharing.ranks; }
@@ -132,7 +134,8 @@ struct UseInfo {                     // one segment use, in forward order
 //   step      as `first`, but before the first forward that uses a group stands `optimize` for each shard of
 //             that group, with the gradients of the step before
 //   drain     `optimize` for every shard whose update is pending
-//   guess     starts in `guessed`: as `step`, but begins with set_guess, and the groups of updated_in_backward
+//   guess     starts in `guessed`: as `step`, but begins with set_guess, and the groups of
+//   updated_in_backward
 //             have no `optimize`: their `visit` stands where their gradient is complete
 //   repair    starts in `pending`: as `guess`, but before the first forward that uses such a group stands
 //             `repair` for each of its shards
@@ -145,7 +148,7 @@ struct UseInfo {                     // one segment use, in forward order
 struct BodyIds {
   int64_t until = INT64_MAX;
   std::optional<BodyId> load, first, step, drain, evaluate, save;
-  std::optional<BodyId> guess, repair;  // both or none
+  std::optional<BodyId> guess, repair;  // both or none; with them, `step` may be missing
   // The training step that follows its like when all goes well.
   BodyId usual() const { return guess ? *guess : *step; }
   std::optional<BodyId> unlock;  // runs before the next phase; no update is pending then

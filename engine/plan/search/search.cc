@@ -276,8 +276,7 @@ std::vector<KeptLayers> Search::kept_choices(KeptLayers given) const {
 }
 
 double Search::weigh(const Candidate& c, double to_beat, bool whatever_the_work) {
-  Way way{recompute_of(c), c.lead, c.backward,
-          homes_of(c, base(c).plan.program, capacities_, base(c).least)};
+  Way way{recompute_of(c), c.lead, c.backward, homes_of(c, base(c).plan.program, capacities_, base(c).least)};
   auto known = weighed_.find(way);
   if (known == weighed_.end()) {
     if (work_left_ == 0 && !whatever_the_work) return kNotFeasible;
@@ -362,7 +361,7 @@ std::variant<Plan, Infeasible> Search::finish() {
     least = *arrangement;
     CHECK(!assemble(plan.program, least), "the least arrangement does not fit");
   }
-  return finished(std::move(plan), 0, least, std::nullopt);
+  return finished(std::move(plan), 0, {}, least, std::nullopt);
 }
 
 // By segment, in forward order. The forward of one that ends in the loss runs within its backward anyway.
@@ -375,16 +374,32 @@ std::vector<bool> Search::recompute_of(const Candidate& c) const {
   return recompute;
 }
 
-Plan Search::lowered(const Candidate& c, uint64_t shard_elements) const {
+Plan Search::lowered(const Candidate& c, uint64_t shard_elements, bool plain_step) const {
   Plan plan;
   plan.model = model_;
   plan.program.machine = request_.machine;
   LowerOptions options = request_.lower;
   if (shard_elements) options.shard_elements = shard_elements;
   options.recompute = recompute_of(c);
+  options.plain_step = plain_step;
   options.updated_in_backward = updated_in_backward(c, model_, options.update_waits_for_norm);
   plan.lowering = lower(model_, options, plan.program);
   return plan;
+}
+
+// As the search sees them: with its shards.
+StepOrders Search::orders_of(const Candidate& c) const {
+  const Plan plan = lowered(c, search_shard_);
+  const BodyIds& bodies = plan.lowering.bodies();
+  if (!bodies.guess) return {};
+  const auto seconds = [&](BodyId body) {
+    Program program = plan.program;
+    for (size_t b = 0; b < program.bodies.size(); ++b)
+      if (b != body) program.bodies[b].tasks.clear();
+    return assemble(program, arrange(program, c)) ? kNotFeasible
+                                                  : steady_step_seconds(program, request_.rates, body);
+  };
+  return {seconds(*bodies.step), seconds(*bodies.guess), seconds(*bodies.repair)};
 }
 
 // The best of those that fit whole. One that was searched with larger shards may be slower with the plan's
@@ -397,12 +412,14 @@ std::optional<Plan> Search::assembled_best() const {
     const Outcome* const last = std::exchange(before, o);
     if (last && o->seconds == last->seconds && o->written == last->written) continue;  // as good, or the same
     if (left == 0 || (best && o->seconds >= kSeemsBetter * best->step_seconds)) break;
-    Plan whole = lowered(o->candidate);
+    const StepOrders orders = orders_of(o->candidate);
+    Plan whole = lowered(o->candidate, 0, orders.break_even() < 1 && request_.overlap != Overlap::always);
     const Arrangement arrangement = arrange(whole.program, o->candidate);
     if (assemble(whole.program, arrangement) || !program_fits(whole.program)) continue;
     --left;
     HomeRule rule = home_rule(o->candidate, whole.program, capacities_, base(o->candidate).least);
-    whole = finished(std::move(whole), search_shard_ > 0 ? 0 : o->seconds, arrangement, std::move(rule));
+    whole =
+        finished(std::move(whole), search_shard_ > 0 ? 0 : o->seconds, orders, arrangement, std::move(rule));
     if (!best || whole.step_seconds < best->step_seconds) best = std::move(whole);
   }
   return best;
@@ -437,18 +454,14 @@ Arrangement Search::leading(const Program& program, std::vector<TierId> homes, u
   return a;
 }
 
-Plan Search::finished(Plan plan, double seconds, const Arrangement& arrangement,
+Plan Search::finished(Plan plan, double seconds, const StepOrders& orders, const Arrangement& arrangement,
                       std::optional<HomeRule> rule) const {
   plan.leads = arrangement.leads;
   plan.keeps_copies = arrangement.keep;
   plan.home_rule = std::move(rule);
   const auto steady = [&](BodyId body) { return steady_step_seconds(plan.program, request_.rates, body); };
   plan.step_seconds = seconds > 0 ? seconds : steady(plan.lowering.bodies().usual());
-  plan.orders.plain = plan.lowering.bodies().guess ? steady(*plan.lowering.bodies().step) : plan.step_seconds;
-  if (plan.lowering.bodies().guess) {
-    plan.orders.guessed = plan.step_seconds;
-    plan.orders.repaired = steady(*plan.lowering.bodies().repair);
-  }
+  plan.orders = orders;
   plan.least_seconds = least_step_seconds(request_.machine, request_.rates, model_, request_.lower);
   plan.rates = request_.rates;
   plan.placement = request_.placement;

@@ -102,14 +102,15 @@ class Search {
   const Base& base() const { return base(first_); }
 
   std::vector<bool> recompute_of(const Candidate& c) const;
-  Plan lowered(const Candidate& c, uint64_t shard_elements = 0) const;
+  Plan lowered(const Candidate& c, uint64_t shard_elements = 0, bool plain_step = true) const;
+  StepOrders orders_of(const Candidate& c) const;
   Arrangement arrange(const Program& program, const Candidate& c) const;
   Arrangement leading(const Program& program, std::vector<TierId> homes, uint32_t lead) const;
   std::vector<const Outcome*> ranked() const;
   std::vector<uint64_t> clearly_less() const;
   bool program_fits(const Program& program) const;
   std::optional<Plan> assembled_best() const;
-  Plan finished(Plan plan, double seconds, const Arrangement& arrangement,
+  Plan finished(Plan plan, double seconds, const StepOrders& orders, const Arrangement& arrangement,
                 std::optional<HomeRule> rule) const;
   Infeasible infeasible() const;
   bool has_upper() const { return lowest_memory_tier(request_.machine) > 0; }
@@ -120,9 +121,9 @@ class Search {
   uint64_t program_bytes_;
   CandidateChoices choices_;
   std::vector<uint64_t> capacities_;
-  uint64_t all_tiers_ = 0;     // their sum
-  uint64_t search_shard_ = 0;  // elements; 0: as the plan will have
-  std::vector<uint32_t> backwards_;       // values of Candidate::backward
+  uint64_t all_tiers_ = 0;           // their sum
+  uint64_t search_shard_ = 0;        // elements; 0: as the plan will have
+  std::vector<uint32_t> backwards_;  // values of Candidate::backward
   Candidate first_;
   mutable std::map<uint32_t, Base> bases_;  // by Candidate::backward; one until another is asked for
   std::map<Way, Outcome> weighed_;

@@ -65,8 +65,8 @@ class ListExecutor final : public Executor {
   }
   void wait(uint64_t ticket, const Wait& until) override {
     if (!shuffled_) return;  // issued bodies have run
-    const auto body = std::find_if(flight_.begin(), flight_.end(),
-                                   [&](const Flight& f) { return f.ticket == ticket; });
+    const auto body =
+        std::find_if(flight_.begin(), flight_.end(), [&](const Flight& f) { return f.ticket == ticket; });
     while (!error_ && body != flight_.end() && body->lanes[until.lane].completed < until.count) choose();
   }
   std::exception_ptr error() const override { return error_; }

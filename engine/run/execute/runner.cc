@@ -423,7 +423,7 @@ ShardView Runner::shard_view(uint32_t group, uint32_t shard, std::byte* state, s
 
 void Runner::update(const Task& task, const Instruction& in, const RingPositions& rings) {
   const bool visits = task.kind == TaskKind::visit;
-  const UpdateForm form = visits                           ? UpdateForm::visit
+  const UpdateForm form = visits                          ? UpdateForm::visit
                           : task.kind == TaskKind::repair ? UpdateForm::repair
                                                           : UpdateForm::optimize;
   UpdateScalars scalars;

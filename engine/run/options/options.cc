@@ -231,7 +231,8 @@ constexpr OptionRow kTable[] = {
      called("gradient-checkpointing activation-checkpointing recompute-granularity")},
     {"overlap", "memory", "WHEN",
      "whether updates run in backward, where 16-bit weights are made by a guess that the update will not be "
-     "clipped, and repaired where it is: auto (if steps are shorter for it), always or never; results are the "
+     "clipped, and repaired where it is: auto (if steps are shorter for it), always or never; results are "
+     "the "
      "same",
      "auto", kRuns, OnResume::kept, FIELD(memory.overlap), kNoNumber, nullptr,
      called("overlap-optimizer optimizer-in-backward")},

@@ -214,8 +214,8 @@ constexpr uint32_t verb_bit(Verb verb) { return 1u << static_cast<int>(verb); }
 using OptionField =
     std::variant<bool*, int64_t*, uint64_t*, double*, std::string*, std::vector<std::string>*,
                  std::optional<int64_t>*, std::optional<double>*, std::optional<DType>*, Size*, DType*,
-                 Interval*, TokenType*, RowOrder*, OptimizerKind*, Schedule*, DeviceChoice*, Recompute*, Overlap*,
-                 Placement*, IoChoice*, Compression*, std::optional<WeightShards>*, Shell*>;
+                 Interval*, TokenType*, RowOrder*, OptimizerKind*, Schedule*, DeviceChoice*, Recompute*,
+                 Overlap*, Placement*, IoChoice*, Compression*, std::optional<WeightShards>*, Shell*>;
 
 struct Range {
   double least = 0, most = 0;

@@ -1,10 +1,11 @@
-// Whether training steps guess: that their update will be neither clipped nor skipped (lower.h). A wrong guess
-// costs time and changes no result. So the choice may follow what the last steps were like. Owner: the
+// Whether training steps guess: that their update will be neither clipped nor skipped (lower.h). A wrong
+// guess costs time and changes no result. So the choice may follow what the last steps were like. Owner: the
 // trainer.
 #pragma once
 
 #include <cstdint>
 
+#include "engine/run/execute/session.h"
 #include "engine/run/options/options.h"
 
 namespace sluice {
@@ -17,9 +18,7 @@ class GuessChoice {
   GuessChoice(Overlap overlap, double break_even)
       : overlap_(overlap), break_even_(break_even), guesses_(break_even > 0) {}
 
-  bool guesses() const {
-    return overlap_ == Overlap::automatic ? guesses_ : overlap_ == Overlap::always;
-  }
+  bool guesses() const { return overlap_ == Overlap::automatic ? guesses_ : overlap_ == Overlap::always; }
 
   // Of the next step in order, whether a guess was right or would have been. Steps begin to guess again only
   // at half of the share at which they stop.
@@ -35,5 +34,14 @@ class GuessChoice {
   bool guesses_;
   uint32_t wrong_ = 0;  // a bit for each of the last steps
 };
+
+struct IssuedStep {
+  uint64_t ticket = 0, position = 0;  // in kTrainRing
+  BodyId body = 0;
+};
+
+// The body of the step that follows `last`; nullptr: no update is pending. `guesses`: whether it is to guess,
+// where the plan can do both. Returns when it is known whether the last guess was right.
+BodyId next_step(Session& session, const BodyIds& bodies, const IssuedStep* last, bool guesses);
 
 }  // namespace sluice

@@ -290,27 +290,13 @@ bool Trainer::issue_step() {
   StepScalars& scalars = session_.scalars(position);
   scalars.input.learning_rate = learning_rate(options_.optimizer, step_, options_.batch.steps);
   scalars.input.valid_tokens = static_cast<double>(rows.labels);
-  const BodyId body = next_body();
+  const IssuedStep* const last = pending_update_ ? &pending_.back() : nullptr;
+  const BodyId body = next_step(session_, bodies(), last, guess_choice_.guesses());
   const uint64_t ticket = session_.issue(body);
   pending_update_ = bodies().drain.has_value();
   state_.cursor += static_cast<uint64_t>(options_.batch.batch);
-  pending_.push_back({++step_, ticket, position, body});
+  pending_.push_back({{ticket, position, body}, ++step_});
   return true;
-}
-
-BodyId Trainer::next_body() {
-  if (!pending_update_) return *bodies().first;
-  if (!bodies().guess || !guess_choice_.guesses()) return *bodies().step;
-  return last_guess_was_right() ? *bodies().guess : *bodies().repair;
-}
-
-bool Trainer::last_guess_was_right() {
-  const Pending& last = pending_.back();
-  const Body& body = session_.plan().program.bodies[last.body];
-  if (!is_guessed(body.end)) return false;
-  session_.executor().wait(last.ticket, when_decided(body));
-  session_.check();
-  return session_.scalars(last.position).update.as_guessed();
 }
 
 void Trainer::read_steps(size_t leave) {

@@ -69,13 +69,9 @@ class Trainer {
   TrainResult run(AtEnd at_end = AtEnd::checkpoint);
 
  private:
-  struct Pending {  // an issued step that has not been read
+  struct Pending : IssuedStep {  // that has not been read
     int64_t step = 0;
-    uint64_t ticket = 0, position = 0;
-    BodyId body = 0;
   };
-  BodyId next_body();             // of the next training step
-  bool last_guess_was_right();    // waits until it is known
   TrainResult train();
   TrainResult train_on_lanes();   // the same; where a lane failed, throws the lane's error
   bool stops();                   // sets saves_by_time_ and failed_ too
@@ -111,9 +107,9 @@ class Trainer {
   std::optional<OutDirectory> out_;  // these three: where and with what checkpoints are written
   std::optional<SpareDescriptors> spare_;
   CheckpointSpace checkpoint_space_;
-  int64_t step_ = 0;              // issued
-  size_t phase_ = 0;              // index into Lowering::phases
-  bool pending_update_ = false;   // rounded gradients wait for their update
+  int64_t step_ = 0;             // issued
+  size_t phase_ = 0;             // index into Lowering::phases
+  bool pending_update_ = false;  // rounded gradients wait for their update
   GuessChoice guess_choice_;
   std::vector<Pending> pending_;  // oldest first
   double last_norm_ = 0;          // when the task `norm` of the last step that was read ended

@@ -265,7 +265,7 @@ TEST(PlanOpenness, AScheduleIsData) {
   request.lower.schedule = waves_of_two;
   const Plan plan = expect_planned(request);
   std::vector<uint32_t> head;  // the last layer's micro-batches in backward
-  for (const Task& t : plan.program.bodies[*plan.lowering.bodies().step].tasks)
+  for (const Task& t : plan.program.bodies[plan.lowering.bodies().usual()].tasks)
     if (t.kind == TaskKind::backward && t.subject + 1 == plan.lowering.uses.size()) head.push_back(t.slice);
   EXPECT_EQ(head, (std::vector<uint32_t>{2, 0, 1}));
   request.lower.schedule = [](const Model& model, uint32_t slices) {
@@ -314,7 +314,7 @@ TEST(PlanOpenness, AGroupHasItsOwnRanksAndStage) {
   EXPECT_EQ(p.processes[1].count, 2u);
   EXPECT_EQ(p.processes[1].stride, 2u);
   uint32_t collectives = 0;
-  for (const Task& t : p.bodies[*plan.lowering.bodies().step].tasks) {
+  for (const Task& t : p.bodies[plan.lowering.bodies().usual()].tasks) {
     if (!is_collective(t.kind)) continue;
     ++collectives;
     EXPECT_EQ(t.processes, t.subject == own ? 1 : 0) << task_kind_name(t.kind);

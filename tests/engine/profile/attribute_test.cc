@@ -327,7 +327,8 @@ TEST(Attribute, PlannedPrograms) {
       ASSERT_FALSE(assemble(c.program, c.arrangement).has_value());
       const BodyIds& bodies = c.lowering.bodies();
       std::vector<BodyId> sequence{*bodies.first};
-      for (int i = 0; i < 3; ++i) sequence.push_back(*bodies.step);
+      if (bodies.repair) sequence.push_back(*bodies.repair);
+      for (int i = 0; i < 3; ++i) sequence.push_back(bodies.usual());
       if (bodies.drain) sequence.push_back(*bodies.drain);
       expect_sound(Simulated(c.program, sequence, default_machine_rates()));
       if (HasFailure()) return;

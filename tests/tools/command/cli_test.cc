@@ -307,9 +307,9 @@ TEST_F(Cli, ActivationsThatDramDoesNotHoldLiveInTheDevice) {
   };
   const auto little = plan("74GiB", "2GiB"), plenty = plan("74GiB", "80GiB");
   EXPECT_EQ(little["feasible"], true) << little;
-  EXPECT_NEAR(little["seconds_predicted"].get<double>(), plenty["seconds_predicted"].get<double>(),
-              1e-9);  // the same plan
-  EXPECT_EQ(little["homes"]["activations"]["host"], 0);
+  // More host memory also has room for optimizer state. That gains little.
+  EXPECT_NEAR(little["seconds_predicted"].get<double>() / plenty["seconds_predicted"].get<double>(), 1, 0.02);
+  for (const auto* plan : {&little, &plenty}) EXPECT_EQ((*plan)["homes"]["activations"]["host"], 0);
   EXPECT_GT(little["homes"]["activations"]["device"].get<uint64_t>(), uint64_t{13} * 64 * 1024 * 768 * 2);
 
   const auto small = plan("4GiB", "1300MiB");

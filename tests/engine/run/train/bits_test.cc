@@ -1,6 +1,7 @@
 // Losses, gradient norms, weights, master weights and moments do not depend on where bytes live or who moves
 // them, nor on when updates run. A table of runs covers every pair of (case, budgets, recomputation, overlap,
-// back end, threads, executor, resumed or not); each must give the bits of the plainest run: all in host memory, serial, one thread.
+// back end, threads, executor, resumed or not); each must give the bits of the plainest run: all in host
+// memory, serial, one thread.
 #include <gtest/gtest.h>
 
 #include <array>
@@ -48,8 +49,8 @@ enum BudgetSet {
 };
 
 enum Factor { kCase, kBudgets, kRecompute, kOverlap, kIo, kThreads, kExecutor, kResumed, kFactors };
-constexpr std::array<int, kFactors> kLevels{
-    std::size(kCases), kBudgetSets, 3, 3, std::size(kIoBackends), 3, 3, 2};
+constexpr std::array<int, kFactors> kLevels{std::size(kCases),      kBudgetSets, 3, 3,
+                                            std::size(kIoBackends), 3,           3, 2};
 using Row = std::array<int, kFactors>;
 
 // Greedy: of random rows, always the one that covers the most pairs that are not covered yet (Cohen et al.,

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <random>
+#include <set>
 
 #include "engine/base/pack.h"
 #include "tests/support/figures.h"
@@ -193,6 +194,12 @@ TEST(TrainingBudgets, HighWaterMarksEqualThePlan) {
     const TestResult result = train(run);
     const Program& p = result.plan.program;
     const BodyIds& ids = result.plan.lowering.bodies();
+    std::set<BodyId> ran{*ids.load, *ids.first};
+    for (const StepMetrics& m : result.steps)
+      if (m.step > 1)
+        ran.insert(m.order == StepOrder::guessed    ? *ids.guess
+                   : m.order == StepOrder::repaired ? *ids.repair
+                                                    : *ids.step);
     std::vector<uint64_t> highest(p.arena_bytes.size()), reached(p.arena_bytes.size());
     for (const Buffer& b : p.buffers)
       if (b.permanent)
@@ -206,8 +213,7 @@ TEST(TrainingBudgets, HighWaterMarksEqualThePlan) {
           const uint64_t slots = b.ring != kNoRing && place.tier == b.home ? 2 * b.slot_stride : 0;
           const uint64_t end = place.offset + slots + operand_bytes(b, in.operands[k]);
           highest[place.tier] = std::max(highest[place.tier], end);
-          if (id == *ids.load || id == *ids.first || id == *ids.step)
-            reached[place.tier] = std::max(reached[place.tier], end);
+          if (ran.contains(id)) reached[place.tier] = std::max(reached[place.tier], end);
         }
     for (size_t t = 0; t < highest.size(); ++t) {
       EXPECT_LE(highest[t], p.arena_bytes[t]) << s.model << " tier " << t;

@@ -1,0 +1,15 @@
+#include "engine/run/train/guess_choice.h"
+
+namespace sluice {
+
+BodyId next_step(Session& session, const BodyIds& bodies, const IssuedStep* last, bool guesses) {
+  if (last == nullptr) return *bodies.first;
+  if (!bodies.guess || (bodies.step && !guesses)) return *bodies.step;
+  const Body& before = session.plan().program.bodies[last->body];
+  if (!is_guessed(before.end)) return *bodies.repair;
+  session.executor().wait(last->ticket, when_decided(before));
+  session.check();
+  return session.scalars(last->position).update.as_guessed() ? *bodies.guess : *bodies.repair;
+}
+
+}  // namespace sluice
