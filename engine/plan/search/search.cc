@@ -94,12 +94,13 @@ void Search::start(uint64_t search_shard) {
   first_ = {.kept = {kept_at_first_}, .backward = backwards_.front()};
 }
 
+// Guesses have no permanent buffers of their own.
 const Search::Base& Search::base(const Candidate& c) const {
-  const auto known = bases_.find(c.backward);
-  if (known != bases_.end()) return known->second;
   Candidate first = first_;
-  first.backward = c.backward;
-  return bases_.try_emplace(c.backward, lowered(first, search_shard_)).first->second;
+  if (!request_.lower.update_waits_for_norm) first.backward = c.backward;
+  const auto known = bases_.find(first.backward);
+  if (known != bases_.end()) return known->second;
+  return bases_.try_emplace(first.backward, lowered(first, search_shard_)).first->second;
 }
 
 double Search::explore(uint64_t work) {

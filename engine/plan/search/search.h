@@ -37,7 +37,7 @@ namespace sluice {
 // Work of all searches for one plan together. A unit is about a microsecond for short programs, and less for
 // long ones. Models of few layers get as much again, and so do those that must be searched again with the
 // plan's own shards.
-constexpr uint64_t kSearchWork = 2'500'000;
+constexpr uint64_t kSearchWork = 2'000'000;
 
 class Search {
  public:
@@ -92,7 +92,7 @@ class Search {
   bool other_bodies_fit(const Candidate& c);
   void spend(uint64_t work) { work_left_ -= std::min(work_left_, work); }
 
-  // What all candidates with the same groups updated in backward share.
+  // What all candidates with the same permanent buffers share.
   struct Base {
     Base(Plan lowered) : plan(std::move(lowered)), least(plan.program) {}
     Plan plan;  // lowered for the first candidate
