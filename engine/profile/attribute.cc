@@ -47,7 +47,12 @@ class Causes {
     if (n.position >= 1 && !in.waits_before.empty())
       for (const Wait& w : in.waits_before[predecessor(n.position)])
         consider(lanes_[w.lane], bases_[n.position - 1][w.lane] + w.count, cause);
-    if (n.position >= 2 && number == bases_[n.position][in.lane])
+    const bool is_first = number == bases_[n.position][in.lane];
+    if (n.position >= 1 && is_first) {
+      const Wait w = when_decided(h_.program.bodies[h_.sequence[n.position - 1]]);
+      if (w.count > 0) consider(lanes_[w.lane], bases_[n.position - 1][w.lane] + w.count, cause);
+    }
+    if (n.position >= 2 && is_first)
       for (size_t l = 0; l < lanes_.size(); ++l) consider(lanes_[l], bases_[n.position - 1][l], cause);
     CHECK(!cause.ran() || cause.position < n.position || cause.instruction < n.instruction,
           "an instruction waits for one that its body lists later");

@@ -229,6 +229,8 @@ std::vector<std::vector<std::optional<Obstacle>>> obstacles_of(const History& h)
       for (const Wait& w : in.waits) consider(w, p);
       if (p > 0 && predecessor < in.waits_before.size())
         for (const Wait& w : in.waits_before[predecessor]) consider(w, p - 1);
+      if (p > 0 && orders[h.sequence[p]][in.lane].front() == i)
+        consider(when_decided(h.program.bodies[h.sequence[p - 1]]), p - 1);
       idle_since[in.lane] = std::max(idle_since[in.lane], h.times[p][i].end);
     }
   }

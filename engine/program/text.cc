@@ -40,6 +40,7 @@ std::string instruction_name(const Program& program, const Body& body, const Ins
 
 Wait when_decided(const Body& body) {
   Wait decided{};
+  if (!is_guessed(body.end)) return decided;
   for (const Instruction& in : body.instructions)
     if (in.task != kNoTask && body.tasks[in.task].kind == TaskKind::set_scalars) decided.lane = in.lane;
   uint32_t count = 0;

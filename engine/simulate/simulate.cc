@@ -69,7 +69,7 @@ class Run {
     bases_.emplace_back(lanes_.size());
     for (size_t s = 0; s < sequence.size(); ++s) {
       before_.push_back(s == 0 ? 0 : predecessor_index(sequence[s - 1], sequence[s]));
-      decided_.push_back(s == 0 ? Wait{} : decision(program.bodies[sequence[s - 1]]));
+      decided_.push_back(s == 0 ? Wait{} : when_decided(program.bodies[sequence[s - 1]]));
       std::vector<uint64_t> base = bases_.back();
       for (size_t l = 0; l < lanes_.size(); ++l) base[l] += bodies_[sequence[s]].by_lane[l].size();
       bases_.push_back(std::move(base));
@@ -104,8 +104,6 @@ class Run {
                                   program_.bodies[before].name);
     return static_cast<size_t>(at - all.begin());
   }
-
-  static Wait decision(const Body& before) { return is_guessed(before.end) ? when_decided(before) : Wait{}; }
 
   void start_all() {
     for (LaneId l = 0; l < lanes_.size(); ++l)

@@ -238,6 +238,8 @@ Seconds ends_of(const Simulated& s, const Seconds& seconds) {
     for (size_t i = 0; i < body.instructions.size(); ++i) {
       const Instruction& in = body.instructions[i];
       double begin = std::max(until[in.lane], all);
+      if (const Wait w = at > 0 ? when_decided(s.program.bodies[s.sequence[at - 1]]) : Wait{}; w.count > 0)
+        begin = std::max(begin, done[at - 1][w.lane][w.count - 1]);
       for (const Wait& w : in.waits) begin = std::max(begin, done[at][w.lane][w.count - 1]);
       for (size_t p = 0; at > 0 && p < in.waits_before.size(); ++p)
         if (body.predecessors[p] == s.sequence[at - 1])

@@ -309,7 +309,7 @@ TEST_F(Cli, ActivationsThatDramDoesNotHoldLiveInTheDevice) {
   EXPECT_EQ(little["feasible"], true) << little;
   // More host memory also has room for optimizer state. That gains little.
   EXPECT_NEAR(little["seconds_predicted"].get<double>() / plenty["seconds_predicted"].get<double>(), 1, 0.02);
-  for (const auto* plan : {&little, &plenty}) EXPECT_EQ((*plan)["homes"]["activations"]["host"], 0);
+  for (const auto* facts : {&little, &plenty}) EXPECT_EQ((*facts)["homes"]["activations"]["host"], 0);
   EXPECT_GT(little["homes"]["activations"]["device"].get<uint64_t>(), uint64_t{13} * 64 * 1024 * 768 * 2);
 
   const auto small = plan("4GiB", "1300MiB");
