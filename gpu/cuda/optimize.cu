@@ -252,14 +252,29 @@ __global__ void __launch_bounds__(kThreads)
     });
 }
 
+template <typename T>
+constexpr bool kGuessed = sizeof(T) == 2;  // fp32 weights are the master weights: they are only optimized
+
+template <typename T>
+auto adamw_kernel_of(UpdateForm form) {
+  if constexpr (kGuessed<T>) {
+    if (form == UpdateForm::repair) return adamw_kernel<UpdateForm::repair, T>;
+    if (form == UpdateForm::visit) return adamw_kernel<UpdateForm::visit, T>;
+  }
+  CHECK(form == UpdateForm::optimize, "fp32 weights cannot be guessed");
+  return adamw_kernel<UpdateForm::optimize, T>;
+}
+
 }  // namespace
 
 void load_optimizer_kernels() {
   for_each_precision([]<typename T>(T) {
     load(round_kernel<T>);
     load(adamw_kernel<UpdateForm::optimize, T>);
-    load(adamw_kernel<UpdateForm::repair, T>);
-    load(adamw_kernel<UpdateForm::visit, T>);
+    if constexpr (kGuessed<T>) {
+      load(adamw_kernel<UpdateForm::repair, T>);
+      load(adamw_kernel<UpdateForm::visit, T>);
+    }
   });
   for_each_conversion([]<typename From, typename To>(From, To) {
     load(sum_kernel<FewRanks, From, To>);
@@ -296,9 +311,7 @@ void update_by_adamw(const Queue& queue, UpdateForm form, const UpdateRange& ran
                        aligned_to_16(range.weights) && aligned_to_16(range.next_gradient);
   const int64_t items = div_up(static_cast<int64_t>(range.elements), kWide);
   with_precision(range.precision, [&]<typename T>(T) {
-    const auto kernel = form == UpdateForm::optimize ? adamw_kernel<UpdateForm::optimize, T>
-                        : form == UpdateForm::repair ? adamw_kernel<UpdateForm::repair, T>
-                                                     : adamw_kernel<UpdateForm::visit, T>;
+    const auto kernel = adamw_kernel_of<T>(form);
     launch(queue, kernel, striding_blocks(queue, items, kThreads), kThreads, 0, range, scalars, aligned);
   });
 }
