@@ -9,6 +9,8 @@ namespace {
 
 constexpr int kThreads = 256;
 
+__device__ const float kOne = 1;
+
 // 1 / (1 + e^-x): 1 for large x, 0 for large -x.
 __device__ inline float sigmoid(float x) { return fast_reciprocal(1.0f + fast_exp2(x * -1.442695041f)); }
 
@@ -152,6 +154,12 @@ void gelu_gradient(const Queue& queue, DType precision, const void* x, void* dy,
            static_cast<const T*>(x), static_cast<const T*>(nullptr), static_cast<const T*>(dy),
            Gradient<T>{static_cast<T*>(dy), nullptr}, Gradient<T>{nullptr, nullptr}, count);
   });
+}
+
+const float* one_on_device() {
+  void* one = nullptr;
+  check_setup(cudaGetSymbolAddress(&one, kOne), "Preparing the GPU's kernels");
+  return static_cast<const float*>(one);
 }
 
 void repeat_row(const Queue& queue, DType precision, const void* row, void* to, int64_t rows,

@@ -56,6 +56,8 @@ void rms_norm_backward(const Queue& queue, const OpCall& call);
 // elementwise.cu. y = gelu(x), and dy = dy gelu'(x) in place, of `count` elements.
 void gelu(const Queue& queue, DType precision, const void* x, void* y, int64_t count);
 void gelu_gradient(const Queue& queue, DType precision, const void* x, void* dy, int64_t count);
+// A float of 1 in the device's memory.
+const float* one_on_device();
 // Every one of `rows` rows of `to` becomes `row`.
 void repeat_row(const Queue& queue, DType precision, const void* row, void* to, int64_t rows,
                 int64_t columns);

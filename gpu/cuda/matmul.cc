@@ -13,7 +13,6 @@
 
 #include "engine/base/error.h"
 #include "gpu/cuda/cublaslt.h"
-#include "gpu/cuda/owned.h"
 
 namespace sluice::cuda {
 namespace {
@@ -147,8 +146,6 @@ class LtMultiplier final : public Multiplier {
     cublasLtHandle_t handle = nullptr;
     check_setup(lt_.create(&handle), "Setting up cuBLASLt");
     handle_.reset(handle);
-    constexpr float kOne = 1;
-    check_setup(cudaMemcpy(one_.data, &kOne, sizeof kOne, cudaMemcpyHostToDevice), kChoosing);
   }
 
   void prepare(const Product& product) override {
@@ -240,7 +237,7 @@ class LtMultiplier final : public Multiplier {
     check_step(set(operation, CUBLASLT_MATMUL_DESC_POINTER_MODE,
                    on_device ? CUBLASLT_POINTER_MODE_DEVICE : CUBLASLT_POINTER_MODE_HOST));
     const float one = 1, beta = accumulates ? 1 : 0;
-    const void *const first = on_device ? one_.data : &one, *const second = on_device ? one_.data : &beta;
+    const void *const first = on_device ? one_ : &one, *const second = on_device ? one_ : &beta;
     const void* const addend = accumulates ? call.addend : call.c;
     check_step(lt_.matmul(handle_.get(), operation, first, call.b, prepared.b.get(), call.a, prepared.a.get(),
                           second, addend, prepared.c.get(), call.c, prepared.c.get(), &prepared.algorithm,
@@ -424,7 +421,7 @@ class LtMultiplier final : public Multiplier {
   CublasLt lt_;
   Owned<cublasLtHandle_t> handle_;
   const std::optional<ChosenAlgorithms> chosen_;
-  const GpuBytes one_{sizeof(float)};  // a factor
+  const float* const one_ = one_on_device();
   std::map<Product, PreparedProduct> prepared_;
 };
 

@@ -28,6 +28,13 @@
 #define __shared__ static
 #define __launch_bounds__(...)
 
+// What is declared for the device lies in the host's memory here.
+template <typename T>
+cudaError_t cudaGetSymbolAddress(void** address, const T& symbol) {
+  *address = const_cast<T*>(&symbol);
+  return cudaSuccess;
+}
+
 namespace sluice::emulation {
 
 struct Index {
