@@ -248,9 +248,8 @@ inline uint64_t home_bytes(const Program& p, const Buffer& b) {
 inline uint64_t operand_begin(const Buffer& b, const Operand& o) { return b.cuts[o.first]; }
 inline uint64_t operand_bytes(const Buffer& b, const Operand& o) { return b.cuts[o.last] - b.cuts[o.first]; }
 
-// What every first instruction of a lane waits for after this body, beside its own waits: after one that
-// guesses, that it is known whether the guess was right, since the next body is issued then. Count 0:
-// nothing.
+// After a body that guesses, the next one is issued when this wait on it holds: then it is known whether the
+// guess was right. After any other body there is nothing to wait for: count 0.
 Wait when_decided(const Body& body);
 
 // The address of a ring operand at home depends on the ring's position, which counts the advances of all

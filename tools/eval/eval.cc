@@ -13,7 +13,7 @@
 #include "engine/run/start/run_directory.h"
 #include "engine/run/start/run_start.h"
 #include "engine/run/start/session_start.h"
-#include "engine/run/train/trainer.h"
+#include "engine/run/train/batches.h"
 #include "models/data/data_order.h"
 #include "models/families/family.h"
 #include "tools/command/screen.h"

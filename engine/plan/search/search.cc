@@ -7,6 +7,7 @@
 
 #include "engine/base/error.h"
 #include "engine/base/pack.h"
+#include "engine/plan/search/bytes_at_once.h"
 #include "engine/plan/search/limit.h"
 #include "engine/plan/search/task_costs.h"
 #include "engine/simulate/simulate.h"
@@ -28,42 +29,6 @@ constexpr double kHopeless = 1.3;        // of the best seconds: above that, kee
 // Units of work (kSearchWork), about microseconds, to lower a program, and to assemble and simulate its step.
 // A long one counts for more, since all else about it takes longer, too.
 uint64_t work_of(uint64_t instructions) { return 200 + 4 * instructions + instructions * instructions / 500; }
-
-// Bytes that all tiers hold together at some moment, in any arrangement: permanent buffers, and pieces of the
-// others from the task that writes them to the last that uses what it wrote.
-uint64_t bytes_at_once(const Program& program, const Body& body) {
-  struct Stay {
-    uint32_t first = kNoTask, last = 0;  // tasks
-  };
-  std::vector<std::vector<Stay>> stays(program.buffers.size());  // by piece
-  std::vector<int64_t> changes(body.tasks.size() + 1);
-  const auto end = [&](const Stay& s, uint64_t bytes) {
-    changes[s.first] += static_cast<int64_t>(bytes);
-    changes[s.last + 1] -= static_cast<int64_t>(bytes);
-  };
-  for (uint32_t t = 0; t < body.tasks.size(); ++t)
-    for (const Operand& o : body.tasks[t].operands) {
-      const Buffer& b = program.buffers[o.buffer];
-      if (b.permanent) continue;
-      stays[o.buffer].resize(b.cuts.size() - 1);
-      for (uint32_t p = o.first; p < o.last; ++p) {
-        Stay& s = stays[o.buffer][p];
-        const bool anew = s.first != kNoTask && o.access == Access::write && s.last != t;
-        if (anew) end(s, b.cuts[p + 1] - b.cuts[p]);
-        if (anew || s.first == kNoTask) s.first = t;
-        s.last = t;
-      }
-    }
-  int64_t now = 0, most = 0;
-  for (size_t i = 0; i < program.buffers.size(); ++i) {
-    const Buffer& b = program.buffers[i];
-    if (b.permanent) now += static_cast<int64_t>(b.bytes());
-    for (size_t p = 0; p < stays[i].size(); ++p)
-      if (stays[i][p].first != kNoTask) end(stays[i][p], b.cuts[p + 1] - b.cuts[p]);
-  }
-  for (const int64_t change : changes) most = std::max(most, now += change);
-  return static_cast<uint64_t>(most);
-}
 
 }  // namespace
 
@@ -308,7 +273,6 @@ Search::Outcome Search::simulated(const Candidate& c) {
     if (b != step) plan.program.bodies[b].tasks.clear();
   const Body& body = plan.program.bodies[step];
   spend(work_of(body.tasks.size()));
-  // Most candidates that do not fit keep more than all tiers hold, which shows without an arrangement.
   if (bytes_at_once(plan.program, body) > all_tiers_) return out;
   if (assemble(plan.program, arrange(plan.program, c))) return out;
   spend(work_of(body.instructions.size()) - work_of(body.tasks.size()));

@@ -3,6 +3,7 @@
 // trainer.
 #pragma once
 
+#include <bit>
 #include <cstdint>
 
 #include "engine/run/execute/session.h"
@@ -24,7 +25,7 @@ class GuessChoice {
   // at half of the share at which they stop.
   void add(bool right) {
     wrong_ = wrong_ << 1 | (right ? 0u : 1u);
-    const double share = static_cast<double>(__builtin_popcount(wrong_)) / kSteps;
+    const double share = static_cast<double>(std::popcount(wrong_)) / kSteps;
     guesses_ = guesses_ ? share <= break_even_ : share < break_even_ / 2;
   }
 

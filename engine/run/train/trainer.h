@@ -133,11 +133,4 @@ constexpr double kLongStep = 0.5;
 // How many steps of so many seconds may end after a signal: those under way, and one that is issued.
 constexpr int steps_before_stop(double seconds) { return seconds > kLongStep ? 2 : 3; }
 
-// Mean loss over the first `batches` validation batches, with current weights, by the `bodies` of the current
-// phase (Lowering::phases). No update may be due (BodyState::clean). None where it was cut short: `stop` was
-// set, or a rank could not read its data, and then `failure` is what it threw, on that rank.
-std::optional<double> evaluate(Session& session, const BodyIds& bodies, const TokenData& data,
-                               const DataOrder& order, int64_t batches, const std::atomic<bool>& stop,
-                               std::exception_ptr& failure);
-
 }  // namespace sluice

@@ -245,6 +245,72 @@ TEST(Verify, WeightsAreNotThereBeforeTheyAreLoaded) {
   expect_violation(p, "instruction 0 (nvme_read 1): demands w[0, 2) version 0 at nvme [0, 128)");
 }
 
+// The step with weights that it makes: they are empty while their update is pending, and guessed at its end.
+Program made_weights(const char* access, BodyState start, BodyState end) {
+  Program p = program_from_text(kStep);
+  p.buffers[0].empty_in = one_state(BodyState::pending);
+  Body& step = p.bodies[0];
+  step.start = start;
+  step.end = end;
+  if (!can_follow(end, start)) {
+    step.predecessors.clear();
+    for (Instruction& i : step.instructions) i.waits_before.clear();
+  }
+  if (std::string(access) != "write") return p;
+  // Only the update is left. It makes the weights from nothing.
+  step.tasks = {step.tasks[2]};
+  step.tasks[0].operands[0].access = Access::write;
+  step.instructions = {step.instructions[4], step.instructions[5]};
+  step.instructions[0].task = 0;
+  step.instructions[0].operands = step.tasks[0].operands;
+  step.instructions[0].waits.clear();
+  if (!step.predecessors.empty()) step.instructions[0].waits_before[0] = {{4, 1}};
+  return p;
+}
+
+TEST(Verify, WeightsOfAPendingUpdateAreNotThere) {
+  using enum BodyState;
+  EXPECT_EQ(all(made_weights("read", clean, clean)), "");
+  EXPECT_EQ(all(made_weights("read", guessed, guessed)), "") << "a right guess";
+  expect_violation(made_weights("read", pending, guessed),
+                   "instruction 0 (nvme_read 1): demands w[0, 2) version 0 at nvme [0, 128)");
+  EXPECT_EQ(all(made_weights("write", pending, guessed)), "") << "a repair";
+  EXPECT_EQ(all(made_weights("write", pending, clean)), "");
+}
+
+TEST(Verify, ABodyLeavesNoWeightsUnmade) {
+  using enum BodyState;
+  for (const BodyState end : {clean, guessed, pending}) {
+    Program p = made_weights("write", pending, end);
+    p.bodies[0].tasks.clear();
+    p.bodies[0].instructions.clear();
+    if (end == pending)
+      EXPECT_EQ(all(p), "");
+    else
+      expect_violation(p, "ends without content of w");
+  }
+}
+
+TEST(Verify, OnlyPermanentBuffersAreEmptyInSomeStates) {
+  for (const BufferId b : {1u, 3u}) {  // transient, and in a ring
+    Program p = program_from_text(kStep);
+    p.buffers[b].empty_in = one_state(BodyState::pending);
+    expect_violation(p, "is empty in some states");
+  }
+}
+
+// After a wrong guess, a body that starts in `pending` follows.
+TEST(Verify, BodiesFollowAGuessWhetherItIsRightOrWrong) {
+  Program p = made_weights("write", BodyState::pending, BodyState::guessed);
+  EXPECT_EQ(p.bodies[0].predecessors, std::vector<BodyId>{0});
+  p.bodies[0].predecessors.clear();
+  for (Instruction& i : p.bodies[0].instructions) i.waits_before.clear();
+  expect_violation(p, "its predecessors are not the bodies that end in a state where it can start");
+  EXPECT_FALSE(can_follow(BodyState::pending, BodyState::guessed));
+  EXPECT_FALSE(can_follow(BodyState::guessed, BodyState::clean));
+  EXPECT_FALSE(can_follow(BodyState::shared_guessed, BodyState::pending));
+}
+
 TEST(Verify, ObjectsToEveryDroppedWaitOfTheHandMadeStep) {
   Program p = program_from_text(kStep);
   const std::vector<Mutation> drops = testing::all_single_wait_drops(p);

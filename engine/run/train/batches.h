@@ -1,0 +1,38 @@
+// Batches of tokens, as bodies find them in ring slots, and the loss of validation batches. Callers: the
+// trainer, and the verb that evaluates.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <exception>
+#include <optional>
+
+#include "engine/run/execute/session.h"
+#include "models/data/data_order.h"
+#include "models/data/token_data.h"
+
+namespace sluice {
+
+// What ranks tell each other when they have read the tokens of a batch.
+struct RowsRead {
+  int64_t labels = 0;                // that are valid
+  int64_t stopping = 0, failed = 0;  // ranks that were asked to stop; ranks that could not read
+  RowsRead& operator+=(const RowsRead& other) {
+    labels += other.labels, stopping += other.stopping, failed += other.failed;
+    return *this;
+  }
+};
+
+// Writes this rank's rows of a batch that begins at row `batch` into a ring slot, by micro-batch. Returns
+// what all ranks found; `failure` gets what this rank's reading threw.
+RowsRead fill_all_rows(Session& session, const TokenData& data, const DataOrder& order, uint64_t batch,
+                       uint8_t ring, uint64_t position, bool stopping, std::exception_ptr& failure);
+
+// Mean loss over the first `batches` validation batches, with current weights, by the `bodies` of the current
+// phase (Lowering::phases). No update may be due (BodyState::clean). None where it was cut short: `stop` was
+// set, or a rank could not read its data, and then `failure` is what it threw, on that rank.
+std::optional<double> evaluate(Session& session, const BodyIds& bodies, const TokenData& data,
+                               const DataOrder& order, int64_t batches, const std::atomic<bool>& stop,
+                               std::exception_ptr& failure);
+
+}  // namespace sluice
