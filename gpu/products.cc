@@ -18,8 +18,8 @@ LinearProducts linear_products(const OpShapes& s) {
   const DType t = s.precision;
   const Product dw = out_in ? Product{out, in, rows, true, false, out, in, in, t, DType::f32, true}
                             : Product{in, out, rows, true, false, in, out, out, t, DType::f32, true};
-  const bool bias = s.parameters.size() == 2, gelu = s.kind == OpKind::linear_gelu;
-  return {{rows, out, in, false, out_in, in, stride_w, out, t, t, false, bias, gelu},
+  const bool bias = s.parameters.size() == 2;
+  return {{rows, out, in, false, out_in, in, stride_w, out, t, t, false, bias},
           {rows, in, out, false, !out_in, out, stride_w, in, t, t},
           dw};
 }
@@ -53,7 +53,7 @@ TensorView part_of(TensorView view, uint64_t offset) {
 std::vector<Product> products_of(const OpShapes& shapes, Pass pass) {
   const bool forward = pass == Pass::forward;
   std::vector<Product> out;
-  if (shapes.kind == OpKind::linear || shapes.kind == OpKind::linear_gelu) {
+  if (shapes.kind == OpKind::linear) {
     const LinearProducts p = linear_products(shapes);
     if (forward) return {p.y};
     return {p.dx, p.dw};
@@ -74,8 +74,7 @@ ProductCall linear_output(const OpCall& call) {
           .a = call.inputs[0].data,
           .b = call.parameters[0].data,
           .c = call.outputs[0].data,
-          .bias = view_of(call.parameters, 1).data,
-          .pre_activation = view_of(call.outputs, 1).data};
+          .bias = view_of(call.parameters, 1).data};
 }
 
 std::array<ProductCall, 2> linear_gradients(const OpCall& call) {

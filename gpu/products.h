@@ -11,8 +11,7 @@
 
 namespace sluice {
 
-// C [m,n] = op(A) [m,k] op(B) [k,n] (+ addend) (+ bias), accumulated in fp32 and rounded once. With `gelu`
-// this sum is the pre-activation and C is its gelu, taken before or after the pre-activation is rounded.
+// C [m,n] = op(A) [m,k] op(B) [k,n] (+ addend) (+ bias), accumulated in fp32 and rounded once.
 struct Product {
   int64_t m, n, k;                       // all positive
   bool transpose_a, transpose_b;         // A is stored [k,m], B is stored [n,k]
@@ -21,7 +20,6 @@ struct Product {
   DType result;                          // of C: `precision` or f32
   bool accumulate = false;               // there is an addend
   bool bias = false;
-  bool gelu = false;  // then not `accumulate`, and stride_c = n
   auto operator<=>(const Product&) const = default;
 };
 
@@ -29,10 +27,9 @@ struct Product {
 struct ProductCall {
   Product product;
   const void *a, *b;
-  void* c;                         // nullptr: not wanted, nothing is done
-  const void* addend = nullptr;    // if the product accumulates: what is added to it, stored as C is
-  const void* bias = nullptr;      // [n], if the product has one
-  void* pre_activation = nullptr;  // [m,n], if the product has gelu
+  void* c;                       // nullptr: not wanted, nothing is done
+  const void* addend = nullptr;  // if the product accumulates: what is added to it, stored as C is
+  const void* bias = nullptr;    // [n], if the product has one
 };
 
 // Every product that the pass of an op may run. Gradients of parameters `accumulate` here, as in every
@@ -40,8 +37,6 @@ struct ProductCall {
 std::vector<Product> products_of(const OpShapes& shapes, Pass pass);
 
 // ---- linear: y = x W (+ b); dx = dy W^T, dW += x^T dy. W and dW are [in,out], or [out,in] if weight_out_in.
-// linear_gelu: y = gelu(x W (+ b)). Its gradients are linear's, after dy was turned into the pre-activation's
-// gradient in place.
 
 ProductCall linear_output(const OpCall& call);
 std::array<ProductCall, 2> linear_gradients(const OpCall& call);  // dx, dW

@@ -118,15 +118,6 @@ void check_op(const Segment& segment, const Op& op, DType precision) {
   }
 }
 
-void check_overwritten_gradients(const Segment& segment, const Op& op) {
-  const OpRule& rule = op_rule(op.kind);
-  for (size_t i = 0; i < op.outputs.size(); ++i)
-    if ((rule.overwritten_gradients >> i & 1) != 0 &&
-        std::count(segment.outputs.begin(), segment.outputs.end(), op.outputs[i]) != 0)
-      reject(fmt::format("Segment {}: {} is an output, but {}'s backward overwrites its gradient.",
-                         segment.name, segment.tensors[op.outputs[i]].name, rule.name));
-}
-
 // A tensor is an input of the segment or is written by one op, before anything reads it.
 void check_segment(const Segment& segment, DType precision) {
   std::vector<bool> written(segment.tensors.size(), false);
@@ -150,7 +141,6 @@ void check_segment(const Segment& segment, DType precision) {
     check_op(segment, op, precision);
     for (const uint32_t tensor : op.inputs) read(tensor);
     for (const uint32_t tensor : op.outputs) write(tensor);
-    check_overwritten_gradients(segment, op);
   }
   for (const uint32_t tensor : segment.outputs) {
     read(tensor);

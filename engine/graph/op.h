@@ -36,8 +36,7 @@ enum class OpKind : uint8_t {
   rms_norm,              // x [R,C] -> y [R,C], rstd f32 [R] | weight [C] | x, rstd
   linear,                // x [R,K] -> y [R,N] | weight [K,N] or, if weight_out_in, [N,K]; optionally
                          //   bias [N] | x
-  linear_gelu,           // x [R,K] -> y [R,N] = gelu(p), tanh form, p [R,N] = linear's output | linear's
-                         //   | x, p
+  gelu,                  // x [R,C] -> y [R,C], tanh form | - | x
   swiglu,                // gate, up -> y = silu(gate) * up | - | gate, up
   rope,                  // x [R, heads*head_size] -> y, rotate-half form, position r % T | - | nothing
   attention,             // causal; q [R, heads*D], k, v [R, kv_heads*D]
@@ -156,8 +155,6 @@ struct OpRule {
   uint32_t backward_reads_parameters = 0;  // bit i: backward reads parameter i
   uint32_t gradient_inputs = 0;            // bit i: input i is differentiable, unless it holds integers
   uint32_t gradient_outputs = 0;           // bit i: a gradient arrives for output i
-  // bit i: backward overwrites output i's gradient, so output i cannot be an output of its segment
-  uint32_t overwritten_gradients = 0;
   // bit i: the gradient of output 0 is that of input i, so backward need not run to write it
   uint32_t passes_gradient = 0;
   // bit i: backward can overwrite the gradient of parameter i instead of adding to it

@@ -134,12 +134,6 @@ void infer_linear(const OpShapes& in, std::vector<Shape>& outputs, std::vector<D
   set_outputs(in, outputs, dtypes, {{x[0], columns}}, {in.precision});
 }
 
-void infer_linear_gelu(const OpShapes& in, std::vector<Shape>& outputs, std::vector<DType>& dtypes) {
-  infer_linear(in, outputs, dtypes);
-  outputs.push_back(outputs[0]);
-  dtypes.push_back(dtypes[0]);
-}
-
 // For elementwise ops: all inputs have one shape, and so has the output.
 void infer_elementwise(const OpShapes& in, std::vector<Shape>& outputs, std::vector<DType>& dtypes) {
   check_operands(in);
@@ -253,13 +247,6 @@ double linear_flops(const OpShapes& s, Pass pass) {
   return (pass == Pass::forward ? product : 2 * product) + bias;
 }
 
-// For each output, forward: the cubic 5, tanh 1, the product 3. Backward: cubic and tanh 6, their derivative
-// 11, times dy 1.
-double linear_gelu_flops(const OpShapes& s, Pass pass) {
-  const double elements = static_cast<double>(s.inputs[0][0]) * static_cast<double>(linear_columns(s));
-  return linear_flops(s, pass) + elements * (pass == Pass::forward ? 9 : 18);
-}
-
 // Per pair of a query and a key that it sees: forward q.k and p.v, backward q.k again, do.v, dv, dq, dk: 2 D
 // each; the softmax adds 5 (scale, maximum, exp, sum, quotient) and 5 (scale, exp, less delta, product,
 // scale). A soft cap adds 3 (quotient, tanh, product), and 6 in backward (these, and its derivative: square,
@@ -307,22 +294,18 @@ Examples norm_examples(const ExampleSizes& n) {
   return out;
 }
 
-Examples linear_gelu_examples(const ExampleSizes& n) {
+Examples linear_examples(const ExampleSizes& n) {
   const int64_t few = few_rows(n), width = n.width;
   return {{{}, {{n.rows, width}}, {{width, 3 * width}, {3 * width}}},
-          {{}, {{few, width}}, {{width, 2 * width}, {2 * width}}}};
+          {{}, {{few, width}}, {{width, 2 * width}, {2 * width}}},
+          {{}, {{n.rows, 4 * width}}, {{4 * width, width}, {width}}}};
 }
 
-Examples linear_examples(const ExampleSizes& n) {
-  Examples out = linear_gelu_examples(n);
-  out.push_back({{}, {{n.rows, 4 * n.width}}, {{4 * n.width, n.width}, {n.width}}});
-  return out;
-}
-
-Examples swiglu_examples(const ExampleSizes& n) {
+template <size_t inputs>
+Examples activation_examples(const ExampleSizes& n) {
   Examples out;
   for (const int64_t rows : {n.rows, few_rows(n)})
-    out.push_back({{}, {{rows, 3 * n.width}, {rows, 3 * n.width}}, {}});
+    out.push_back({{}, std::vector<Shape>(inputs, {rows, 3 * n.width}), {}});
   return out;
 }
 
@@ -414,27 +397,24 @@ constexpr OpRule kRules[kOpKinds] = {
      .gradient_inputs = 0b1,
      .gradient_outputs = 0b1,
      .overwrites_parameters = 0b1},
-    {.kind = OpKind::linear_gelu,
-     .name = "linear_gelu",
+    // Flops, forward: the cubic 5, tanh 1, the product 3. Backward: cubic and tanh 6, their derivative 11,
+    // times dy 1.
+    {.kind = OpKind::gelu,
+     .name = "gelu",
      .inputs = {1, 1},
-     .parameters = {1, 2},
-     .infer = infer_linear_gelu,
-     .flops = linear_gelu_flops,
-     .examples = linear_gelu_examples,
+     .infer = infer_elementwise,
+     .flops = flops_per_element<9, 18>,
+     .examples = activation_examples<1>,
      .backward_reads_inputs = 0b1,
-     .backward_reads_outputs = 0b10,
-     .backward_reads_parameters = 0b1,
      .gradient_inputs = 0b1,
-     .gradient_outputs = 0b1,
-     .overwritten_gradients = 0b1,
-     .overwrites_parameters = 0b1},
+     .gradient_outputs = 0b1},
     // Flops, forward: sigmoid 4, two products. Backward: sigmoid 4, silu 1, d up 1, d gate 6.
     {.kind = OpKind::swiglu,
      .name = "swiglu",
      .inputs = {2, 2},
      .infer = infer_elementwise,
      .flops = flops_per_element<6, 12>,
-     .examples = swiglu_examples,
+     .examples = activation_examples<2>,
      .backward_reads_inputs = 0b11,
      .gradient_inputs = 0b11,
      .gradient_outputs = 0b1},

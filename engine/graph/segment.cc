@@ -288,11 +288,7 @@ class Compiler {
     const Op& op = segment_.ops[i];
     const uint32_t t = op.inputs[input];
     if (!bit(op_rule(op.kind).passes_gradient, input) || written.gradients[t] != kNone) return false;
-    for (uint32_t j = 0; j < i; ++j)
-      for (size_t k = 0; k < segment_.ops[j].outputs.size(); ++k)
-        if (segment_.ops[j].outputs[k] == t)
-          return !bit(op_rule(segment_.ops[j].kind).overwritten_gradients, k);
-    return contributes_later(i, input);
+    return position(segment_.inputs, t) == kNone || contributes_later(i, input);
   }
   bool contributes_later(uint32_t i, size_t input) const {
     const Op& op = segment_.ops[i];

@@ -1,4 +1,4 @@
-// Elementwise ops: SwiGLU, add; linear_gelu's GELU; and the rounding of gradients.
+// Elementwise ops: GELU, SwiGLU, add; and the rounding of gradients.
 #include "engine/base/simd/targets.h"
 #include "gpu/cpu/kernels.h"
 #undef HWY_TARGET_INCLUDE
@@ -56,11 +56,11 @@ HWY_INLINE FloatVector gelu_2u(FloatVector x) {
   return hn::Mul(x, scale);
 }
 
-void gelu_range(DType precision, const void* from, void* to, uint64_t begin, uint64_t count) {
-  with_precision(precision, [&](auto type) HWY_ATTR {
+void gelu_forward_range(const OpCall& call, uint64_t begin, uint64_t count) {
+  with_precision(call.shapes->precision, [&](auto type) HWY_ATTR {
     using T = decltype(type);
-    const T* x = static_cast<const T*>(from) + begin;
-    T* y = static_cast<T*>(to) + begin;
+    const T* x = at<const T>(call.inputs[0], begin);
+    T* y = at<T>(call.outputs[0], begin);
     const FloatVector one = hn::Set(Floats(), 1.0f);
     for_each_vector(count, [&](size_t i, auto lanes) SLUICE_KERNEL {
       const FloatVector v = lanes.load(x + i);
@@ -70,11 +70,13 @@ void gelu_range(DType precision, const void* from, void* to, uint64_t begin, uin
 }
 
 // With s = 1 / (1 + e^-2u): d gelu = s + x s (1-s) 2u', 2u' = 2k (1 + 3c x^2).
-void gelu_gradient_range(DType precision, const void* from, void* gradient, uint64_t begin, uint64_t count) {
-  with_precision(precision, [&](auto type) HWY_ATTR {
+void gelu_backward_range(const OpCall& call, uint64_t begin, uint64_t count) {
+  with_precision(call.shapes->precision, [&](auto type) HWY_ATTR {
     using T = decltype(type);
-    const T* x = static_cast<const T*>(from) + begin;
-    T* dy = static_cast<T*>(gradient) + begin;
+    const T* x = at<const T>(call.inputs[0], begin);
+    const T* dy = at<const T>(call.output_gradients[0], begin);
+    const Gradient<T> dx(call.input_gradients[0], begin);
+    if (dx.data == nullptr) return;
     const Floats d;
     const FloatVector one = hn::Set(d, 1.0f);
     for_each_vector(count, [&](size_t i, auto lanes) SLUICE_KERNEL {
@@ -84,7 +86,7 @@ void gelu_gradient_range(DType precision, const void* from, void* gradient, uint
       const FloatVector slope =
           hn::MulAdd(hn::Mul(v, v), hn::Set(d, 3 * kGelu2K * kGeluC), hn::Set(d, kGelu2K));
       const FloatVector derivative = hn::MulAdd(hn::Mul(hn::Mul(v, s), hn::Mul(inverse, s)), slope, s);
-      lanes.store(hn::Mul(lanes.load(dy + i), derivative), dy + i);
+      dx.put(hn::Mul(lanes.load(dy + i), derivative), i, lanes);
     });
   });
 }
@@ -184,8 +186,8 @@ HWY_AFTER_NAMESPACE();
 namespace sluice::cpu {
 namespace {
 
-HWY_EXPORT(gelu_range);
-HWY_EXPORT(gelu_gradient_range);
+HWY_EXPORT(gelu_forward_range);
+HWY_EXPORT(gelu_backward_range);
 HWY_EXPORT(swiglu_forward_range);
 HWY_EXPORT(swiglu_backward_range);
 HWY_EXPORT(add_forward_range);
@@ -210,15 +212,15 @@ uint64_t element_count_of(const OpCall& call) {
 
 }  // namespace
 
-void gelu(DType precision, const void* x, void* y, uint64_t count, Workers& workers) {
-  for_each_range(count, workers, [&](uint64_t begin, uint64_t part) {
-    HWY_DYNAMIC_DISPATCH(gelu_range)(precision, x, y, begin, part);
+void gelu_forward(const OpCall& call, const Resources& resources) {
+  for_each_range(element_count_of(call), resources.workers, [&](uint64_t begin, uint64_t count) {
+    HWY_DYNAMIC_DISPATCH(gelu_forward_range)(call, begin, count);
   });
 }
 
-void gelu_gradient(DType precision, const void* x, void* dy, uint64_t count, Workers& workers) {
-  for_each_range(count, workers, [&](uint64_t begin, uint64_t part) {
-    HWY_DYNAMIC_DISPATCH(gelu_gradient_range)(precision, x, dy, begin, part);
+void gelu_backward(const OpCall& call, const Resources& resources) {
+  for_each_range(element_count_of(call), resources.workers, [&](uint64_t begin, uint64_t count) {
+    HWY_DYNAMIC_DISPATCH(gelu_backward_range)(call, begin, count);
   });
 }
 

@@ -38,9 +38,9 @@ void rms_norm_forward(const OpCall& call, const Resources& resources);
 void rms_norm_backward(const OpCall& call, const Resources& resources);
 uint64_t norm_workspace_bytes(const OpShapes& shapes, Pass pass, const Resources& resources);
 
-// elementwise.cc. y = gelu(x), and dy = dy gelu'(x) in place, of `count` elements.
-void gelu(DType precision, const void* x, void* y, uint64_t count, Workers& workers);
-void gelu_gradient(DType precision, const void* x, void* dy, uint64_t count, Workers& workers);
+// elementwise.cc.
+void gelu_forward(const OpCall& call, const Resources& resources);
+void gelu_backward(const OpCall& call, const Resources& resources);
 void swiglu_forward(const OpCall& call, const Resources& resources);
 void swiglu_backward(const OpCall& call, const Resources& resources);
 void add_forward(const OpCall& call, const Resources& resources);
@@ -56,10 +56,9 @@ uint64_t rope_workspace_bytes(const OpShapes& shapes, Pass pass, const Resources
 void round_gradient(const float* accumulator, void* gradient, DType precision, uint64_t elements,
                     double* block_sums, Workers& workers);
 
-// linear.cc. linear_gelu shares the forward and the workspace.
+// linear.cc.
 void linear_forward(const OpCall& call, const Resources& resources);
 void linear_backward(const OpCall& call, const Resources& resources);
-void linear_gelu_backward(const OpCall& call, const Resources& resources);
 uint64_t linear_workspace_bytes(const OpShapes& shapes, Pass pass, const Resources& resources);
 
 // attention.cc.
@@ -80,7 +79,7 @@ inline constexpr Kernels kKernels[kOpKinds] = {
     {OpKind::layer_norm, layer_norm_forward, layer_norm_backward, norm_workspace_bytes},
     {OpKind::rms_norm, rms_norm_forward, rms_norm_backward, norm_workspace_bytes},
     {OpKind::linear, linear_forward, linear_backward, linear_workspace_bytes},
-    {OpKind::linear_gelu, linear_forward, linear_gelu_backward, linear_workspace_bytes},
+    {OpKind::gelu, gelu_forward, gelu_backward},
     {OpKind::swiglu, swiglu_forward, swiglu_backward},
     {OpKind::rope, rope_forward, rope_backward, rope_workspace_bytes},
     {OpKind::attention, attention_forward, attention_backward, attention_workspace_bytes},

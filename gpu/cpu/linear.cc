@@ -1,4 +1,4 @@
-// linear, linear_gelu: products, and the bias's gradient as sums over rows.
+// linear: products, and the bias's gradient as sums over rows.
 #include <algorithm>
 
 #include "gpu/cpu/kernels.h"
@@ -45,13 +45,6 @@ void linear_backward(const OpCall& call, const Resources& resources) {
   if (void* db = view_of(call.parameter_gradients, 1).data)
     add_column_sums(s.precision, call.output_gradients[0].data, s.inputs[0][0], s.parameters[1][0],
                     static_cast<float*>(db), resources.workers);
-}
-
-void linear_gelu_backward(const OpCall& call, const Resources& resources) {
-  const OpShapes& s = *call.shapes;
-  gelu_gradient(s.precision, call.outputs[1].data, call.output_gradients[0].data,
-                static_cast<uint64_t>(element_count(s.outputs[0])), resources.workers);
-  linear_backward(call, resources);
 }
 
 }  // namespace sluice::cpu

@@ -91,8 +91,6 @@ const Bf16Tile& Multiplier::tile(const TileShape& shape) {
 Multiplier::Method Multiplier::method_of(const Product& p) {
   CHECK(p.m > 0 && p.n > 0 && p.k > 0, "an empty product");
   CHECK(p.result == p.precision || p.result == DType::f32, "a product in a foreign type");
-  CHECK(!p.gelu || (p.stride_c == p.n && !p.accumulate),
-        "a product with gelu that fills a part of a matrix, or is added");
   Method method;
   method.tiling = tiling_of(p.m, p.n);
   const Tiling& t = method.tiling;
@@ -124,7 +122,7 @@ uint64_t Multiplier::prepare(std::span<const Product> products) {
   uint64_t bytes = 0;
   for (Product product : products)
     for (const bool accumulate : {false, true}) {
-      product.accumulate = accumulate && !product.gelu;
+      product.accumulate = accumulate;
       bytes = std::max(bytes, method_of(product).thread_bytes());
     }
   return bytes * static_cast<uint64_t>(threads_);
@@ -133,13 +131,6 @@ uint64_t Multiplier::prepare(std::span<const Product> products) {
 void Multiplier::run(const ProductCall& operands, std::byte* workspace, Workers& workers) {
   if (operands.c == nullptr) return;
   const Product& p = operands.product;
-  if (p.gelu) {
-    ProductCall before = operands;
-    before.product.gelu = false;
-    before.c = operands.pre_activation;
-    run(before, workspace, workers);
-    return gelu(p.result, before.c, operands.c, static_cast<uint64_t>(p.m * p.n), workers);
-  }
   CHECK(workers.threads() <= threads_, "more threads than the workspace was sized for");
   const Method made = method_of(p);
   const Call call{operands, made, workspace};

@@ -59,10 +59,10 @@ std::string place_text(const TimingPlace& place) {
 }  // namespace
 
 std::string product_text(const Product& p) {
-  return fmt::format("{} x {} x {} {}{} a{}={} b{}={} c={}{}{}", p.m, p.n, p.k, dtype_name(p.precision),
+  return fmt::format("{} x {} x {} {}{} a{}={} b{}={} c={}{}", p.m, p.n, p.k, dtype_name(p.precision),
                      p.result == p.precision ? "" : fmt::format("-{}", dtype_name(p.result)),
                      p.transpose_a ? "'" : "", p.stride_a, p.transpose_b ? "'" : "", p.stride_b, p.stride_c,
-                     p.bias ? " bias" : "", p.gelu ? " gelu" : "");
+                     p.bias ? " bias" : "");
 }
 
 std::string algorithm_text(const Algorithm& algorithm) {

@@ -36,7 +36,7 @@ struct ChosenAlgorithms {
   std::map<std::string, Algorithm> products;  // by product_text()
 };
 
-// "16384 x 4800 x 1600 bf16 a=1600 b=4800 c=4800 bias gelu": m, n, k, types, and strides; a' is a transposed
+// "16384 x 4800 x 1600 bf16 a=1600 b=4800 c=4800 bias": m, n, k, types, and strides; a' is a transposed
 // A. `accumulate` is an argument of a call, so it does not count.
 std::string product_text(const Product& product);
 

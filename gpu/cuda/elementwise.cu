@@ -1,4 +1,4 @@
-// Elementwise ops and gelu, forward and backward, in grids that stride: a thread takes kWide elements at a
+// Elementwise ops, forward and backward, in grids that stride: a thread takes kWide elements at a
 // time. Also repeats a row.
 #include <type_traits>
 
@@ -141,21 +141,6 @@ void load_elementwise_kernels() {
   for_each_precision([]<typename T>(T) { load(repeat_kernel<T>); });
 }
 
-void gelu(const Queue& queue, DType precision, const void* x, void* y, int64_t count) {
-  with_precision(precision, [&]<typename T>(T) {
-    launch(queue, forward_kernel<GeluOp, T>, elementwise_blocks(queue, count), kThreads, 0,
-           static_cast<const T*>(x), static_cast<const T*>(nullptr), static_cast<T*>(y), count);
-  });
-}
-
-void gelu_gradient(const Queue& queue, DType precision, const void* x, void* dy, int64_t count) {
-  with_precision(precision, [&]<typename T>(T) {
-    launch(queue, backward_kernel<GeluOp, T>, elementwise_blocks(queue, count), kThreads, 0,
-           static_cast<const T*>(x), static_cast<const T*>(nullptr), static_cast<const T*>(dy),
-           Gradient<T>{static_cast<T*>(dy), nullptr}, Gradient<T>{nullptr, nullptr}, count);
-  });
-}
-
 const float* one_on_device() {
   void* one = nullptr;
   check_setup(cudaGetSymbolAddress(&one, kOne), "Preparing the GPU's kernels");
@@ -170,6 +155,8 @@ void repeat_row(const Queue& queue, DType precision, const void* row, void* to, 
   });
 }
 
+void gelu_forward(const Queue& queue, const OpCall& call) { forward<GeluOp>(queue, call); }
+void gelu_backward(const Queue& queue, const OpCall& call) { backward<GeluOp>(queue, call); }
 void swiglu_forward(const Queue& queue, const OpCall& call) { forward<SwigluOp>(queue, call); }
 void swiglu_backward(const Queue& queue, const OpCall& call) { backward<SwigluOp>(queue, call); }
 void add_forward(const Queue& queue, const OpCall& call) { forward<AddOp>(queue, call); }

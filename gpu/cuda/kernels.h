@@ -53,14 +53,13 @@ void layer_norm_backward(const Queue& queue, const OpCall& call);
 void rms_norm_forward(const Queue& queue, const OpCall& call);
 void rms_norm_backward(const Queue& queue, const OpCall& call);
 
-// elementwise.cu. y = gelu(x), and dy = dy gelu'(x) in place, of `count` elements.
-void gelu(const Queue& queue, DType precision, const void* x, void* y, int64_t count);
-void gelu_gradient(const Queue& queue, DType precision, const void* x, void* dy, int64_t count);
-// A float of 1 in the device's memory.
+// elementwise.cu. A float of 1 in the device's memory.
 const float* one_on_device();
 // Every one of `rows` rows of `to` becomes `row`.
 void repeat_row(const Queue& queue, DType precision, const void* row, void* to, int64_t rows,
                 int64_t columns);
+void gelu_forward(const Queue& queue, const OpCall& call);
+void gelu_backward(const Queue& queue, const OpCall& call);
 void swiglu_forward(const Queue& queue, const OpCall& call);
 void swiglu_backward(const Queue& queue, const OpCall& call);
 void add_forward(const Queue& queue, const OpCall& call);
@@ -74,10 +73,9 @@ void rope_backward(const Queue& queue, const OpCall& call);
 void attention_forward(const Queue& queue, const OpCall& call);
 void attention_backward(const Queue& queue, const OpCall& call);
 
-// linear.cc: products, and the bias's gradient by add_column_sums. linear_gelu shares the forward.
+// linear.cc: products, and the bias's gradient by add_column_sums.
 void linear_forward(const Queue& queue, const OpCall& call);
 void linear_backward(const Queue& queue, const OpCall& call);
-void linear_gelu_backward(const Queue& queue, const OpCall& call);
 
 // cross_entropy.cc: products, and the rows in between.
 void linear_cross_entropy_forward(const Queue& queue, const OpCall& call);
@@ -113,7 +111,7 @@ inline constexpr KernelRow<void(const Queue&, const OpCall&)> kKernels[kOpKinds]
     {OpKind::layer_norm, layer_norm_forward, layer_norm_backward},
     {OpKind::rms_norm, rms_norm_forward, rms_norm_backward},
     {OpKind::linear, linear_forward, linear_backward},
-    {OpKind::linear_gelu, linear_forward, linear_gelu_backward},
+    {OpKind::gelu, gelu_forward, gelu_backward},
     {OpKind::swiglu, swiglu_forward, swiglu_backward},
     {OpKind::rope, rope_forward, rope_backward},
     {OpKind::attention, attention_forward, attention_backward},

@@ -1,6 +1,6 @@
-// linear, linear_gelu: products, and the bias's gradient as sums over rows. cuBLASLt has epilogues that
-// compute this gradient beside dW's product. They overwrite instead of adding, in dW's type, and there are
-// fewer algorithms with them. So the sums have a kernel of their own.
+// linear: products, and the bias's gradient as sums over rows. cuBLASLt has epilogues that compute this
+// gradient beside dW's product. They overwrite instead of adding, in dW's type, and there are fewer
+// algorithms with them. So the sums have a kernel of their own.
 #include <algorithm>
 
 #include "gpu/cuda/kernels.h"
@@ -18,13 +18,6 @@ void linear_backward(const Queue& queue, const OpCall& call) {
   if (void* db = view_of(call.parameter_gradients, 1).data)
     add_column_sums(queue, s.precision, call.output_gradients[0].data, s.inputs[0][0], s.parameters[1][0],
                     static_cast<float*>(db), call.workspace);
-}
-
-void linear_gelu_backward(const Queue& queue, const OpCall& call) {
-  const OpShapes& s = *call.shapes;
-  gelu_gradient(queue, s.precision, call.outputs[1].data, call.output_gradients[0].data,
-                element_count(s.outputs[0]));
-  linear_backward(queue, call);
 }
 
 }  // namespace sluice::cuda

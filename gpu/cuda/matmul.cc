@@ -74,15 +74,8 @@ uint64_t operand_bytes_max(const Product& p) {
 
 // Which part of a product the library may do: alternatives, the largest first. The first one for which it has
 // an algorithm is used. Sluice's own kernels do the rest.
-//
-// gelu: in 16 bits only, as the library does not say how exact its tanh is. The leading dimension of the
-// pre-activation must be divisible by 8 (cuBLAS documentation of CUDA 13.0, section
-// cublasLtMatmulDescAttributes_t: CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD).
 std::vector<Product> parts_of(Product p) {
-  std::vector<Product> parts;
-  if (p.gelu && p.precision != DType::f32 && p.n % 8 == 0) parts.push_back(p);
-  p.gelu = false;
-  parts.push_back(p);
+  std::vector<Product> parts{p};
   if (p.bias) {
     p.bias = false;
     parts.push_back(p);
@@ -90,13 +83,8 @@ std::vector<Product> parts_of(Product p) {
   return parts;
 }
 
-cublasLtEpilogue_t epilogue_of(const Product& p) {
-  if (p.gelu) return p.bias ? CUBLASLT_EPILOGUE_GELU_AUX_BIAS : CUBLASLT_EPILOGUE_GELU_AUX;
-  return p.bias ? CUBLASLT_EPILOGUE_BIAS : CUBLASLT_EPILOGUE_DEFAULT;
-}
-
-// The library's choice depends on the alignment of the addresses of bias and pre-activation. This address has
-// the alignment that operands promise, not that of a particular call.
+// The library's choice depends on the alignment of the bias's address. This address has the alignment that
+// operands promise, not that of a particular call.
 void* const kPromised = reinterpret_cast<void*>(uintptr_t{64});
 
 cublasComputeType_t compute_of(const Product& p) {
@@ -189,9 +177,9 @@ class LtMultiplier final : public Multiplier {
       CHECK(scratch.size() >= operand_bytes + kMatmulWorkspaceBytes,
             "an arena smaller than a product's operands");
       std::byte* all = scratch.data();
-      ProductCall call{p, all, all, all, all, all, all};
+      ProductCall call{p, all, all, all, all, all};
       run(call, prepared, all + operand_bytes);
-      if (p.bias || p.gelu) continue;
+      if (p.bias) continue;
       call.product.accumulate = true;  // the library has other kernels for it, of the same algorithm
       run(call, prepared, all + operand_bytes);
     }
@@ -209,17 +197,15 @@ class LtMultiplier final : public Multiplier {
   // sum is rounded once.
   void run(const ProductCall& call, const PreparedProduct& prepared, std::byte* workspace) {
     const Product& p = call.product;
-    const bool own_bias = p.bias && !prepared.part.bias, own_gelu = p.gelu && !prepared.part.gelu;
-    CHECK(!p.accumulate || (!p.bias && !p.gelu), "a product that accumulates and has an epilogue");
+    const bool own_bias = p.bias && !prepared.part.bias;
+    CHECK(!p.accumulate || !p.bias, "a product that accumulates and has a bias");
     ProductCall part = call;
     part.product.accumulate = p.accumulate || own_bias;
-    if (own_gelu) part.c = call.pre_activation;
     if (own_bias) {
       repeat_row(queue_, p.result, call.bias, part.c, p.m, p.n);
       part.addend = part.c;
     }
     multiply(part, prepared, workspace);
-    if (own_gelu) gelu(queue_, p.result, call.pre_activation, call.c, p.m * p.n);
   }
 
   // Where C is both addend and result, and the factors of both are known to be 1, kernels for Hopper round
@@ -228,8 +214,6 @@ class LtMultiplier final : public Multiplier {
   void multiply(const ProductCall& call, const PreparedProduct& prepared, std::byte* workspace) {
     const cublasLtMatmulDesc_t operation = prepared.operation.get();
     if (prepared.part.bias) check_step(set(operation, CUBLASLT_MATMUL_DESC_BIAS_POINTER, call.bias));
-    if (prepared.part.gelu)
-      check_step(set(operation, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, call.pre_activation));
     auto* const aligned_workspace = reinterpret_cast<std::byte*>(
         aligned(reinterpret_cast<uintptr_t>(workspace), kLibraryWorkspaceAlignment));
     const bool accumulates = call.product.accumulate;
@@ -260,15 +244,10 @@ class LtMultiplier final : public Multiplier {
     };
     fix(CUBLASLT_MATMUL_DESC_TRANSA, p.transpose_b ? CUBLAS_OP_T : CUBLAS_OP_N);
     fix(CUBLASLT_MATMUL_DESC_TRANSB, p.transpose_a ? CUBLAS_OP_T : CUBLAS_OP_N);
-    fix(CUBLASLT_MATMUL_DESC_EPILOGUE, epilogue_of(p));
+    fix(CUBLASLT_MATMUL_DESC_EPILOGUE, p.bias ? CUBLASLT_EPILOGUE_BIAS : CUBLASLT_EPILOGUE_DEFAULT);
     if (p.bias) {
       fix(CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, type_of(p.precision));
       fix(CUBLASLT_MATMUL_DESC_BIAS_POINTER, kPromised);
-    }
-    if (p.gelu) {
-      fix(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_DATA_TYPE, type_of(p.result));
-      fix(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, p.stride_c);
-      fix(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, kPromised);
     }
     return operation;
   }
@@ -301,8 +280,7 @@ class LtMultiplier final : public Multiplier {
 
   // With the heuristic's first algorithm.
   PreparedProduct prepared_for(const Product& p) const {
-    const bool alone = !p.bias && !p.gelu;
-    CHECK(alone || (p.stride_c == p.n && p.result == p.precision), "an epilogue on a part of a matrix");
+    CHECK(!p.bias || (p.stride_c == p.n && p.result == p.precision), "a bias on a part of a matrix");
     for (const Product& part : parts_of(p)) {
       PreparedProduct prepared = described_part(part);
       const std::vector<cublasLtMatmulHeuristicResult_t> found = ask(prepared, 1);
@@ -336,8 +314,8 @@ class LtMultiplier final : public Multiplier {
     const cublasStatus_t status = asked != CUBLAS_STATUS_SUCCESS ? asked
                                   : found == 0                   ? CUBLAS_STATUS_NOT_SUPPORTED
                                                                  : results.front().state;
-    // A version or a GPU without an epilogue may call it an invalid value.
-    const bool refused = status == CUBLAS_STATUS_INVALID_VALUE && (p.bias || p.gelu);
+    // A version or a GPU without the epilogue may call it an invalid value.
+    const bool refused = status == CUBLAS_STATUS_INVALID_VALUE && p.bias;
     if (status == CUBLAS_STATUS_NOT_SUPPORTED || refused) return {};
     check_setup(status, kChoosing);
     results.resize(static_cast<size_t>(found));

@@ -2,11 +2,11 @@
 //
 // The algorithm is the first that the library's heuristic gives for the shape within kLibraryWorkspaceBytes,
 // or one that was chosen by time. Sums over parts of k are only allowed in fp32 and in a fixed order. A bias
-// and gelu are the library's epilogues. Where it has no algorithm with them, and for gelu in fp32, they are
-// Sluice's kernels before and after the product. Sums are rounded once either way. So results depend on
-// shape, values, GPU model and algorithm only. TF32 is never used, nor is fp32 emulated, whatever the
-// library's environment variables say. prepare and warm_up are for set-up, after which nothing is looked up,
-// loaded or allocated. Owner: the cuda device, one thread at a time.
+// is the library's epilogue. Where it has no algorithm with one, a kernel of Sluice writes the bias before
+// the product. Sums are rounded once either way. So results depend on shape, values, GPU model and algorithm
+// only. TF32 is never used, nor is fp32 emulated, whatever the library's environment variables say. prepare
+// and warm_up are for set-up, after which nothing is looked up, loaded or allocated. Owner: the cuda device,
+// one thread at a time.
 #pragma once
 
 #include <cstddef>
@@ -52,7 +52,7 @@ class Multiplier {
 };
 
 // Multiplies on the queue's stream of the current GPU; `chosen`: algorithms that were chosen by time, on this
-// GPU. The device's own kernels must be loaded before the first product with bias or gelu runs. Throws Error
+// GPU. The device's own kernels must be loaded before the first product with a bias runs. Throws Error
 // (environment) if cuBLASLt is missing or cannot be set up.
 std::unique_ptr<Multiplier> make_multiplier(const Queue& queue,
                                             std::optional<ChosenAlgorithms> chosen = std::nullopt);

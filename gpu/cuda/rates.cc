@@ -97,9 +97,6 @@ class AlgorithmTimer {
               largest(m.products, [](const Product& p) { return matrix_bytes(1, p.n, p.precision); }), 3),
         c_(m.products.front().precision,
            largest(m.products, [](const Product& p) { return matrix_bytes(p.m, p.stride_c, p.result); }), 4),
-        pre_activation_(
-            largest(m.products,
-                    [](const Product& p) { return matrix_bytes(p.gelu ? p.m : 1, p.stride_c, p.result); })),
         workspace_(cuda::kMatmulWorkspaceBytes),
         first_(cuda::make_multiplier({stream_.get(), 1})),
         tried_(cuda::make_multiplier({stream_.get(), 1})) {}
@@ -132,7 +129,7 @@ class AlgorithmTimer {
   double time(cuda::Multiplier& multiplier, const Product& part, int count) {
     const double begin = measurement_.clock();
     for (int i = 0; i < count; ++i)
-      multiplier.run({part, a_.data(), b_.data(), c_.data(), c_.data(), bias_.data(), pre_activation_.data},
+      multiplier.run({part, a_.data(), b_.data(), c_.data(), c_.data(), bias_.data()},
                      static_cast<std::byte*>(workspace_.data));
     check_setup(cudaStreamSynchronize(stream_.get()), "A matrix product");
     return (measurement_.clock() - begin) / count;
@@ -141,7 +138,7 @@ class AlgorithmTimer {
   const AlgorithmMeasurement& measurement_;
   const cuda::Stream stream_;
   RandomOperand a_, b_, bias_, c_;
-  cuda::GpuBytes pre_activation_, workspace_;
+  cuda::GpuBytes workspace_;
   std::unique_ptr<cuda::Multiplier> first_, tried_;  // no product needs Sluice's own kernels
 };
 

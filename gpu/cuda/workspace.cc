@@ -51,13 +51,9 @@ struct WorkspaceRow {
   uint64_t (*bytes)(const OpShapes&, Pass);
 };
 constexpr WorkspaceRow kWorkspaces[] = {
-    {OpKind::layer_norm, norm_bytes},
-    {OpKind::rms_norm, norm_bytes},
-    {OpKind::linear, linear_bytes},
-    {OpKind::linear_gelu, linear_bytes},
-    {OpKind::rope, rope_bytes},
-    {OpKind::attention, attention_bytes},
-    {OpKind::linear_cross_entropy, cross_entropy_bytes},
+    {OpKind::layer_norm, norm_bytes},     {OpKind::rms_norm, norm_bytes},
+    {OpKind::linear, linear_bytes},       {OpKind::rope, rope_bytes},
+    {OpKind::attention, attention_bytes}, {OpKind::linear_cross_entropy, cross_entropy_bytes},
 };
 
 }  // namespace

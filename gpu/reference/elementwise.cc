@@ -32,17 +32,17 @@ void for_each_element(const OpCall& call, F f) {
 
 }  // namespace
 
-void apply_gelu(const OpCall& call) {
+void gelu_forward(const OpCall& call) {
   for_each_element(call, [&]<typename T>(T, int64_t i) {
-    const Values<T> p(call.outputs[1]), y(call.outputs[0]);
-    y.put(i, gelu(p[i]));
+    const Values<T> x(call.inputs[0]), y(call.outputs[0]);
+    y.put(i, gelu(x[i]));
   });
 }
 
-void differentiate_gelu(const OpCall& call) {
+void gelu_backward(const OpCall& call) {
   for_each_element(call, [&]<typename T>(T, int64_t i) {
-    const Values<T> p(call.outputs[1]), dy(call.output_gradients[0]);
-    dy.put(i, dy[i] * gelu_derivative(p[i]));
+    const Values<T> x(call.inputs[0]), dy(call.output_gradients[0]), dx(call.input_gradients[0]);
+    dx.put(i, dy[i] * gelu_derivative(x[i]));
   });
 }
 

@@ -31,22 +31,19 @@ uint64_t embedding_workspace_bytes(const OpShapes& shapes, Pass pass);
 uint64_t layer_norm_workspace_bytes(const OpShapes& shapes, Pass pass);
 uint64_t rms_norm_workspace_bytes(const OpShapes& shapes, Pass pass);
 
-// elementwise.cc. swiglu of Shazeer 2020 (arXiv:2002.05202).
+// elementwise.cc. gelu in the tanh form of Hendrycks, Gimpel 2016 (arXiv:1606.08415); swiglu of Shazeer 2020
+// (arXiv:2002.05202).
+void gelu_forward(const OpCall& call);
+void gelu_backward(const OpCall& call);
 void swiglu_forward(const OpCall& call);
 void swiglu_backward(const OpCall& call);
 void add_forward(const OpCall& call);
 void add_backward(const OpCall& call);
-// For linear_gelu: output 0 from the pre-activation; and the gradient of output 0 turned into that of the
-// pre-activation, in place. The tanh form of Hendrycks, Gimpel 2016 (arXiv:1606.08415).
-void apply_gelu(const OpCall& call);
-void differentiate_gelu(const OpCall& call);
 
 // matmul.cc. The loss works in chunks of OpAttributes::loss_rows and adds a micro-batch's losses in row
 // order.
 void linear_forward(const OpCall& call);
 void linear_backward(const OpCall& call);
-void linear_gelu_forward(const OpCall& call);
-void linear_gelu_backward(const OpCall& call);
 void linear_cross_entropy_forward(const OpCall& call);
 void linear_cross_entropy_backward(const OpCall& call);
 uint64_t linear_cross_entropy_workspace_bytes(const OpShapes& shapes, Pass pass);
@@ -65,7 +62,7 @@ inline constexpr KernelRow<void(const OpCall&), uint64_t(const OpShapes&, Pass)>
     {OpKind::layer_norm, layer_norm_forward, layer_norm_backward, layer_norm_workspace_bytes},
     {OpKind::rms_norm, rms_norm_forward, rms_norm_backward, rms_norm_workspace_bytes},
     {OpKind::linear, linear_forward, linear_backward},
-    {OpKind::linear_gelu, linear_gelu_forward, linear_gelu_backward},
+    {OpKind::gelu, gelu_forward, gelu_backward},
     {OpKind::swiglu, swiglu_forward, swiglu_backward},
     {OpKind::rope, rope_forward, rope_backward},
     {OpKind::attention, attention_forward, attention_backward, attention_workspace_bytes},

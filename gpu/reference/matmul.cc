@@ -49,8 +49,7 @@ struct LinearSizes {
 template <typename T>
 void linear_forward_as(const OpCall& call) {
   const LinearSizes n(*call.shapes);
-  const Values<T> x(call.inputs[0]), weight(call.parameters[0]);
-  const Values<T> y(call.outputs.back());  // linear_gelu's last output is the pre-activation
+  const Values<T> x(call.inputs[0]), weight(call.parameters[0]), y(call.outputs[0]);
   const bool has_bias = call.parameters.size() == 2;
   const Values<T> bias(has_bias ? call.parameters[1] : TensorView{});
   multiply(
@@ -183,16 +182,6 @@ void linear_forward(const OpCall& call) {
 
 void linear_backward(const OpCall& call) {
   with_precision(call.shapes->precision, [&](auto t) { linear_backward_as<decltype(t)>(call); });
-}
-
-void linear_gelu_forward(const OpCall& call) {
-  linear_forward(call);
-  apply_gelu(call);
-}
-
-void linear_gelu_backward(const OpCall& call) {
-  differentiate_gelu(call);
-  linear_backward(call);
 }
 
 void linear_cross_entropy_forward(const OpCall& call) {

@@ -96,7 +96,7 @@ SegmentBuilder::Tensor layer(const ModelConfig& c, int64_t sequence, SegmentBuil
   const auto attention = b.op(OpKind::attention, "attn", {qkv}, {}, heads);
   const auto middle = b.op(OpKind::add, "middle", {x, b.linear("attn.c_proj", attention, false)});
   const auto ln_2 = b.norm(OpKind::layer_norm, "ln_2", middle, c.epsilon);
-  const auto wide = b.linear("mlp.c_fc", ln_2, false, OpKind::linear_gelu);
+  const auto wide = b.op(OpKind::gelu, "mlp.act", {b.linear("mlp.c_fc", ln_2, false)});
   return b.op(OpKind::add, "y", {middle, b.linear("mlp.c_proj", wide, false)});
 }
 

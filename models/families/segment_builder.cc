@@ -112,9 +112,8 @@ std::vector<SegmentBuilder::Weight> SegmentBuilder::weight_and_bias(const std::s
   return weights;
 }
 
-SegmentBuilder::Tensor SegmentBuilder::linear(const std::string& name, Tensor x, bool weight_out_in,
-                                              OpKind kind) {
-  return op(kind, name, {x}, weight_and_bias(name), {.weight_out_in = weight_out_in});
+SegmentBuilder::Tensor SegmentBuilder::linear(const std::string& name, Tensor x, bool weight_out_in) {
+  return op(OpKind::linear, name, {x}, weight_and_bias(name), {.weight_out_in = weight_out_in});
 }
 
 SegmentBuilder::Tensor SegmentBuilder::norm(OpKind kind, const std::string& name, Tensor x, double epsilon) {

@@ -49,8 +49,8 @@ class SegmentBuilder {
   // Appends an op and returns its first output, which gets `name`; further outputs get name.1, name.2.
   Tensor op(OpKind kind, std::string name, std::initializer_list<Tensor> inputs,
             std::vector<Weight> weights = {}, const OpAttributes& attributes = {});
-  // y = x * weight + bias, or gelu of that, with `name`.weight and, if it is bound, `name`.bias.
-  Tensor linear(const std::string& name, Tensor x, bool weight_out_in, OpKind kind = OpKind::linear);
+  // y = x * weight + bias, with `name`.weight and, if it is bound, `name`.bias.
+  Tensor linear(const std::string& name, Tensor x, bool weight_out_in);
   // layer_norm or rms_norm, by `kind`, with `name`.weight and, if it is bound, `name`.bias.
   Tensor norm(OpKind kind, const std::string& name, Tensor x, double epsilon);
 

@@ -5,7 +5,6 @@
 // operands that are aligned to 16 bytes. The last two need too much workspace, and round sums twice.
 #include <algorithm>
 #include <chrono>
-#include <cmath>
 #include <cstring>
 #include <thread>
 #include <vector>
@@ -82,7 +81,7 @@ size_t attribute_bytes(cublasLtMatmulAlgoConfigAttributes_t attribute) {
   return attribute >= CUBLASLT_ALGO_CONFIG_INNER_SHAPE_ID ? sizeof(uint16_t) : sizeof(uint32_t);
 }
 
-// D = epilogue(alpha op(A) op(B) + beta C + bias). Descriptors, and factors in the host's memory, are copied,
+// D = alpha op(A) op(B) + beta C + bias. Descriptors, and factors in the host's memory, are copied,
 // since the caller may change them after the call.
 //
 // As kernels for Hopper do: where C is D and the factors are known to be 1, the product is rounded to D's
@@ -107,27 +106,14 @@ float rounded(cudaDataType_t type, float value) {
   return read(&stored, type, 0);
 }
 
-bool adds_bias(const cublasLtMatmulDescOpaque& desc) { return (desc.epilogue & CUBLASLT_EPILOGUE_BIAS) != 0; }
-bool applies_gelu(const cublasLtMatmulDescOpaque& desc) {
-  return (desc.epilogue & CUBLASLT_EPILOGUE_GELU_AUX) == CUBLASLT_EPILOGUE_GELU_AUX;
-}
+bool adds_bias(const cublasLtMatmulDescOpaque& desc) { return desc.epilogue == CUBLASLT_EPILOGUE_BIAS; }
 
-// Checks what the library's documentation asks of the operands of bias and gelu, both in the heuristic and in
-// the product.
-void check_epilogue(const cublasLtMatmulDescOpaque& desc, const cublasLtMatrixLayoutOpaque& d) {
-  if (adds_bias(desc)) {
-    CHECK(desc.bias != nullptr && desc.bias_type == d.type, "a bias of another type");
-    check_alignment(desc.bias, 16);
-  }
-  if (applies_gelu(desc)) {
-    CHECK(desc.aux != nullptr && desc.aux_type == d.type, "gelu's input of another type");
-    CHECK(desc.aux_stride % 8 == 0 && desc.aux_stride >= static_cast<int64_t>(d.rows),
-          "gelu's input has columns that are not a multiple of 8 elements apart, or overlap");
-    check_alignment(desc.aux, 16);
-  }
+// Checks what the library's documentation asks of a bias, both in the heuristic and in the product.
+void check_bias(const cublasLtMatmulDescOpaque& desc, const cublasLtMatrixLayoutOpaque& d) {
+  if (!adds_bias(desc)) return;
+  CHECK(desc.bias != nullptr && desc.bias_type == d.type, "a bias of another type");
+  check_alignment(desc.bias, 16);
 }
-
-float gelu(float x) { return 0.5f * x * (1 + std::tanh(0.7978845608f * (x + 0.044715f * x * x * x))); }
 
 // An algorithm may overwrite its whole workspace. Overwriting both ends shows errors too, in less time.
 void scribble(void* workspace, size_t bytes) {
@@ -161,10 +147,6 @@ void multiply(const Product& p) {
       if (adds_in_memory(p)) value = rounded(p.d_layout.type, value);
       if (beta != 0) value += beta * read(p.c, p.d_layout.type, at);
       if (adds_bias(p.desc)) value += read(p.desc.bias, p.desc.bias_type, i);
-      if (applies_gelu(p.desc)) {
-        write(p.desc.aux, p.desc.aux_type, i + j * p.desc.aux_stride, value);
-        value = gelu(value);
-      }
       write(p.d, p.d_layout.type, at, value);
     }
   }
@@ -189,7 +171,6 @@ void count(const Product& p, sluice::emulation::Traffic& traffic) {
   if (p.beta_there || p.beta != 0) for_each_column(p.c, p.d_layout, p.d_layout.stride, read);
   for_each_column(p.d, p.d_layout, p.d_layout.stride, write);
   if (adds_bias(p.desc)) for_each_column(p.desc.bias, {p.desc.bias_type, p.d_layout.rows, 1}, 0, read);
-  if (applies_gelu(p.desc)) for_each_column(p.desc.aux, p.d_layout, p.desc.aux_stride, write);
 }
 
 }  // namespace
@@ -236,15 +217,6 @@ cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t desc,
       break;
     case CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE:
       set(desc->bias_type, value, bytes);
-      break;
-    case CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER:
-      set(desc->aux, value, bytes);
-      break;
-    case CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD:
-      set(desc->aux_stride, value, bytes);
-      break;
-    case CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_DATA_TYPE:
-      set(desc->aux_type, value, bytes);
       break;
   }
   return CUBLAS_STATUS_SUCCESS;
@@ -301,14 +273,13 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtMatmulDe
                                               cublasLtMatmulPreference_t preference, int asked,
                                               cublasLtMatmulHeuristicResult_t* results, int* found) {
   CHECK(asked >= 1, "no algorithm is asked for");
-  check_epilogue(*desc, *d);
+  check_bias(*desc, *d);
   const sluice::emulation::EmulatedGpu gpu = sluice::emulation::current();
   *found = 0;
   if (!gpu.products) return CUBLAS_STATUS_NOT_SUPPORTED;
   // The library refuses by an error, or by success without an algorithm.
-  if (applies_gelu(*desc) && !gpu.gelu_epilogue)
-    return adds_bias(*desc) ? CUBLAS_STATUS_INVALID_VALUE : CUBLAS_STATUS_NOT_SUPPORTED;
-  if (adds_bias(*desc) && !gpu.bias_epilogue) return CUBLAS_STATUS_SUCCESS;
+  if (adds_bias(*desc) && !gpu.bias_epilogue)
+    return d->type == CUDA_R_32F ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_INVALID_VALUE;
   CHECK(preference->reduction == CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE, "sums of parts are fp32");
   for (uint32_t id = 0; id < kAlgorithmsOfHeuristic && *found < asked; ++id) {
     if (!is_algorithm_for(id, *preference)) continue;
@@ -333,7 +304,7 @@ cublasStatus_t cublasLtMatmulAlgoCheck(cublasLtHandle_t, cublasLtMatmulDesc_t de
                                        cublasLtMatrixLayout_t, cublasLtMatrixLayout_t,
                                        cublasLtMatrixLayout_t d, const cublasLtMatmulAlgo_t* algorithm,
                                        cublasLtMatmulHeuristicResult_t* result) {
-  check_epilogue(*desc, *d);
+  check_bias(*desc, *d);
   const cublasLtMatmulAlgo_t known = algorithm_of(algorithm->attributes[CUBLASLT_ALGO_CONFIG_ID]);
   const bool is_known = std::ranges::equal(algorithm->attributes, known.attributes);
   *result = {*algorithm, known.needs.workspace_bytes,
@@ -388,7 +359,7 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t desc, const
   check_alignment(b, needs.alignment_b);
   check_alignment(c, needs.alignment_c);
   check_alignment(d, needs.alignment_d);
-  check_epilogue(*desc, *d_layout);
+  check_bias(*desc, *d_layout);
   CHECK(a_layout->type != CUDA_R_32F || desc->compute == CUBLAS_COMPUTE_32F_PEDANTIC,
         "an fp32 product that environment variables turn into another");
   const auto factor = [&](const void* at, const float*& there) {

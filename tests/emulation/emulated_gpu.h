@@ -41,9 +41,9 @@ struct EmulatedGpu {
   std::string name = "emulated GPU";
   bool cublaslt = true;  // whether the library is there
   uint64_t cublaslt_version = 130100;
-  uint32_t fast_algorithm = 0;                                       // of cuBLASLt
-  int product_microseconds = 0;                                      // that a product by another one sleeps
-  bool products = true, bias_epilogue = true, gelu_epilogue = true;  // cuBLASLt has algorithms for these
+  uint32_t fast_algorithm = 0;                 // of cuBLASLt
+  int product_microseconds = 0;                // that a product by another one sleeps
+  bool products = true, bias_epilogue = true;  // cuBLASLt has algorithms for these
   uint64_t memory_bytes = uint64_t{8} << 30;
   uint64_t used_by_others = 0;      // of memory_bytes
   uint64_t context_bytes = 0;       // that this process's context takes, from the first call that needs one

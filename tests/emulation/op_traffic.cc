@@ -198,7 +198,7 @@ uint64_t least_bytes(const Work& work) {
 }
 
 // The same for what an op with products does beside them. The gradient of a bias is a sum over the rows of
-// dy; linear_gelu has these at hand. The loss reads logits, and in backward writes their gradients.
+// dy. The loss reads logits, and in backward writes their gradients.
 uint64_t least_bytes_beside_products(const Work& work) {
   const OpShapes& s = work.shapes;
   const bool forward = work.pass == Pass::forward;
@@ -207,8 +207,6 @@ uint64_t least_bytes_beside_products(const Work& work) {
   switch (s.kind) {
     case OpKind::linear:
       return forward || db == 0 ? 0 : dy + db;
-    case OpKind::linear_gelu:
-      return forward ? 0 : 3 * dy + db;
     case OpKind::linear_cross_entropy: {
       const Shape logits = {s.inputs[0][0], s.parameters[0][0]};
       return bytes_of(logits, DType::f32) + bytes_of(s.inputs[1], DType::i32) + sizeof(double) +

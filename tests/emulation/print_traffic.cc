@@ -34,8 +34,7 @@ where a title says RTX 4090, 128 multiprocessors and 99 KiB.
   move so much if nothing is kept between launches. A product by cuBLASLt counts with its operands, each once.
 - **Ratio**: read plus written, divided by what is needed at least.
 - **Own kernels**: the same without products. They must do at least what the products leave. The gradient of a
-  bias is a sum over rows of dy, which gelu's backward has at hand. The loss reads logits, and in backward
-  writes their gradients.
+  bias is a sum over rows of dy. The loss reads logits, and in backward writes their gradients.
 - **With visits**: visits instead of distinct sectors. A block visits a sector when it first touches it, and
   again if it has visited 64 KiB of others since. What several blocks read counts several times, and so does
   what a block reads again late. `traffic_test` asserts that this ratio is at most 1.25, and names the

@@ -27,7 +27,6 @@ constexpr Exception kExceptions[] = {
     {"attention backward", 2.0, "two kernels, one by queries, one by keys, each read q, k, v and dy"},
     {"embedding backward", 2.3,
      "adds to rows of fp32, which are read too; sums by token and by position each read dy"},
-    {"linear_gelu backward", 1.4, "the gradient of the bias reads what gelu's gradient has written"},
     {"linear_cross_entropy backward of bf16 [32 64] [32] [50257 64]", 1.35,
      "an RTX 4090 keeps 24832 logits of a row in shared memory and reads the others twice"},
     {"linear_cross_entropy backward of bf16 [32 64] [32] [128256 64]", 1.4, "so does an H100 with 57600"},

@@ -171,21 +171,19 @@ inline std::vector<OpCase> op_cases() {
       {"linear_bias", linear, none, {{37, 160}}, {{160, 48}, {48}}},
       {"linear_out_in", linear, out_in, {{37, 40}}, {{24, 40}}},
       {"linear_out_in_bias", linear, out_in, {{5, 33}}, {{17, 33}, {17}}},
+      {"linear_out_in_whole_vectors", linear, out_in, {{74, 33}}, {{16, 33}, {16}}},
       {"linear_odd", linear, none, {{5, 33}}, {{33, 17}, {17}}},
+      {"linear_odd_without_bias", linear, none, {{5, 33}}, {{33, 17}}},
+      {"linear_one", linear, none, {{1, 1}}, {{1, 1}, {1}}},
       {"linear_one_row", linear, none, {{1, 3}}, {{3, 1}, {1}}},
       {"linear_one_row_out_in", linear, out_in, {{1, 160}}, {{300, 160}}},
       {"linear_tiles", linear, none, {{300, 161}}, {{161, 600}, {600}}, 1, 0, true},
       {"linear_tiles_out_in", linear, out_in, {{515, 161}}, {{300, 161}}, 1, 0, true},
       {"linear_deep", linear, none, {{17, 1100}}, {{1100, 33}}, 1, 0, true},
       {"linear_deep_out_in", linear, out_in, {{1100, 17}}, {{1050, 17}, {1050}}, 1, 0, true},
-      {"linear_gelu", linear_gelu, none, {{37, 40}}, {{40, 24}}, 3},
-      {"linear_gelu_bias", linear_gelu, none, {{37, 160}}, {{160, 48}, {48}}, 2},
-      {"linear_gelu_out_in", linear_gelu, out_in, {{37, 40}}, {{24, 40}}, 3},
-      {"linear_gelu_out_in_bias", linear_gelu, out_in, {{74, 33}}, {{16, 33}, {16}}},
-      {"linear_gelu_odd", linear_gelu, none, {{5, 33}}, {{33, 17}}},
-      {"linear_gelu_odd_bias", linear_gelu, out_in, {{5, 33}}, {{17, 33}, {17}}, 2},
-      {"linear_gelu_one", linear_gelu, none, {{1, 1}}, {{1, 1}, {1}}},
-      {"linear_gelu_tiles", linear_gelu, none, {{300, 161}}, {{161, 600}, {600}}, 3, 0, true},
+      {"gelu", gelu, none, {{37, 33}}, {}, 6},
+      {"gelu_one", gelu, none, {{1, 1}}, {}},
+      {"gelu_many", gelu, none, {{74, 1000}}, {}, 3},
       {"swiglu", swiglu, none, {{37, 33}, {37, 33}}, {}, 6},
       {"swiglu_one", swiglu, none, {{1, 1}, {1, 1}}, {}},
       {"swiglu_many", swiglu, none, {{74, 1000}, {74, 1000}}, {}, 3},
@@ -222,7 +220,7 @@ inline std::vector<OpCase> op_cases() {
 
 // Whether a device may round matrices to the working precision between the products of this op.
 inline bool rounds_between_products(OpKind kind) {
-  return kind == OpKind::attention || kind == OpKind::linear_gelu || kind == OpKind::linear_cross_entropy;
+  return kind == OpKind::attention || kind == OpKind::linear_cross_entropy;
 }
 
 }  // namespace sluice

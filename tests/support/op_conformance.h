@@ -7,9 +7,9 @@
 //   = 2e-6 of their terms' size; the rest is for exp, tanh and cancellation.
 // - 16-bit results: in addition one step of the type, since an error in fp32 can tip a rounding: 2^-7 (bf16)
 //   or 2^-10 (fp16) of the value; 2^-24 for values below fp16's normal range.
-// - attention, linear_gelu and the loss, 16-bit: in addition 2^-7 or 2^-10 of `largest`. A device may round
-//   probabilities and logit gradients to the working precision before it multiplies them, or a pre-activation
-//   before gelu; and an error in fp32 can tip the rounding of such a gradient.
+// - attention and the loss, 16-bit: in addition 2^-7 or 2^-10 of `largest`. A device may round probabilities
+//   and logit gradients to the working precision before it multiplies them, and an error in fp32 can tip the
+//   rounding of such a gradient.
 #pragma once
 
 #include <gtest/gtest.h>

@@ -38,7 +38,7 @@ constexpr uint64_t kFileElements = 512 * 1024;   // 16-bit values that fill a fi
 // segments.
 class GraphBuilder {
  public:
-  // Segments: dense is norm, linear with GELU, residual; gated is norm, SwiGLU; attention is norm, attention,
+  // Segments: dense is norm, linear, GELU, residual; gated is norm, SwiGLU; attention is norm, attention,
   // residual; parallel is norm, two linears of it, the sum of these, residual, that doubled; fork has two
   // outputs, and computes the second from the first; documents is attention with sinks that also reads the
   // document begins of the batch.
@@ -144,7 +144,8 @@ class GraphBuilder {
     const auto x = b.input("x", width_);
     if (kind == Kind::dense) {
       const auto h = b.op(OpKind::layer_norm, "h", {x}, {b.weight("norm"), b.weight("norm_bias")}, norm);
-      b.output(b.op(OpKind::add, "y", {x, b.op(OpKind::linear_gelu, "up", {h}, {b.weight("up")})}));
+      const auto up = b.op(OpKind::linear, "up", {h}, {b.weight("up")});
+      b.output(b.op(OpKind::add, "y", {x, b.op(OpKind::gelu, "act", {up})}));
       return b.take();
     }
     const auto h = b.op(OpKind::rms_norm, "h", {x}, {b.weight("norm")}, norm);

@@ -116,7 +116,6 @@ TEST(Op, EveryRuleIsWhole) {
     EXPECT_LE(rule.parameters.least, rule.parameters.most);
     EXPECT_EQ((rule.backward_reads_inputs | rule.gradient_inputs) >> rule.inputs.most, 0u);
     EXPECT_EQ(rule.backward_reads_parameters >> rule.parameters.most, 0u);
-    EXPECT_EQ(rule.overwritten_gradients & ~rule.gradient_outputs, 0u);
     EXPECT_EQ(rule.overwrites_parameters >> rule.parameters.most, 0u);
     EXPECT_EQ(rule.passes_gradient & ~rule.gradient_inputs, 0u);
     EXPECT_TRUE(rule.passes_gradient == 0 || rule.gradient_outputs == 1) << "which gradient is passed on?";
@@ -162,14 +161,12 @@ TEST(Op, BackwardReadsWhatTheHeaderSays) {
   EXPECT_EQ(masks(layer_norm), (std::vector<uint32_t>{1, 6, 1, 1}));
   EXPECT_EQ(masks(rms_norm), (std::vector<uint32_t>{1, 2, 1, 1}));
   EXPECT_EQ(masks(linear), (std::vector<uint32_t>{1, 0, 1, 1}));
-  EXPECT_EQ(masks(linear_gelu), (std::vector<uint32_t>{1, 2, 1, 1}));
+  EXPECT_EQ(masks(gelu), (std::vector<uint32_t>{1, 0, 1, 1}));
   EXPECT_EQ(masks(swiglu), (std::vector<uint32_t>{3, 0, 3, 1}));
   EXPECT_EQ(masks(rope), (std::vector<uint32_t>{0, 0, 1, 1}));
   EXPECT_EQ(masks(attention), (std::vector<uint32_t>{15, 3, 15, 1}));
   EXPECT_EQ(masks(add), (std::vector<uint32_t>{0, 0, 3, 1}));
   EXPECT_EQ(masks(linear_cross_entropy), (std::vector<uint32_t>{3, 0, 1, 0}));
-  EXPECT_EQ(op_rule(linear).overwritten_gradients, 0u);
-  EXPECT_EQ(op_rule(linear_gelu).overwritten_gradients, 1u);
 }
 
 TEST(Op, InfersShapesAndTypes) {
@@ -186,7 +183,7 @@ TEST(Op, InfersShapesAndTypes) {
   expect(shapes(rms_norm, {{8, 40}}, {{40}}, kNorm), {{8, 40}, {8}}, {b, f});
   expect(shapes(linear, {{8, 40}}, {{40, 24}, {24}}), {{8, 24}}, {b});
   expect(shapes(linear, {{8, 40}}, {{24, 40}}, {.weight_out_in = true}), {{8, 24}}, {b});
-  expect(shapes(linear_gelu, {{8, 40}}, {{40, 24}, {24}}), {{8, 24}, {8, 24}}, {b, b});
+  expect(shapes(gelu, {{8, 40}}, {}), {{8, 40}}, {b});
   expect(shapes(swiglu, {{8, 40}, {8, 40}}, {}, {}, f), {{8, 40}}, {f});
   expect(shapes(rope, {{8, 32}}, {}, kHeads), {{8, 32}}, {b});
   expect(shapes(attention, {{8, 32}, {8, 16}, {8, 16}}, {}, kHeads), {{8, 32}, {2, 4, 4}}, {b, f});
@@ -226,8 +223,9 @@ TEST(Op, RefusesOperandsThatDoNotFit) {
             "linear: the input has 40 columns, the weight [40, 24] takes 24.");
   EXPECT_EQ(refusal(shapes(linear, {{8, 40}}, {{40, 24}, {40}})),
             "linear: the bias has shape [40] where [24] is needed.");
-  EXPECT_EQ(refusal(shapes(linear_gelu, {{8, 40}}, {{41, 24}})),
-            "linear_gelu: the input has 40 columns, the weight [41, 24] takes 41.");
+  EXPECT_EQ(refusal(shapes(gelu, {{8, 40}}, {{40, 24}})), "gelu: 1 parameters are given, 0 to 0 are taken.");
+  EXPECT_EQ(refusal(shapes(gelu, {{8, 40, 2}}, {})),
+            "gelu: the input of shape [8, 40, 2] needs 2 dimensions.");
   EXPECT_EQ(refusal(shapes(linear, {{8, 40}}, {})), "linear: 0 parameters are given, 1 to 2 are taken.");
   EXPECT_EQ(refusal(shapes(linear, {{40}}, {{40, 24}})),
             "linear: the input of shape [40] needs 2 dimensions.");
@@ -325,9 +323,9 @@ TEST(Op, Flops) {
   expect(shapes(linear, {{8, 40}}, {{24, 40}, {24}}, {.weight_out_in = true}), 15552, 30912);  // + 8 * 24
   expect(shapes(layer_norm, {{8, 40}}, {{40}, {40}}, kNorm), 2560, 4160);  // 8 and 13 an element
   expect(shapes(rms_norm, {{8, 40}}, {{40}}, kNorm), 1280, 2880);          // 4 and 9
-  expect(shapes(linear_gelu, {{8, 40}}, {{40, 24}}), 17088, 34176);  // linear's, and 9 and 18 for 8 * 24
-  expect(shapes(swiglu, {{8, 40}, {8, 40}}, {}), 1920, 3840);        // 6 and 12
-  expect(shapes(rope, {{8, 32}}, {}, kHeads), 768, 768);             // 3
+  expect(shapes(gelu, {{8, 40}}, {}), 2880, 5760);                         // 9 and 18
+  expect(shapes(swiglu, {{8, 40}, {8, 40}}, {}), 1920, 3840);              // 6 and 12
+  expect(shapes(rope, {{8, 32}}, {}, kHeads), 768, 768);                   // 3
   expect(shapes(add, {{8, 40}, {8, 40}}, {}), 320, 0);
   // Two sequences of 4, 4 heads: 2 * 4 * (1 + 2 + 3 + 4) = 80 pairs, of 4 * 8 + 5 forward and 10 * 8 + 5
   // backward.
@@ -359,8 +357,8 @@ TEST(Op, Bytes) {
   };
   // x 640, y 384, weight 1920, bias 48; backward x, dx, dy, weight, fp32 gradients 3840 and 96.
   expect(shapes(linear, {{8, 40}}, {{40, 24}, {24}}), 2992, 640 + 640 + 384 + 1920 + 3840 + 96);
-  // As linear, and the pre-activation 384 in both.
-  expect(shapes(linear_gelu, {{8, 40}}, {{40, 24}, {24}}), 3376, 640 + 640 + 2 * 384 + 1920 + 3840 + 96);
+  // x, y 640 each; backward x, dx, dy.
+  expect(shapes(gelu, {{8, 40}}, {}), 1280, 1920);
   // tokens 32, x 640, 8 rows of the table 640, 4 positions 320; backward tokens, dx, fp32 gradients of the
   // same rows.
   expect(shapes(embedding, {{8}}, {{300, 40}, {6, 40}}, {.sequence = 4}), 1632, 32 + 640 + 1280 + 640);

@@ -48,27 +48,27 @@ std::vector<std::string> steps(const PassPlan& pass) {
 
 using Words = std::vector<std::string>;
 
-// layer_norm, linear_gelu, add. Backward reads the norm's statistics and the inputs of linear and of gelu.
-// Nothing in it reads the sum, so the sum is not computed again. The gradient of `up` is overwritten, so the
-// sum's backward copies it there, but not to that of x.
+// layer_norm, linear, gelu, add. Backward reads the norm's statistics and the inputs of linear and of gelu.
+// Nothing in it reads gelu's output or the sum, so these are not computed again. The sum's gradient passes to
+// `act` and x.
 TEST(Segment, Dense) {
   const Model m = model_of(Kind::dense);
   const SegmentPlan p = plan_of(m, true, true);
-  EXPECT_EQ(saved_names(m, p), (Words{"h", "h.1", "h.2", "up.1"}));
+  EXPECT_EQ(saved_names(m, p), (Words{"h", "h.1", "h.2", "up"}));
   EXPECT_EQ(p.saved_bytes, 128u + 64u + 64u + 128u);
   EXPECT_EQ(p.backward_reads_input, std::vector<bool>{true});
   EXPECT_EQ(p.backward_reads_output, std::vector<bool>{false});
   EXPECT_EQ(p.output_gradient_added, std::vector<bool>{false});
-  EXPECT_EQ(steps(p.forward), (Words{"F0", "F1", "F2"}));
-  EXPECT_EQ(steps(p.forward_discarding), (Words{"F0", "F1", "F2"}));
+  EXPECT_EQ(steps(p.forward), (Words{"F0", "F1", "F2", "F3"}));
+  EXPECT_EQ(steps(p.forward_discarding), (Words{"F0", "F1", "F2", "F3"}));
   EXPECT_EQ(steps(p.backward_keeping), (Words{"B2", "B1", "B0"}));
   EXPECT_EQ(steps(p.backward_recomputing), (Words{"F0", "F1", "B2", "B1", "B0"}));
-  EXPECT_EQ(p.forward.workspace_bytes, 128u);                  // `up`
-  EXPECT_EQ(p.forward_discarding.workspace_bytes, 3 * 128u);   // h, `up` and the input of gelu, in F1
+  EXPECT_EQ(p.forward.workspace_bytes, 128u);                  // `act`
+  EXPECT_EQ(p.forward_discarding.workspace_bytes, 2 * 128u);   // h and `up` meet in F1, `up` and `act` in F2
   EXPECT_EQ(p.backward_keeping.workspace_bytes, 128u + 128u);  // the gradients of h and `up` meet in B1
   EXPECT_DOUBLE_EQ(p.backward_recomputing.flops,
                    p.backward_keeping.flops + op_rule(OpKind::layer_norm).flops(p.shapes[0], Pass::forward) +
-                       op_rule(OpKind::linear_gelu).flops(p.shapes[1], Pass::forward));
+                       op_rule(OpKind::linear).flops(p.shapes[1], Pass::forward));
 }
 
 // rms_norm, qkv, attention, out, add. Neither `out` nor `add` runs again. The residual's gradient is added
@@ -166,7 +166,7 @@ TEST(Segment, NothingToLearnMeansNoBackward) {
 TEST(Segment, InputsWithoutGradient) {
   const SegmentPlan p = plan_of(model_of(Kind::dense), false, true);
   EXPECT_EQ(p.backward_keeping.steps.back().wants_gradient, std::vector<bool>{false});
-  EXPECT_EQ(p.backward_keeping.steps.front().wants_gradient, (std::vector<bool>{false, true}));
+  EXPECT_EQ(p.backward_keeping.steps.front().wants_gradient, std::vector<bool>{true});
 }
 
 struct Life {
@@ -294,8 +294,6 @@ void expect_sums(const Segment& segment, const SegmentPlan& plan, const PassPlan
       if (step.addends[k] != kNone) sum = joined(sum, at[place_of(pass, step.addends[k])]);
       at[place_of(pass, op.inputs[k])] = sum;
     }
-    for (size_t k = 0; k < op.outputs.size(); ++k)
-      if (rule.overwritten_gradients >> k & 1) at[place_of(pass, step.output_gradients[k])] = {"overwritten"};
   }
   for (size_t i = 0; i < segment.inputs.size(); ++i) {
     if (!plan.wanted.inputs[i]) continue;

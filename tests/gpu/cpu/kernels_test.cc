@@ -68,30 +68,17 @@ INSTANTIATE_TEST_SUITE_P(Ops, CpuKernels, testing::ValuesIn(small_cases()),
 
 using Floats = std::vector<float>;
 
-Floats gelu(const Floats& x) {
-  Floats y(x.size());
-  Workers workers(1);
-  cpu::gelu(DType::f32, x.data(), y.data(), x.size(), workers);
-  return y;
-}
-
-Floats gelu_slope(const Floats& x) {
-  Floats dy(x.size(), 1);
-  Workers workers(1);
-  cpu::gelu_gradient(DType::f32, x.data(), dy.data(), x.size(), workers);
-  return dy;
-}
-
-// swiglu, or the gradient of its gate, with `up` and dy set to one.
-Floats silu(Floats x, bool slope) {
+// The op, or the gradient of its first input. The second input, which swiglu has, and dy are one.
+Floats activation(OpKind kind, Floats x, bool slope) {
   const Shape shape{1, static_cast<int64_t>(x.size())};
+  const uint32_t count = op_rule(kind).inputs.most;
   Floats ones(x.size(), 1), out(x.size());
-  const OpShapes shapes{OpKind::swiglu, {}, DType::f32, {shape, shape}, {shape}, {}};
+  const OpShapes shapes{kind, {}, DType::f32, std::vector<Shape>(count, shape), {shape}, {}};
   const TensorView inputs[] = {{x.data()}, {ones.data()}}, result[] = {{out.data()}, {}},
                    gradient[] = {{ones.data()}};
-  OpCall call{.shapes = &shapes, .inputs = inputs, .outputs = std::span(result, 1)};
+  OpCall call{.shapes = &shapes, .inputs = std::span(inputs, count), .outputs = std::span(result, 1)};
   call.output_gradients = gradient;
-  call.input_gradients = result;
+  call.input_gradients = std::span(result, count);
   const auto device = make_cpu_device(1);
   if (slope)
     device->backward(call);
@@ -105,7 +92,7 @@ TEST(CpuKernelLimits, GeluAndSiluSaturate) {
   const Floats x = {-1e30f, -1e19f, -1000, -104, -89, -20, 0, 20, 89, 104, 1000, 1e19f, 1e30f};
   const Floats near(x.begin() + 2, x.begin() + 11);  // the slope needs x^2, which is finite there
   on_every_target([&] {
-    for (const Floats& y : {gelu(x), silu(x, false)})
+    for (const Floats& y : {activation(OpKind::gelu, x, false), activation(OpKind::swiglu, x, false)})
       for (size_t i = 0; i < x.size(); ++i) {
         if (x[i] > 0) {
           EXPECT_FLOAT_EQ(y[i], x[i]);
@@ -113,7 +100,7 @@ TEST(CpuKernelLimits, GeluAndSiluSaturate) {
           EXPECT_NEAR(y[i], 0, 5e-8) << x[i];  // silu(-20) = -4.1e-8
         }
       }
-    for (const Floats& slope : {gelu_slope(near), silu(near, true)})
+    for (const Floats& slope : {activation(OpKind::gelu, near, true), activation(OpKind::swiglu, near, true)})
       for (size_t i = 0; i < near.size(); ++i)  // silu'(20) = 1 + 3.9e-8
         EXPECT_NEAR(slope[i], near[i] > 0 ? 1 : near[i] < 0 ? 0 : 0.5, 1e-6) << near[i];
   });

@@ -57,8 +57,9 @@ TEST(Gpt2Model, Ops) {
             "attn.c_proj = linear(attn; h.1.attn.c_proj.weight[64,64], h.1.attn.c_proj.bias[64])\n"
             "middle = add(x, attn.c_proj)\n"
             "ln_2, ln_2.1, ln_2.2 = layer_norm(middle; h.1.ln_2.weight[64], h.1.ln_2.bias[64])\n"
-            "mlp.c_fc, mlp.c_fc.1 = linear_gelu(ln_2; h.1.mlp.c_fc.weight[64,256], h.1.mlp.c_fc.bias[256])\n"
-            "mlp.c_proj = linear(mlp.c_fc; h.1.mlp.c_proj.weight[256,64], h.1.mlp.c_proj.bias[64])\n"
+            "mlp.c_fc = linear(ln_2; h.1.mlp.c_fc.weight[64,256], h.1.mlp.c_fc.bias[256])\n"
+            "mlp.act = gelu(mlp.c_fc)\n"
+            "mlp.c_proj = linear(mlp.act; h.1.mlp.c_proj.weight[256,64], h.1.mlp.c_proj.bias[64])\n"
             "y = add(middle, mlp.c_proj)\n");
   EXPECT_EQ(ops_text(model, model.layers[3].segments[0]),
             "ln_f, ln_f.1, ln_f.2 = layer_norm(x; ln_f.weight[64], ln_f.bias[64])\n"
