@@ -57,6 +57,11 @@ int64_t rows_at_a_time(const OpShapes& loss) {
   return most == 0 ? rows : std::min(rows, most);
 }
 
+const char* recompute_name(Recompute level) {
+  constexpr std::array<const char*, kRecomputes.size()> kNames{"none", "cheap", "products", "all"};
+  return kNames[static_cast<size_t>(level)];
+}
+
 std::optional<OpKind> op_kind(std::string_view name) {
   for (const OpKind kind : kAllOps)
     if (name == op_rule(kind).name) return kind;

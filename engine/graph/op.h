@@ -116,6 +116,17 @@ struct Op {
 
 enum class Pass : uint8_t { forward, backward };
 
+// How much of what backward reads is made again rather than kept since forward: from level to level more.
+enum class Recompute : uint8_t {
+  none,      // all is kept
+  cheap,     // what norms, activation functions, rotations and sums write is made again
+  products,  // and what matrix products write: of a layer, only what attention writes is kept
+  all,       // nothing is kept
+};
+inline constexpr std::array kRecomputes{Recompute::none, Recompute::cheap, Recompute::products,
+                                        Recompute::all};
+const char* recompute_name(Recompute level);
+
 // Everything about one op's operands that is known before the step.
 struct OpShapes {
   OpKind kind;
@@ -142,6 +153,7 @@ struct OpRule {
   };
   OpKind kind;
   const char* name;
+  Recompute made_again;  // the first level at which its outputs are made again
   Count inputs, parameters;
   // Output shapes and types. Throws std::invalid_argument with a sentence when the operands do not fit.
   Required<void(const OpShapes& in, std::vector<Shape>& outputs, std::vector<DType>& dtypes)> infer;
@@ -164,7 +176,9 @@ struct OpRule {
   // Elements of a parameter that one pass touches; nullptr: all.
   uint64_t (*touched_elements)(const OpShapes& s, size_t parameter) = nullptr;
 
-  constexpr bool complete() const { return name != nullptr && infer.given && flops.given; }
+  constexpr bool complete() const {
+    return name != nullptr && infer.given && flops.given && made_again != Recompute::none;
+  }
 };
 const OpRule& op_rule(OpKind kind);
 std::optional<OpKind> op_kind(std::string_view name);

@@ -1,7 +1,9 @@
 // 1. Which tensors carry a gradient: those that depend on a wanted input gradient or a trainable parameter.
-// 2. Which tensors backward reads (the op table says). Those of them that are neither inputs nor outputs of
-//    the segment are `saved`.
-// 3. Forward steps: all ops. Recomputed steps: only the ops that a tensor of 2 depends on.
+// 2. Which tensors backward reads (the op table says). At each level, those of them are made again that ops
+//    of this level make from the segment's inputs, from tensors that are kept, or from such as are made again
+//    themselves. The others are kept: `saved`, unless they are inputs or outputs of the segment.
+// 3. Forward steps: all ops. In backward, the ops that a tensor that is made again depends on, up to what is
+//    kept.
 // 4. Backward steps: ops in reverse; the first contribution to a gradient writes, later ones add. Where an op
 //    passes its gradient on, nothing is written: the input's gradient lies where the output's does, until a
 //    later contribution writes the sum to the input's own place. A parameter's gradient may only be written
@@ -32,10 +34,13 @@ class Compiler {
   void run() {
     find_gradients();
     find_reads();
-    plan_.forward = forward_pass(true);
-    plan_.forward_discarding = forward_pass(false);
-    plan_.backward_keeping = backward_pass({}, plan_.backward_reads_input);
-    plan_.backward_recomputing = backward_pass(needed_forward(), plan_.backward_reads_input_recomputing);
+    for (const Recompute level : kRecomputes) {
+      SegmentPasses& passes = plan_.levels[static_cast<size_t>(level)];
+      find_kept(level);
+      passes.saved_bytes = place_saved();
+      passes.forward = forward_pass();
+      passes.backward = backward_pass(made_again(), passes);
+    }
   }
 
  private:
@@ -77,29 +82,49 @@ class Compiler {
       for (size_t i = 0; i < op.outputs.size(); ++i)
         if (bit(r.backward_reads_outputs, i)) read_by_backward_[op.outputs[i]] = true;
     }
+  }
+
+  void find_kept(Recompute level) {
+    std::vector<bool> at_hand(segment_.tensors.size());  // kept, or can be made again
+    for (const uint32_t t : segment_.inputs) at_hand[t] = true;
+    kept_ = at_hand;
+    for (const Op& op : segment_.ops) {
+      const bool again =
+          op_rule(op.kind).made_again <= level &&
+          std::all_of(op.inputs.begin(), op.inputs.end(), [&](uint32_t t) { return at_hand[t]; });
+      for (const uint32_t t : op.outputs) {
+        kept_[t] = read_by_backward_[t] && !again;
+        at_hand[t] = again || kept_[t];
+      }
+    }
+  }
+
+  // Returns the bytes of all.
+  uint64_t place_saved() {
     uint64_t offset = 0;
     saved_.assign(segment_.tensors.size(), UINT64_MAX);
     for (uint32_t t = 0; t < segment_.tensors.size(); ++t) {
-      if (!read_by_backward_[t] || position(segment_.inputs, t) != kNone ||
-          position(segment_.outputs, t) != kNone)
+      if (!kept_[t] || position(segment_.inputs, t) != kNone || position(segment_.outputs, t) != kNone)
         continue;
       saved_[t] = offset;
       offset += bytes_of(t);
     }
-    plan_.saved_bytes = offset;
-    for (const uint32_t t : segment_.outputs) plan_.backward_reads_output.push_back(read_by_backward_[t]);
+    return offset;
   }
 
-  std::vector<uint32_t> needed_forward() const {
+  // The ops that backward runs again, in order.
+  std::vector<uint32_t> made_again() const {
     std::vector<bool> wanted = read_by_backward_;
-    std::vector<uint32_t> needed;
+    std::vector<uint32_t> ops;
     for (uint32_t i = static_cast<uint32_t>(segment_.ops.size()); i-- > 0;) {
       const Op& op = segment_.ops[i];
-      if (std::none_of(op.outputs.begin(), op.outputs.end(), [&](uint32_t t) { return wanted[t]; })) continue;
-      needed.insert(needed.begin(), i);
+      if (std::none_of(op.outputs.begin(), op.outputs.end(),
+                       [&](uint32_t t) { return wanted[t] && !kept_[t]; }))
+        continue;
+      ops.insert(ops.begin(), i);
       for (const uint32_t t : op.inputs) wanted[t] = true;
     }
-    return needed;
+    return ops;
   }
 
   static uint32_t position(const std::vector<uint32_t>& list, uint32_t value) {
@@ -153,7 +178,7 @@ class Compiler {
       pass.steps[s].workspace_offset = items[lives.size() + s].offset;
   }
 
-  PassPlan forward_pass(bool keeping) const {
+  PassPlan forward_pass() const {
     PassPlan pass;
     pass.tensors.resize(segment_.tensors.size());
     for (uint32_t t = 0; t < segment_.tensors.size(); ++t) {
@@ -164,7 +189,7 @@ class Compiler {
         pass.tensors[t] = {Storage::input, input, 0};
       else if (output != kNone)
         pass.tensors[t] = {Storage::output, output, 0};
-      else if (keeping && saved_[t] != UINT64_MAX)
+      else if (saved_[t] != UINT64_MAX)
         pass.tensors[t] = {Storage::saved, 0, saved_[t]};
       else
         pass.tensors[t] = {Storage::workspace, 0, 0};
@@ -179,28 +204,32 @@ class Compiler {
     return pass;
   }
 
-  // Places of tensors in backward: recomputed ones in the workspace, the others where forward left them.
-  void place_backward_tensors(PassPlan& pass, const std::vector<uint32_t>& recomputed,
-                              std::vector<bool>& reads_input) const {
+  // Places of tensors in backward: those of ops that run again in the workspace, the others where forward
+  // left them.
+  void place_backward_tensors(PassPlan& pass, const std::vector<uint32_t>& again,
+                              SegmentPasses& passes) const {
     pass.tensors.resize(segment_.tensors.size());
     pass.gradients.resize(segment_.tensors.size());
     std::vector<bool> read = read_by_backward_;
-    for (const uint32_t i : recomputed) {
+    for (const uint32_t i : again) {
       for (const uint32_t t : segment_.ops[i].outputs) pass.tensors[t].storage = Storage::workspace;
       for (const uint32_t t : segment_.ops[i].inputs) read[t] = true;
     }
-    reads_input.assign(segment_.inputs.size(), false);
+    passes.reads_input.assign(segment_.inputs.size(), false);
+    passes.reads_output.assign(segment_.outputs.size(), false);
     for (uint32_t t = 0; t < segment_.tensors.size(); ++t) {
       const uint32_t input = position(segment_.inputs, t), output = position(segment_.outputs, t);
       if (is_loss(t)) pass.tensors[t] = {Storage::loss, 0, 0};
       if (input != kNone) {
-        reads_input[input] = read[t];
+        passes.reads_input[input] = read[t];
         pass.tensors[t] = {read[t] ? Storage::input : Storage::none, input, 0};
       } else if (pass.tensors[t].storage != Storage::workspace && read[t]) {
-        if (output != kNone)
+        if (output != kNone) {
+          passes.reads_output[output] = true;
           pass.tensors[t] = {Storage::output, output, 0};
-        else
+        } else {
           pass.tensors[t] = {Storage::saved, 0, saved_[t]};
+        }
       }
       if (!carries_gradient_[t]) continue;
       if (input != kNone)
@@ -212,13 +241,13 @@ class Compiler {
     }
   }
 
-  PassPlan backward_pass(const std::vector<uint32_t>& recomputed, std::vector<bool>& reads_input) {
+  PassPlan backward_pass(const std::vector<uint32_t>& again, SegmentPasses& passes) {
     PassPlan pass;
-    place_backward_tensors(pass, recomputed, reads_input);
+    place_backward_tensors(pass, again, passes);
     share_input_gradients(pass);
     std::vector<Life> lives;
     lives.reserve(2 * segment_.tensors.size());
-    for (const uint32_t i : recomputed) {
+    for (const uint32_t i : again) {
       const uint32_t step = static_cast<uint32_t>(pass.steps.size());
       add_step(pass, {i, Pass::forward, 0, {}, {}, {}, {}});
       for (const auto* list : {&segment_.ops[i].inputs, &segment_.ops[i].outputs})
@@ -353,7 +382,7 @@ class Compiler {
   const Segment& segment_;
   SegmentPlan& plan_;
   const WorkspaceBytes& workspace_bytes_;
-  std::vector<bool> carries_gradient_, read_by_backward_;
+  std::vector<bool> carries_gradient_, read_by_backward_, kept_;  // by tensor; kept_ at the level at hand
   std::vector<uint64_t> saved_;
 };
 

@@ -1,13 +1,15 @@
 // How one segment runs: which tensors its backward needs, the derived backward, and where its inner tensors
 // lie.
 //
-// A template is compiled once for each set of gradients that its uses are asked for. Its
-// `saved` tensors, where they are kept, lie in one flat range, a buffer. Where forward runs again, they lie
-// in the workspace of the pass, as all other inner tensors, gradients and op workspaces always do. Lowering
+// A template is compiled once for each set of gradients that its uses are asked for, for every level of
+// Recompute. Its `saved` tensors are those inner ones that a level keeps. They lie in one flat range, a
+// buffer. What is made again lies in the workspace of the pass, as all other inner tensors, gradients and op
+// workspaces always do. The same op with the same operands makes it, so levels do not change bits. Lowering
 // takes the sizes. The runner (engine/run/execute/runner.h), which carries out single instructions, takes the
 // offsets. Both see the same struct, so neither knows the other.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <functional>
 #include <vector>
@@ -61,21 +63,23 @@ struct WantedGradients {
   auto operator<=>(const WantedGradients&) const = default;
 };
 
+// A segment at one level.
+struct SegmentPasses {
+  std::vector<bool> reads_input;   // by segment input: read by backward
+  std::vector<bool> reads_output;  // by segment output: read by backward
+  uint64_t saved_bytes = 0;
+  PassPlan forward;   // at level `all`, no tensor is saved
+  PassPlan backward;  // the forward steps that are made again, then backward
+};
+
 struct SegmentPlan {
   uint32_t segment = 0;
   DType precision = DType::bf16;
   std::vector<OpShapes> shapes;  // by op
   WantedGradients wanted;
-  std::vector<bool> backward_reads_input;  // by segment input
-  std::vector<bool> backward_reads_input_recomputing;
-  std::vector<bool> backward_reads_output;  // by segment output: read by a backward that has kept saved
-                                            // tensors. One that recomputes reads none
   std::vector<bool> output_gradient_added;  // by segment output: inner consumers add to it
-  uint64_t saved_bytes = 0;
-  PassPlan forward;             // writes saved tensors, for a backward that keeps them
-  PassPlan forward_discarding;  // no tensor is saved: all inner tensors in the workspace
-  PassPlan backward_keeping;
-  PassPlan backward_recomputing;  // needed forward steps, then backward
+  std::array<SegmentPasses, kRecomputes.size()> levels;
+  const SegmentPasses& at(Recompute level) const { return levels[static_cast<size_t>(level)]; }
 };
 
 SegmentPlan plan_segment(const Model& model, uint32_t segment, const WantedGradients& wanted,

@@ -5,8 +5,6 @@
 
 namespace sluice {
 
-enum class Recompute : uint8_t { automatic, all, none };  // layers whose forward runs again in backward
-
 // Whether updates run in backward, also where they wait for the norm of all gradients: then weights are made
 // by a guess of the update. automatic: if steps are shorter for it.
 enum class Overlap : uint8_t { automatic, always, never };

@@ -1,8 +1,8 @@
 // The planner. In: model, batch, machine and budgets. Out: a program, or why there is none and which budgets
 // would do.
 //
-// The search picks the home of every permanent buffer, the layers that recompute, the leads and, where
-// several are offered, the micro-batch. The budgets must hold. Of what fits, the plan with the shortest
+// The search picks the home of every permanent buffer, what each layer keeps for its backward, the leads and,
+// where several are offered, the micro-batch. The budgets must hold. Of what fits, the plan with the shortest
 // simulated step wins, with one exception: kWorthWear. A plan is a function of its request: no clock and no
 // random choice is involved.
 #pragma once
@@ -40,7 +40,7 @@ struct PlanRequest {
   int64_t sequence = 1;                // tokens
   std::vector<int64_t> micro_batches;  // candidates, largest first; each divides the batch
   int64_t micro_batch_tokens = 0;      // DeviceSizes::micro_batch_tokens; the candidates fit in it
-  Recompute recompute = Recompute::automatic;
+  std::optional<Recompute> recompute;  // of all layers; none: the search chooses for each
   Placement placement = Placement::automatic;
   Overlap overlap = Overlap::automatic;
   LowerOptions lower;  // but for recompute and updated_in_backward, which the search sets
@@ -54,12 +54,12 @@ constexpr double kWorthWear = 1.01;
 // One of the candidates that the search weighed: how it uses memory.
 struct Weighed {
   std::optional<BufferClass> first;  // claims homes (HomeClaim) before other classes; none: by layer
-  uint32_t kept_segments = 0;        // whose saved tensors are kept
-  bool keeps_first = false;          // those of the first layers, else of the last
-  bool upper_is_free = true;         // no home is above the lowest memory tier: staging has those tiers
-  bool moved = false;                // buffers or classes have other homes than they claimed
-  double seconds = 0;                // of a step, as the search predicted it; 0: it does not fit
-  uint64_t written = 0;              // bytes to files, by a step of one rank
+  std::array<uint32_t, kRecomputes.size()> segments{};  // by level of Recompute: how many, without the loss
+  bool first_keep_more = false;  // if levels differ: the first layers keep more than the last, not less
+  bool upper_is_free = true;     // no home is above the lowest memory tier: staging has those tiers
+  bool moved = false;            // buffers or classes have other homes than they claimed
+  double seconds = 0;            // of a step, as the search predicted it; 0: it does not fit
+  uint64_t written = 0;          // bytes to files, by a step of one rank
 };
 
 // A buffer's turn to claim a home in a tier.
@@ -121,7 +121,7 @@ struct Infeasible {
 
 std::variant<Plan, Infeasible> make_plan(const PlanRequest& request);
 
-// The size of the program for a micro-batch. Where segments may keep tensors or not, the larger of both.
+// The size of the program for a micro-batch: the largest of those whose layers all recompute alike.
 ProgramSize program_size(const PlanRequest& request, int64_t micro_batch);
 
 // Whether there is a plan. Takes a fraction of the time of make_plan().

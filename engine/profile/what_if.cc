@@ -24,7 +24,7 @@ std::vector<std::vector<Change>> changes_of(const PlanRequest& request, bool kee
   const auto batch = static_cast<uint64_t>(request.lower.batch);
   if (!keeps_batch)
     all.push_back({{Change::Kind::batch, 0, batch, 2 * batch}, {Change::Kind::batch, 0, batch, 4 * batch}});
-  if (request.recompute != Recompute::automatic) all.push_back({{Change::Kind::recompute, 0, 0, 0}});
+  if (request.recompute) all.push_back({{Change::Kind::recompute, 0, 0, 0}});
   return all;
 }
 
@@ -44,7 +44,7 @@ PlanRequest with_change(PlanRequest request, const Change& change, std::optional
       break;
     }
     case Change::Kind::recompute:
-      request.recompute = Recompute::automatic;
+      request.recompute.reset();
       break;
   }
   return request;

@@ -182,10 +182,10 @@ constexpr uint32_t kNoPass = UINT32_MAX;
 
 struct Task {
   TaskKind kind;
-  uint32_t subject = 0;    // forward, backward: segment use in forward order; norm, set_scalars: 0; others:
-                           // parameter group
-  uint32_t slice = 0;      // forward, backward: micro-batch; others: shard, or 0 for a group's whole buffers
-  bool recompute = false;  // backward: runs the forward again
+  uint32_t subject = 0;  // forward, backward: segment use in forward order; norm, set_scalars: 0; others:
+                         // parameter group
+  uint32_t slice = 0;    // forward, backward: micro-batch; others: shard, or 0 for a group's whole buffers
+  Recompute recompute = Recompute::none;  // forward, backward: what is not kept but made again
   double flops = 0;
   uint64_t bytes = 0;  // memory traffic at least, for the cost model
   std::vector<Operand> operands;

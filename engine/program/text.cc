@@ -190,8 +190,8 @@ class Printer {
     print("tasks {}\n", name);
     for (size_t t = 0; t < body.tasks.size(); ++t) {
       const Task& task = body.tasks[t];
-      print("{} {} {}/{}{}", t, task_kind_name(task.kind), task.subject, task.slice,
-            task.recompute ? " recompute" : "");
+      print("{} {} {}/{}", t, task_kind_name(task.kind), task.subject, task.slice);
+      if (task.recompute != Recompute::none) print(" recompute {}", recompute_name(task.recompute));
       if (is_collective(task.kind)) print(" among {}", processes_[task.processes]);
       print(" flops {} bytes {}", task.flops, task.bytes);
       if (task.pass != kNoPass) print(" pass {}", task.pass);

@@ -283,6 +283,11 @@ class Parser {
       if (word == buffer_class_name(static_cast<BufferClass>(c))) return static_cast<BufferClass>(c);
     fail(quoted(word) + " is not a class of buffers");
   }
+  static Recompute recompute_level(std::string_view word) {
+    for (const Recompute level : kRecomputes)
+      if (word == recompute_name(level)) return level;
+    fail(quoted(word) + " is not a level of recomputation");
+  }
   static BodyState body_state(std::string_view word) {
     return static_cast<BodyState>(index_of(word, kStateWords, "a state of bodies"));
   }
@@ -402,7 +407,7 @@ class Parser {
     const auto [subject, slice] = halves(row.next(), '/', "subject/slice");
     t.subject = parse_number<uint32_t>(subject);
     t.slice = parse_number<uint32_t>(slice);
-    t.recompute = row.accept("recompute");
+    if (row.accept("recompute")) t.recompute = recompute_level(row.next());
     if (is_collective(t.kind)) {
       row.expect("among");
       t.processes = processes_.find<uint8_t>(row.next());

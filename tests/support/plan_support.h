@@ -284,8 +284,10 @@ inline LowerOptions random_lower_options(Random& random, const Model& model) {
   o.evaluate = chance(random, 50);
   uint64_t uses = 0;
   for (const Layer& layer : model.layers) uses += layer.segments.size();
-  const uint64_t percent = chance(random, 30) ? 0 : chance(random, 30) ? 100 : 50;
-  for (uint64_t u = 0; u < uses; ++u) o.recompute.push_back(chance(random, percent));
+  const uint64_t alike = pick(random, 0, 2 * kRecomputes.size() - 1);  // from the number of levels on: not
+  for (uint64_t u = 0; u < uses; ++u)
+    o.recompute.push_back(
+        kRecomputes[alike < kRecomputes.size() ? alike : pick(random, 0, kRecomputes.size() - 1)]);
   o.schedule = chance(random, 30) ? slice_major : layer_major;
   o.optimizer = {model.precision == DType::f32 ? 2u : 3u, state_plane_stride};
   o.workspace_bytes = chance(random, 50) ? some_workspace : no_workspace;

@@ -401,7 +401,7 @@ class RandomProgram {
   void task(TaskKind kind, const std::vector<Want>& wants) {
     const Unit& unit = *std::find_if(p_.machine.units.begin(), p_.machine.units.end(),
                                      [&](const Unit& u) { return u.kind == kind; });
-    Task t{kind, below(5), below(3), below(2) == 1, below(1000) * 0.25, below(1000)};
+    Task t{kind, below(5), below(3), kRecomputes[below(kRecomputes.size())], below(1000) * 0.25, below(1000)};
     Instruction in;
     in.lane = unit.lane;
     for (const Want& w : wants) {

@@ -107,17 +107,21 @@ class Explanation {
   }
 
   std::string activation_words() const {
-    const KeptSegments segments = kept_segments(plan_);
-    if (segments.kept == segments.all) return "Kept from forward to backward: nothing is computed twice.";
-    const std::string kept =
-        segments.kept == 0
-            ? "Only what layers hand on is kept; what lies inside of them"
-            : fmt::format(
-                  "Kept from forward to backward in {} of {} segments; what lies inside of the others",
-                  segments.kept, segments.all);
-    return kept +
-           " is computed again in backward, since keeping it does not fit or costs more than it saves "
-           "(see below).";
+    const SegmentLevels levels = segment_levels(plan_);
+    if (levels_of(levels) == 1 && levels[static_cast<size_t>(Recompute::none)] > 0)
+      return "Kept from forward to backward: nothing is computed twice.";
+    std::string words = fmt::format("Recompute {}.", levels_words(levels));
+    constexpr std::array<const char*, kRecomputes.size()> kMeaning{
+        "", "what norms, activation functions, rotations and sums write is made again in backward",
+        "only what attention writes is kept, the rest inside of a layer is made again",
+        "nothing inside of a layer is kept"};
+    for (const Recompute level : kRecomputes)
+      if (level != Recompute::none && levels[static_cast<size_t>(level)] > 0)
+        words += fmt::format(" {}: {}.", recompute_name(level), kMeaning[static_cast<size_t>(level)]);
+    return words + " Keeping more does not fit or costs more than it saves (see below).";
+  }
+  static int64_t levels_of(const SegmentLevels& levels) {
+    return std::count_if(levels.begin(), levels.end(), [](uint32_t segments) { return segments > 0; });
   }
 
   std::string moved_words(BufferClass kind) const {
@@ -153,13 +157,10 @@ class Explanation {
   }
 
   std::string way_words(const Weighed& w, bool upper) const {
-    const uint32_t all = kept_segments(plan_).all;
-    const bool some = w.kept_segments > 0 && w.kept_segments < all;
-    return fmt::format("memory given {}, tensors of {}{} of {} segments kept{}{}", in_order_of(w.first),
-                       !some           ? ""
-                       : w.keeps_first ? "the first "
-                                       : "the last ",
-                       w.kept_segments, all,
+    return fmt::format("memory given {}, recompute {}{}{}{}", in_order_of(w.first), levels_words(w.segments),
+                       levels_of(w.segments) == 1 ? ""
+                       : w.first_keep_more        ? ", more in the last"
+                                                  : ", more in the first",
                        !upper            ? ""
                        : w.upper_is_free ? fmt::format(", {} left to copies", machine_.tiers[0].name)
                                          : fmt::format(", homes in {} too", machine_.tiers[0].name),
@@ -204,12 +205,14 @@ void add_weighed(const Plan& plan, nlohmann::ordered_json& out) {
   nlohmann::ordered_json& rows = out["weighed"] = nlohmann::ordered_json::array();
   for (const Weighed& w : plan.weighed) {
     rows.push_back({{"homes_first", w.first ? buffer_class_name(*w.first) : "layers"},
-                    {"kept_segments", w.kept_segments},
-                    {"keeps_first", w.keeps_first},
+                    {"recompute", nullptr},
+                    {"first_keep_more", w.first_keep_more},
                     {"upper_is_free", w.upper_is_free},
                     {"moved", w.moved},
                     {"seconds", nullptr},
                     {"bytes_written", nullptr}});
+    for (const Recompute level : kRecomputes)
+      rows.back()["recompute"][recompute_name(level)] = w.segments[static_cast<size_t>(level)];
     if (w.seconds == 0) continue;
     rows.back()["seconds"] = w.seconds;
     rows.back()["bytes_written"] = w.written;

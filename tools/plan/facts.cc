@@ -41,6 +41,10 @@ double sum_of(const std::vector<double>& all) {
   return sum;
 }
 
+bool ends_in_loss(const Plan& plan, const UseInfo& use) {
+  return plan.model.segments[plan.lowering.plans[use.plan].segment].loss;
+}
+
 std::string percent(double part, double whole) { return fmt::format("{:.0f} %", 100 * part / whole); }
 
 std::string drive_name(const MachineRates& rates, size_t drive) {
@@ -209,15 +213,36 @@ std::string bottleneck_name(const Program& program, const MachineRates& rates, c
   return drive_name(rates, bottleneck.index);
 }
 
-KeptSegments kept_segments(const Plan& plan) {
-  KeptSegments segments;
+SegmentLevels segment_levels(const Plan& plan) {
+  SegmentLevels levels{};
+  for (const UseInfo& use : plan.lowering.uses)
+    if (!ends_in_loss(plan, use)) ++levels[static_cast<size_t>(use.recompute)];
+  return levels;
+}
+
+std::string levels_words(const SegmentLevels& levels) {
+  std::string words;
+  for (const Recompute level : kRecomputes)
+    if (const uint32_t count = levels[static_cast<size_t>(level)]; count > 0)
+      words += fmt::format("{}{} of {}", words.empty() ? "" : ", ", recompute_name(level), count);
+  return words + " segments";
+}
+
+double recompute_seconds(const Plan& plan) {
+  Program program;
+  program.machine = plan.program.machine;
+  const auto seconds = [&](const PassPlan& pass) {
+    program.passes = {pass.work};
+    const Task task{.kind = TaskKind::backward, .flops = pass.flops, .bytes = pass.bytes, .pass = 0};
+    return task_seconds(program, plan.rates, task);
+  };
+  double sum = 0;
   for (const UseInfo& use : plan.lowering.uses) {
-    const SegmentUse& segment = plan.model.layers[use.layer].segments[use.position];
-    if (plan.model.segments[segment.segment].loss) continue;
-    segments.kept += !use.recompute;
-    ++segments.all;
+    if (ends_in_loss(plan, use)) continue;
+    const SegmentPlan& segment = plan.lowering.plans[use.plan];
+    sum += seconds(segment.at(use.recompute).backward) - seconds(segment.at(Recompute::none).backward);
   }
-  return segments;
+  return sum * plan.lowering.slices;
 }
 
 PlanFacts facts_of(const Plan& plan, const Options& options) {

@@ -24,12 +24,14 @@ Bottleneck bottleneck_of(const Loads& loads);
 // "compute", "cores"; a drive by its tier, and its number from 1 where there are several: "nvme 2".
 std::string bottleneck_name(const Program& program, const MachineRates& rates, const Bottleneck& bottleneck);
 
-// How many segments keep saved tensors from forward to backward, and how many could. Segments that end in the
-// loss are not counted: their forward runs within their backward.
-struct KeptSegments {
-  uint32_t kept = 0, all = 0;
-};
-KeptSegments kept_segments(const Plan& plan);
+// By level of Recompute, how many segments have it. Segments that end in the loss are not counted: their
+// forward runs within their backward.
+using SegmentLevels = std::array<uint32_t, kRecomputes.size()>;
+SegmentLevels segment_levels(const Plan& plan);
+// "none of 3, cheap of 5 segments", or "all of 8 segments".
+std::string levels_words(const SegmentLevels& levels);
+// Seconds of a step that compute takes for what backward makes again.
+double recompute_seconds(const Plan& plan);
 
 struct PlanFacts {
   uint64_t ranks = 1;                       // number of ranks that write to the same drives

@@ -128,14 +128,15 @@ void add_budgets(const Budgets& budgets, ordered_json& out) {
 std::string plan_text(const Plan& plan, const Budgets& budgets, const Options& options,
                       const std::optional<BreakEven>& even) {
   const Program& p = plan.program;
-  const KeptSegments segments = kept_segments(plan);
   std::string out =
-      fmt::format("{} parameters, {} of {} a micro-batch, {} a step, tensors kept in {} of {} segments\n",
-                  parameter_count(plan.model), counted(plan.model.micro_batch, "sequence", "sequences"),
+      fmt::format("{} parameters, {} of {} a micro-batch, {} a step\n", parameter_count(plan.model),
+                  counted(plan.model.micro_batch, "sequence", "sequences"),
                   counted(plan.model.sequence, "token", "tokens"),
-                  counted(plan.lowering.slices, "micro-batch", "micro-batches"), segments.kept, segments.all);
+                  counted(plan.lowering.slices, "micro-batch", "micro-batches"));
   out += fmt::format("  on the {} device, at the rates of {}\n", device_name(options),
                      printable(plan.rates.name));
+  out += fmt::format("  recompute {}: {} a step\n", levels_words(segment_levels(plan)),
+                     readable_seconds(recompute_seconds(plan)));
   out += ranks_text(plan, options);
   out += table_of("permanent", p.machine, permanent_of(p));
   out += table_of("at once", p.machine, transient_of(p));
@@ -199,8 +200,9 @@ std::string plan_json(const Plan& plan, const Budgets& budgets, const Options& o
   }
   out["parameters"] = parameter_count(plan.model);
   ordered_json recompute = ordered_json::array();
-  for (const UseInfo& use : plan.lowering.uses) recompute.push_back(use.recompute);
+  for (const UseInfo& use : plan.lowering.uses) recompute.push_back(recompute_name(use.recompute));
   out["recompute"] = recompute;
+  out["recompute_seconds"] = recompute_seconds(plan);
   for (size_t t = 0; t < p.arena_bytes.size(); ++t) out["arenas"][p.machine.tiers[t].name] = p.arena_bytes[t];
   for (const Body& body : p.bodies)
     for (size_t t = 0; t < body.peak_bytes.size(); ++t)

@@ -73,9 +73,9 @@ class BufferMaker {
         const auto [it, fresh] = known.try_emplace({u.segment, wanted}, next);
         if (fresh) out_.plans.push_back(plan_segment(model_, u.segment, wanted, options_.workspace_bytes));
         for (const uint32_t a : u.outputs) differentiable_[a] = any(wanted.inputs) || any(wanted.trainable);
-        const bool recompute = model_.segments[u.segment].loss || options_.recompute.empty() ||
-                               options_.recompute[out_.uses.size()];
-        out_.uses.push_back({l, s, it->second, recompute});
+        const bool chosen = !model_.segments[u.segment].loss && !options_.recompute.empty();
+        out_.uses.push_back(
+            {l, s, it->second, chosen ? options_.recompute[out_.uses.size()] : Recompute::all});
       }
   }
 
@@ -287,9 +287,9 @@ class BufferMaker {
   }
 
   std::vector<BufferId> saved_buffers(const UseInfo& use) {
-    const uint64_t bytes = out_.plans[use.plan].saved_bytes;
+    const uint64_t bytes = out_.plans[use.plan].at(use.recompute).saved_bytes;
     std::vector<BufferId> by_slice;
-    if (use.recompute || bytes == 0) return by_slice;
+    if (bytes == 0) return by_slice;
     const std::string name = "v." + model_.layers[use.layer].name + "." + std::to_string(use.position) + ".";
     for (uint32_t m = 0; m < out_.slices; ++m)
       by_slice.push_back(flat_buffer(name + std::to_string(m), BufferClass::activations, bytes));

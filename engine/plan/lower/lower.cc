@@ -47,7 +47,6 @@ class Lowerer {
   uint32_t stand_in(uint32_t g) const { return stand_ins_.empty() ? g : stand_ins_[g]; }
   const GroupBuffers& group(uint32_t g) const { return out_.groups[stand_in(g)]; }
   bool is_updated(uint32_t g) const { return model_.groups[g].trainable && stand_in(g) == g; }
-  bool keeps(uint32_t u) const { return !out_.uses[u].recompute; }
   // Frozen layers below all trainable ones have no backward.
   bool has_backward(uint32_t u) const { return any(plan(u).wanted.inputs) || any(plan(u).wanted.trainable); }
 
@@ -75,35 +74,32 @@ class Lowerer {
   }
 
   void lower_forward(BodyBuilder& body, uint32_t u, uint32_t m, bool validation) {
-    const bool saves = !validation && keeps(u);
-    const PassPlan& pass = saves ? plan(u).forward : plan(u).forward_discarding;
+    const Recompute level = validation ? Recompute::all : out_.uses[u].recompute;
+    const PassPlan& pass = plan(u).at(level).forward;
     Task& t = body.task(TaskKind::forward, u, m);
+    t.recompute = level;
     add_cost(t, pass);
     for (const uint32_t a : use(u).inputs) add_activation(body, t, a, m, Access::read, validation);
     for (const uint32_t g : use(u).groups) body.add(t, group(g).forward.whole, Access::read);
     for (const uint32_t a : use(u).outputs) add_activation(body, t, a, m, Access::write, validation);
-    if (saves && !buffers_.saved[u].empty()) body.add(t, buffers_.saved[u][m], Access::write);
+    if (plan(u).at(level).saved_bytes) body.add(t, buffers_.saved[u][m], Access::write);
     add_workspace(body, t, pass.workspace_bytes);
     if (segment(u).loss) body.add(t, out_.validation_loss, write_or_add(body, out_.validation_loss));
   }
 
   void lower_backward(BodyBuilder& body, uint32_t u, uint32_t m) {
-    const SegmentPlan& p = plan(u);
-    const bool again = out_.uses[u].recompute;
-    const PassPlan& pass = again ? p.backward_recomputing : p.backward_keeping;
-    const std::vector<bool>& reads = again ? p.backward_reads_input_recomputing : p.backward_reads_input;
+    const SegmentPasses& passes = plan(u).at(out_.uses[u].recompute);
     Task& t = body.task(TaskKind::backward, u, m);
-    t.recompute = again;
-    add_cost(t, pass);
-    for (size_t i = 0; i < reads.size(); ++i)
-      if (reads[i]) add_activation(body, t, use(u).inputs[i], m, Access::read, false);
+    t.recompute = out_.uses[u].recompute;
+    add_cost(t, passes.backward);
+    for (size_t i = 0; i < use(u).inputs.size(); ++i)
+      if (passes.reads_input[i]) add_activation(body, t, use(u).inputs[i], m, Access::read, false);
     for (const uint32_t g : use(u).groups) body.add(t, group(g).backward.whole, Access::read);
     for (size_t i = 0; i < use(u).outputs.size(); ++i)
-      if (!again && p.backward_reads_output[i])
-        add_activation(body, t, use(u).outputs[i], m, Access::read, false);
-    if (!again && !buffers_.saved[u].empty()) body.add(t, buffers_.saved[u][m], Access::read);
+      if (passes.reads_output[i]) add_activation(body, t, use(u).outputs[i], m, Access::read, false);
+    if (passes.saved_bytes) body.add(t, buffers_.saved[u][m], Access::read);
     add_gradients(body, t, u, m);
-    add_workspace(body, t, pass.workspace_bytes);
+    add_workspace(body, t, passes.backward.workspace_bytes);
     if (!segment(u).loss) return;
     body.add(t, out_.scalars, kScalarLoss, kScalarLoss + 1, write_or_add(body, out_.scalars, kScalarLoss));
     body.add(t, out_.scalars, kScalarInput, kScalarInput + 1, Access::read);
@@ -440,25 +436,22 @@ class Lowerer {
 }  // namespace
 
 SegmentOperands segment_operands(const SegmentPlan& plan, const Segment& segment, TaskKind kind,
-                                 bool recompute, bool saves) {
+                                 Recompute level) {
   SegmentOperands o;
   const bool backward = kind == TaskKind::backward;
-  const PassPlan& pass = backward ? (recompute ? plan.backward_recomputing : plan.backward_keeping)
-                                  : (saves ? plan.forward : plan.forward_discarding);
-  const std::vector<bool>& reads =
-      recompute ? plan.backward_reads_input_recomputing : plan.backward_reads_input;
+  const SegmentPasses& passes = plan.at(level);
   for (size_t i = 0; i < segment.inputs.size(); ++i)
-    o.inputs.push_back(!backward || reads[i] ? o.count++ : kNone);
+    o.inputs.push_back(!backward || passes.reads_input[i] ? o.count++ : kNone);
   for (size_t i = 0; i < plan.wanted.trainable.size(); ++i) o.weights.push_back(o.count++);
   for (size_t i = 0; i < segment.outputs.size(); ++i)
-    o.outputs.push_back(!backward || (!recompute && plan.backward_reads_output[i]) ? o.count++ : kNone);
-  if (plan.saved_bytes && (backward ? !recompute : saves)) o.saved = o.count++;
+    o.outputs.push_back(!backward || passes.reads_output[i] ? o.count++ : kNone);
+  if (passes.saved_bytes) o.saved = o.count++;
   if (backward) {
     for (size_t i = 0; i < segment.outputs.size(); ++i) o.output_gradients.push_back(o.count++);
     for (const bool wanted : plan.wanted.inputs) o.input_gradients.push_back(wanted ? o.count++ : kNone);
     for (const bool trained : plan.wanted.trainable) o.accumulators.push_back(trained ? o.count++ : kNone);
   }
-  if (pass.workspace_bytes) o.workspace = o.count++;
+  if ((backward ? passes.backward : passes.forward).workspace_bytes) o.workspace = o.count++;
   if (segment.loss) o.loss = o.count++;
   if (segment.loss && backward) {
     o.input_scalars = o.count++;

@@ -1,5 +1,5 @@
-// Lowering: from a model, batch, recompute set and optimizer to bodies of tasks over buffers. Homes of
-// buffers come later.
+// Lowering: from a model, batch, levels of recomputation and optimizer to bodies of tasks over buffers. Homes
+// of buffers come later.
 //
 // All ranks run the same program. For a given number of ranks, bits of results do not depend on what ranks
 // share, nor on how they are divided over nodes.
@@ -44,7 +44,7 @@ struct LowerOptions {
   int64_t compress_after = 0;  // until this step, counted from 0, gradients travel whole
   int64_t share_layers_until =
       0;  // until this step, layers that are alike share groups, and gradients travel whole
-  std::vector<bool> recompute;  // by segment use in forward order; empty: all are recomputed
+  std::vector<Recompute> recompute;  // by segment use in forward order; empty: `all` for each
   std::function<StepSchedule(const Model&, uint32_t slices)> schedule = layer_major;
   uint64_t shard_elements = 0;  // 0: default_shard_elements
   OptimizerLayout optimizer;
@@ -119,7 +119,7 @@ struct GroupBuffers {
 struct UseInfo {                     // one segment use, in forward order
   uint32_t layer = 0, position = 0;  // position: within the layer
   uint32_t plan = 0;                 // index into Lowering::plans
-  bool recompute = true;
+  Recompute recompute = Recompute::all;
 };
 
 // The bodies of one phase of a run: of the steps below `until`, counted from 0. A run has up to three phases:
@@ -211,10 +211,8 @@ struct SegmentOperands {
   uint32_t saved = kNone, workspace = kNone, loss = kNone, input_scalars = kNone, update_scalars = kNone;
   uint32_t count = 0;
 };
-// `recompute`: the task is a backward that runs the forward again. `saves`: it is a forward that keeps its
-// saved tensors.
 SegmentOperands segment_operands(const SegmentPlan& plan, const Segment& segment, TaskKind kind,
-                                 bool recompute, bool saves);
+                                 Recompute level);
 
 // Parameters of one rank's part of a shard: the larger of 4 Mi and a 2048th of the model, rounded up to a
 // multiple of 512 Ki. So no block of a block sum (kNormBlock) crosses the border of two parts, and the 16-bit

@@ -102,6 +102,32 @@ class Homes {
 
 }  // namespace
 
+Recompute level_of(const KeptLayers& kept, const std::vector<Recompute>& levels, uint32_t layer,
+                   uint32_t layers) {
+  const uint32_t whole = kept.raised / layers, turn = kept.first ? layer : layers - 1 - layer;
+  return levels[whole + (turn < kept.raised % layers)];
+}
+
+// Andrew's monotone chain (1979), the lower half.
+std::vector<Recompute> worthwhile(std::vector<LevelCost> levels) {
+  std::sort(levels.begin(), levels.end(), [](const LevelCost& a, const LevelCost& b) {
+    return std::pair(a.bytes, a.seconds) < std::pair(b.bytes, b.seconds);
+  });
+  std::vector<LevelCost> hull;
+  for (const LevelCost& level : levels) {
+    if (!hull.empty() && level.seconds >= hull.back().seconds) continue;
+    const auto is_beaten = [&](const LevelCost& a, const LevelCost& middle) {
+      const auto bytes = [&](const LevelCost& c) { return static_cast<double>(c.bytes - a.bytes); };
+      return (middle.seconds - a.seconds) * bytes(level) >= (level.seconds - a.seconds) * bytes(middle);
+    };
+    while (hull.size() >= 2 && is_beaten(hull[hull.size() - 2], hull.back())) hull.pop_back();
+    hull.push_back(level);
+  }
+  std::vector<Recompute> out;
+  for (const LevelCost& level : hull) out.push_back(level.level);
+  return out;
+}
+
 bool has_choice_of_home(const Buffer& buffer) {
   return buffer.permanent && std::count(kHomeClasses.begin(), kHomeClasses.end(), buffer.kind) > 0;
 }

@@ -1,6 +1,6 @@
 // A candidate: one way to use the memory, as the search varies it. It says how much of each tier is left to
 // staging, in which order classes of buffers claim homes in the rest, how much of a class may live in the
-// lowest memory tier, by how much work a fetch leads its use, which layers keep their saved tensors, and
+// lowest memory tier, by how much work a fetch leads its use, what each layer keeps for its backward, and
 // which single buffers live elsewhere. Homes follow from it.
 #pragma once
 
@@ -31,20 +31,36 @@ constexpr uint32_t kAllOfIt = UINT32_MAX;
 // In tiers above it, what the largest task needs may be a small part of the capacity. There, what is left to
 // staging grows by the same factor from level to level. Level 0 is a little more than the largest task needs,
 // level kUpperLevels the whole capacity.
-constexpr uint32_t kUpperLevels = 6;
+constexpr uint32_t kUpperLevels = 12;
 constexpr uint32_t kAllEighths = 8;
 
+// The levels of Recompute that layers may have, from one that keeps least on. All layers are raised from
+// level to level, one layer after the other: so at any time layers have at most two levels, which stand side
+// by side.
 struct KeptLayers {
-  uint32_t count = 0;
-  bool first = false;  // the first ones, else the last
+  uint32_t raised = 0;  // how often a layer was raised by a level
+  bool first = false;   // the first layers are raised before the last, else after them
   auto operator<=>(const KeptLayers&) const = default;
 };
+// `levels` as above. Returns the level of layer `layer` of `layers`.
+Recompute level_of(const KeptLayers& kept, const std::vector<Recompute>& levels, uint32_t layer,
+                   uint32_t layers);
+
+// A level of all layers: what they keep for backward, and what it takes to make the rest again.
+struct LevelCost {
+  Recompute level = Recompute::all;
+  uint64_t bytes = 0;
+  double seconds = 0;
+};
+// Those levels that a mixture of two others does not beat, with as few bytes and seconds: the lower convex
+// hull. From least bytes to most.
+std::vector<Recompute> worthwhile(std::vector<LevelCost> levels);
 
 // Of so many groups in a row, how many are updated in backward.
 constexpr uint32_t kBackwardParts = 8;
 
 struct Candidate {
-  KeptLayers kept;                 // whose saved tensors are kept
+  KeptLayers kept;                 // what layers keep for backward
   uint32_t working = 20;           // tenths left in the lowest memory tier
   uint32_t upper = kUpperLevels;   // level of what is left above it
   uint32_t order = kWeightsFirst;  // of kClassOrders

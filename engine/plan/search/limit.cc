@@ -39,7 +39,7 @@ class Work {
     program_.machine = machine;
     size_t uses = 0;
     for (const Layer& layer : model.layers) uses += layer.segments.size();
-    options.recompute.assign(uses, false);
+    options.recompute.assign(uses, Recompute::none);
     const Lowering lowering = lower(model, options, program_);
     step_ = *lowering.bodies().step;
     visits_.resize(program_.buffers.size(), lowest_tier(machine));

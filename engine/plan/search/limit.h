@@ -1,6 +1,6 @@
 // The lower bound: the time that a step takes at least, whatever lives where. Plans are held against it.
 //
-// 1. Every task's work is done, none of it twice (nothing is recomputed). Tasks that may run on either of two
+// 1. Every task's work is done, none of it twice (nothing is made again). Tasks that may run on either of two
 //    lanes are divided between these, parts of tasks too, so that the lane that ends last ends soonest.
 // 2. Over the boundary below a tier, a step moves permanent buffers. Up: the bytes that tasks must find in
 //    this tier or above, less the capacity of these tiers. Down: the same for bytes that tasks write there.

@@ -68,7 +68,7 @@ ProgramSize program_size(const PlanRequest& request, int64_t micro_batch) {
   const Model model = request.model(micro_batch, request.sequence);
   const std::vector<uint32_t> backward =
       backward_choices(request.overlap, request.lower.update_waits_for_norm, model.precision);
-  const auto sized = [&](bool recompute, uint32_t in_backward) {
+  const auto sized = [&](Recompute level, uint32_t in_backward) {
     Program program;
     program.machine = request.machine;
     LowerOptions options = request.lower;
@@ -77,24 +77,16 @@ ProgramSize program_size(const PlanRequest& request, int64_t micro_batch) {
         updated_in_backward({.backward = in_backward}, model, options.update_waits_for_norm);
     for (const Layer& layer : model.layers)
       for (const SegmentUse& use : layer.segments)
-        options.recompute.push_back(recompute || model.segments[use.segment].loss);
+        options.recompute.push_back(model.segments[use.segment].loss ? Recompute::all : level);
     lower(model, options, program);
     return size_at_most(program);
   };
-  const auto lowered = [&](bool recompute) {
-    ProgramSize size;
-    for (const uint32_t in_backward : backward) size = larger_of(size, sized(recompute, in_backward));
-    return size;
-  };
-  switch (request.recompute) {
-    case Recompute::all:
-      return lowered(true);
-    case Recompute::none:
-      return lowered(false);
-    case Recompute::automatic:
-      return larger_of(lowered(true), lowered(false));
-  }
-  CHECK(false, "no such recompute");
+  ProgramSize size;
+  for (const Recompute level : kRecomputes)
+    for (const uint32_t in_backward : backward)
+      if (!request.recompute || level == *request.recompute)
+        size = larger_of(size, sized(level, in_backward));
+  return size;
 }
 
 bool is_feasible(const PlanRequest& request) {

@@ -4,6 +4,7 @@
 #include <bit>
 #include <functional>
 #include <numeric>
+#include <set>
 
 #include "engine/base/error.h"
 #include "engine/base/pack.h"
@@ -36,7 +37,6 @@ Search::Search(const PlanRequest& request, int64_t micro_batch, uint64_t program
     : request_(request),
       model_(request.model(micro_batch, request.sequence)),
       layers_(static_cast<uint32_t>(model_.layers.size())),
-      kept_at_first_(request.recompute == Recompute::none ? layers_ : 0),
       program_bytes_(program_bytes),
       choices_(choices_for(request.placement)),
       backwards_(backward_choices(request.overlap, request.lower.update_waits_for_norm, model_.precision)) {
@@ -45,7 +45,31 @@ Search::Search(const PlanRequest& request, int64_t micro_batch, uint64_t program
   all_tiers_ = std::accumulate(capacities_.begin(), capacities_.end(), uint64_t{0});
   const uint64_t coarse = round_up(parameter_count(model_) / kSearchShards, default_shard_elements(model_));
   const bool large = request.lower.shard_elements == 0 && coarse > default_shard_elements(model_);
+  levels_ = request.recompute ? std::vector{*request.recompute} : find_levels();
+  most_raised_ = layers_ * static_cast<uint32_t>(levels_.size() - 1);
   start(large ? coarse : 0);
+}
+
+// With large shards: what layers keep and make again does not depend on them.
+std::vector<Recompute> Search::find_levels() const {
+  std::vector<LevelCost> costs;
+  for (const Recompute level : kRecomputes) {
+    Program program;
+    program.machine = request_.machine;
+    LowerOptions options = request_.lower;
+    options.shard_elements = UINT64_C(1) << 40;
+    uint32_t uses = 0;
+    for (const Layer& layer : model_.layers) uses += static_cast<uint32_t>(layer.segments.size());
+    options.recompute.assign(uses, level);
+    const Lowering lowering = lower(model_, options, program);
+    LevelCost cost{level};
+    for (const UseInfo& use : lowering.uses) cost.bytes += lowering.plans[use.plan].at(level).saved_bytes;
+    for (const Task& task : program.bodies[lowering.bodies().usual()].tasks)
+      if (task.kind == TaskKind::forward || task.kind == TaskKind::backward)
+        cost.seconds += task_seconds(program, request_.rates, task);
+    costs.push_back(cost);
+  }
+  return worthwhile(std::move(costs));
 }
 
 void Search::start(uint64_t search_shard) {
@@ -53,10 +77,10 @@ void Search::start(uint64_t search_shard) {
   weighed_.clear();
   best_ = {};
   best_seconds_ = kNotFeasible;
-  too_many_kept_.fill(UINT32_MAX);
+  too_much_kept_.fill(UINT32_MAX);
   explored_ = false;
   bases_.clear();
-  first_ = {.kept = {kept_at_first_}, .backward = backwards_.front()};
+  first_ = {.backward = backwards_.front()};
 }
 
 // Guesses have no permanent buffers of their own.
@@ -71,7 +95,7 @@ const Search::Base& Search::base(const Candidate& c) const {
 double Search::explore(uint64_t work) {
   work_left_ = work;
   if (!std::exchange(explored_, true)) {
-    weigh_first(request_.placement, kept_at_first_);
+    weigh_first(request_.placement, 0);
     if (best_seconds_ < kNotFeasible) {
       const Candidate first = best_;
       for (const uint32_t backward : backwards_) {
@@ -79,24 +103,34 @@ double Search::explore(uint64_t work) {
         c.backward = backward;
         weigh(c);
       }
-      vary_coarsely();
-      descend(best_, Vary::quantities);
+      std::vector<Candidate> starts;
+      const auto [fewest, most] = std::minmax_element(backwards_.begin(), backwards_.end());
+      for (const uint32_t backward : std::set{*fewest, *most}) {
+        Candidate c = first;
+        c.backward = backward;
+        starts.push_back(vary_coarsely(c));
+      }
+      starts = best_first(std::move(starts));
+      for (size_t i = 0; i < starts.size(); ++i)
+        descend(starts[i], Vary::quantities, work_left_ - work_left_ / (starts.size() - i));
     }
     return best_seconds_;
   }
-  const bool free_kept = request_.recompute == Recompute::automatic;
-  std::vector<Candidate> starts;
+  const bool free_kept = most_raised_ > 0;
+  std::vector<Candidate> ruled, starts;
   if (request_.placement == Placement::automatic)
     for (const Placement rule :
          {Placement::weights_first, Placement::state_first, Placement::highest, Placement::lowest})
-      starts.push_back(descend(weigh_first(rule, kept_at_first_), Vary::kept_and_lead));
+      ruled.push_back(weigh_first(rule, 0));
   // Each shard of state is a buffer, so single buffers move only in a search with the plan's own shards.
   const bool own_shards = search_shard_ == 0;
   const Vary what = own_shards ? Vary::buffers_too : Vary::quantities;
   if (layers_ <= kFewLayers) work_left_ += kSearchWork;
+  if (free_kept) descend(vary_coarsely(best_), what);
   descend(best_, what);
-  descend(weigh_first(request_.placement, kept_at_first_), what);
-  if (free_kept && own_shards) descend(weigh_first(request_.placement, layers_), what);
+  for (const Candidate& rule : ruled) starts.push_back(descend(rule, Vary::kept_and_lead));
+  descend(weigh_first(request_.placement, 0), what);
+  if (free_kept && own_shards) descend(weigh_first(request_.placement, most_raised_), what);
   if (choices_.free && own_shards)
     for (Candidate& corner : corners()) starts.push_back(std::move(corner));
   for (const Candidate& start : best_first(std::exchange(starts, {}))) descend(start, what);
@@ -112,7 +146,7 @@ double Search::explore(uint64_t work) {
 // Candidates with every class as a whole in one tier or another.
 std::vector<Candidate> Search::corners() const {
   std::vector<Candidate> all{best_, best_};
-  all.front().kept = {kept_at_first_};
+  all.front().kept = {};
   for (const BufferClass kind : kHomeClasses) {
     std::vector<Candidate> longer;
     for (const Candidate& c : all)
@@ -138,19 +172,19 @@ std::vector<Candidate> Search::best_first(std::vector<Candidate> candidates) {
   return candidates;
 }
 
-// The first candidate of the placement that fits, or the last. With as many kept layers as at first,
-// candidates are weighed even where no work is left.
-Candidate Search::weigh_first(Placement placement, uint32_t kept) {
-  forget_too_many_kept();
+// The first candidate of the placement that fits, or the last. Where least is kept, candidates are weighed
+// even where no work is left.
+Candidate Search::weigh_first(Placement placement, uint32_t raised) {
+  forget_too_much_kept();
   const CandidateChoices choices = choices_for(placement);
   Candidate c = first_;
-  c.kept = {kept};
+  c.kept = {raised};
   c.order = choices.orders.front();
   for (const uint32_t upper : choices.uppers) {
     c.upper = upper;
     for (const uint32_t working : choices.workings) {
       c.working = working;
-      if (weigh(c, kNotFeasible, kept == kept_at_first_) < kNotFeasible) return c;
+      if (weigh(c, kNotFeasible, raised == 0) < kNotFeasible) return c;
     }
     if (!has_upper()) break;
   }
@@ -158,32 +192,39 @@ Candidate Search::weigh_first(Placement placement, uint32_t kept) {
 }
 
 // Kept tensors and homes in upper tiers contend for the same bytes: more of one may need less of the other.
-void Search::vary_coarsely() {
-  if (request_.recompute != Recompute::automatic) return;
-  std::vector<uint32_t> uppers{best_.upper};
+// Returns the best.
+Candidate Search::vary_coarsely(const Candidate& from) {
+  std::vector<uint32_t> uppers{from.upper};
   if (choices_.free && has_upper()) {
     uppers = choices_.uppers;
-    std::erase_if(uppers, [](uint32_t level) { return level % 2 != 0; });
+    std::erase_if(uppers, [](uint32_t level) { return level % 4 != 0; });
   }
-  Candidate c = best_;
-  for (const uint32_t quarters : {2u, 4u, 0u})
+  Candidate best = from;
+  double seconds = weigh(from, kNotFeasible);
+  const auto halves = static_cast<uint32_t>(2 * (levels_.size() - 1));
+  for (uint32_t half = halves + 1; half-- > 0;)  // so that none seems hopeless for homes that suit less
     for (const uint32_t upper : uppers) {
+      Candidate c = from;
       c.upper = upper;
-      c.kept = {layers_ * quarters / 4};
-      weigh(c);
+      c.kept = {layers_ * half / 2};
+      const double took = weigh(c, kNotFeasible);
+      if (took >= seconds) continue;
+      seconds = took;
+      best = std::move(c);
     }
+  return best;
 }
 
-Candidate Search::descend(Candidate from, Vary what) {
-  forget_too_many_kept();
-  while (work_left_ > 0 && improve(from, what)) continue;
+Candidate Search::descend(Candidate from, Vary what, uint64_t spare) {
+  forget_too_much_kept();
+  while (work_left_ > spare && improve(from, what)) continue;
   return from;
 }
 
-// A number of kept layers may be hopeless with some homes and best with others. For large models, the work
+// What layers keep may be hopeless with some homes and best with others. For large models, the work
 // does not suffice to find that out.
-void Search::forget_too_many_kept() {
-  if (search_shard_ == 0) too_many_kept_.fill(UINT32_MAX);
+void Search::forget_too_much_kept() {
+  if (search_shard_ == 0) too_much_kept_.fill(UINT32_MAX);
 }
 
 // A round varies one quantity at a time; if that brings nothing, it moves single buffers, then changes which
@@ -207,6 +248,22 @@ bool Search::improve(Candidate& from, Vary what) {
   };
   const bool free = choices_.free && what != Vary::kept_and_lead;
   if (free && has_upper()) vary(&Candidate::upper, choices_.uppers);
+  const bool few = layers_ <= kFewLayers, vary_kept = most_raised_ > 0;
+  for (bool again = vary_kept && !few; again;) {
+    const KeptLayers before = from.kept;
+    vary(&Candidate::kept, kept_choices(before));
+    again = from.kept != before;
+    if (again || !free || !has_upper()) continue;
+    const Candidate alone = from;
+    for (const int levels : {1, 2, -1})
+      for (const KeptLayers kept : kept_choices(before)) {
+        Candidate c = alone;
+        c.kept = kept;
+        c.upper = static_cast<uint32_t>(std::clamp<int>(static_cast<int>(c.upper) + levels, 0, kUpperLevels));
+        take_if_better(std::move(c));
+      }
+    again = from.kept != before;
+  }
   if (request_.machine.tiers.size() > 1) {
     if (free) vary(&Candidate::order, choices_.orders);
     vary(&Candidate::lead, kLeads);
@@ -223,21 +280,24 @@ bool Search::improve(Candidate& from, Vary what) {
     if (!has_choice_of_home(buffers[b])) continue;
     for (TierId tier = 0; tier < capacities_.size(); ++tier) take_if_better(with_moved(from, b, tier));
   }
-  if (!better && request_.recompute == Recompute::automatic) vary(&Candidate::kept, kept_choices(from.kept));
+  if (!better && vary_kept && few) vary(&Candidate::kept, kept_choices(from.kept));
   return better;
 }
 
-// With few layers, every number is a choice; otherwise quarters and the neighbours of the given number.
+// With few layers, every number is a choice; otherwise those in some distances of the given one.
 std::vector<KeptLayers> Search::kept_choices(KeptLayers given) const {
-  std::vector<uint32_t> counts;
-  for (const uint32_t quarters : {4u, 2u, 3u, 1u, 0u}) counts.push_back(layers_ * quarters / 4);
-  for (uint32_t count = 0; layers_ <= kFewLayers && count <= layers_; ++count) counts.push_back(count);
-  if (given.count < layers_) counts.push_back(given.count + 1);
-  if (given.count > 0) counts.push_back(given.count - 1);
   std::vector<KeptLayers> choices;
-  for (const bool first : {false, true})
-    for (const uint32_t count : counts)
-      if (!first || (count > 0 && count < layers_)) choices.push_back({count, first});
+  if (layers_ <= kFewLayers) {
+    for (const bool first : {false, true})
+      for (uint32_t n = 0; n <= most_raised_; ++n)
+        if (!first || n % layers_ > 0) choices.push_back({n, first});
+    return choices;
+  }
+  for (const uint32_t distance : {layers_ / 2, layers_ / 4, layers_ / 8, 1u}) {
+    if (given.raised + distance <= most_raised_) choices.push_back({given.raised + distance, given.first});
+    if (given.raised >= distance) choices.push_back({given.raised - distance, given.first});
+  }
+  choices.push_back({given.raised, !given.first});
   return choices;
 }
 
@@ -246,7 +306,7 @@ double Search::weigh(const Candidate& c, double to_beat, bool whatever_the_work)
   auto known = weighed_.find(way);
   if (known == weighed_.end()) {
     if (work_left_ == 0 && !whatever_the_work) return kNotFeasible;
-    if (layers_ > kFewLayers && c.kept.count >= too_many_kept_[c.kept.first]) return kNotFeasible;
+    if (layers_ > kFewLayers && c.kept.raised >= too_much_kept_[c.kept.first]) return kNotFeasible;
     known = weighed_.emplace(std::move(way), simulated(c)).first;
   }
   Outcome& o = known->second;
@@ -258,9 +318,9 @@ double Search::weigh(const Candidate& c, double to_beat, bool whatever_the_work)
     best_seconds_ = o.seconds;
     best_ = c;
   } else if (o.seconds < kNotFeasible && o.seconds > kHopeless * best_seconds_ &&
-             c.kept.count > best_.kept.count) {
-    uint32_t& too_many = too_many_kept_[c.kept.first];
-    too_many = std::min(too_many, c.kept.count);
+             c.kept.raised > best_.kept.raised) {
+    uint32_t& too_much = too_much_kept_[c.kept.first];
+    too_much = std::min(too_much, c.kept.raised);
   }
   return o.seconds;
 }
@@ -297,7 +357,7 @@ bool Search::is_feasible() {
   return base().least.arrangement(capacities_).has_value();
 }
 
-// With some layers kept, tasks may have a few operands more than with all or none; what counts is the whole.
+// With layers of different levels, tasks may have a few operands more; what counts is the whole.
 bool Search::program_fits(const Program& program) const {
   const auto& bytes = request_.program_memory.running;
   return !bytes || bytes(size_of(program)) <= program_bytes_;
@@ -330,12 +390,12 @@ std::variant<Plan, Infeasible> Search::finish() {
 }
 
 // By segment, in forward order. The forward of one that ends in the loss runs within its backward anyway.
-std::vector<bool> Search::recompute_of(const Candidate& c) const {
-  std::vector<bool> recompute;
+std::vector<Recompute> Search::recompute_of(const Candidate& c) const {
+  std::vector<Recompute> recompute;
   for (uint32_t l = 0; l < layers_; ++l)
     for (const SegmentUse& use : model_.layers[l].segments)
-      recompute.push_back(model_.segments[use.segment].loss ||
-                          (c.kept.first ? l >= c.kept.count : l + c.kept.count < layers_));
+      recompute.push_back(model_.segments[use.segment].loss ? Recompute::all
+                                                            : level_of(c.kept, levels_, l, layers_));
   return recompute;
 }
 
@@ -432,13 +492,22 @@ Plan Search::finished(Plan plan, double seconds, const StepOrders& orders, const
   plan.placement = request_.placement;
   plan.candidates = static_cast<uint32_t>(weighed_.size());
   const TierId memory = lowest_memory_tier(request_.machine);
+  std::vector<bool> is_loss;  // by segment use
+  for (const Layer& layer : model_.layers)
+    for (const SegmentUse& use : layer.segments) is_loss.push_back(model_.segments[use.segment].loss);
   for (const auto& [way, outcome] : weighed_) {
-    const auto kept = std::count(way.recompute.begin(), way.recompute.end(), false);
     const bool upper_is_free =
         std::all_of(way.homes.begin(), way.homes.end(), [&](TierId home) { return home >= memory; });
-    plan.weighed.push_back({first_class(outcome.candidate), static_cast<uint32_t>(kept),
-                            outcome.candidate.kept.first, upper_is_free, !outcome.candidate.moved.empty(),
-                            outcome.seconds < kNotFeasible ? outcome.seconds : 0, outcome.written});
+    Weighed& weighed = plan.weighed.emplace_back(Weighed{
+        .first = first_class(outcome.candidate),
+        .first_keep_more = outcome.candidate.kept.first,
+        .upper_is_free = upper_is_free,
+        .moved = !outcome.candidate.moved.empty(),
+        .seconds = outcome.seconds < kNotFeasible ? outcome.seconds : 0,
+        .written = outcome.written,
+    });
+    for (size_t u = 0; u < way.recompute.size(); ++u)
+      if (!is_loss[u]) ++weighed.segments[static_cast<size_t>(way.recompute[u])];
   }
   return plan;
 }

@@ -6,11 +6,12 @@
 //    among the candidates, so that none of them is better than the result.
 // 3. The two quantities that contend for the upper tiers, kept layers and homes, are varied together,
 //    coarsely. Then one quantity at a time is varied, from the best so far, until a round brings nothing;
-//    then single buffers move, and other layers keep their tensors. The same is done again from the first
+//    then single buffers move, and layers keep more or less. The same is done again from the first
 //    candidate, from one that keeps all, from the rules, from every class as a whole in one tier or another,
-//    and from other sets of kept layers. The search ends when enough work was done, which for large models is
-//    early. Under a rule only kept layers and leads vary. Candidates that come down to the same homes, kept
-//    layers and lead are weighed once.
+//    and from other numbers of layers that keep more. The search ends when enough work was done, which for
+//    large models is early. Under a rule only kept tensors and leads vary. Candidates that come down to the
+//    same homes, levels and lead are weighed once. Of the levels of Recompute, only those take part that are
+//    worthwhile (candidate.h).
 // 4. Large models are searched with fewer, larger shards where those fit. This changes no bits, and moves the
 //    boundary between two homes by less than a shard. In such a search, single buffers and classes do
 //    not move: each shard of state is a buffer, so its buffers are not those of the plan.
@@ -37,7 +38,7 @@ namespace sluice {
 // Work of all searches for one plan together. A unit is about a microsecond for short programs, and less for
 // long ones. Models of few layers get as much again, and so do those that must be searched again with the
 // plan's own shards.
-constexpr uint64_t kSearchWork = 2'000'000;
+constexpr uint64_t kSearchWork = 2'500'000;
 
 class Search {
  public:
@@ -62,8 +63,8 @@ class Search {
 
  private:
   enum class Vary : uint8_t { kept_and_lead, quantities, buffers_too };
-  struct Way {                    // what a candidate comes down to; several may come down to one
-    std::vector<bool> recompute;  // by segment
+  struct Way {                         // what a candidate comes down to; several may come down to one
+    std::vector<Recompute> recompute;  // by segment
     uint32_t lead = 0, backward = 0;
     std::vector<TierId> homes;  // by buffer
     auto operator<=>(const Way&) const = default;
@@ -76,11 +77,12 @@ class Search {
   };
 
   void start(uint64_t search_shard);
-  Candidate weigh_first(Placement placement, uint32_t kept);
-  void vary_coarsely();
-  Candidate descend(Candidate from, Vary what);
+  std::vector<Recompute> find_levels() const;
+  Candidate weigh_first(Placement placement, uint32_t raised);
+  Candidate vary_coarsely(const Candidate& from);
+  Candidate descend(Candidate from, Vary what, uint64_t spare = 0);  // `spare`: work that it leaves
   bool improve(Candidate& from, Vary what);
-  void forget_too_many_kept();
+  void forget_too_much_kept();
   std::vector<Candidate> corners() const;
   std::vector<Candidate> best_first(std::vector<Candidate> candidates);  // that fit
   std::vector<KeptLayers> kept_choices(KeptLayers given) const;
@@ -101,7 +103,7 @@ class Search {
   const Base& base(const Candidate& c) const;
   const Base& base() const { return base(first_); }
 
-  std::vector<bool> recompute_of(const Candidate& c) const;
+  std::vector<Recompute> recompute_of(const Candidate& c) const;
   Plan lowered(const Candidate& c, uint64_t shard_elements = 0, bool plain_step = true) const;
   StepOrders orders_of(const Candidate& c) const;
   Arrangement arrange(const Program& program, const Candidate& c) const;
@@ -117,8 +119,10 @@ class Search {
 
   PlanRequest request_;
   Model model_;
-  uint32_t layers_, kept_at_first_;
+  uint32_t layers_;
   uint64_t program_bytes_;
+  std::vector<Recompute> levels_;  // that layers may have, from one that keeps least on
+  uint32_t most_raised_ = 0;       // KeptLayers::raised at most
   CandidateChoices choices_;
   std::vector<uint64_t> capacities_;
   uint64_t all_tiers_ = 0;           // their sum
@@ -129,7 +133,7 @@ class Search {
   std::map<Way, Outcome> weighed_;
   Candidate best_;
   double best_seconds_ = kNotFeasible;
-  std::array<uint32_t, 2> too_many_kept_{};  // layers, by KeptLayers::first
+  std::array<uint32_t, 2> too_much_kept_{};  // KeptLayers::raised, by KeptLayers::first
   bool explored_ = false;
   uint64_t work_left_ = 0;
 };

@@ -52,10 +52,10 @@ Runner::Runner(const Plan& plan, const Memory& memory, Device& device, const Upd
   }
   for (const SegmentPlan& p : plan.lowering.plans) {
     const Segment& segment = plan.model.segments[p.segment];
-    operands_.push_back({segment_operands(p, segment, TaskKind::forward, false, true),
-                         segment_operands(p, segment, TaskKind::forward, false, false),
-                         segment_operands(p, segment, TaskKind::backward, false, false),
-                         segment_operands(p, segment, TaskKind::backward, true, false)});
+    PlanOperands& operands = operands_.emplace_back();
+    for (const Recompute level : kRecomputes)
+      operands[static_cast<size_t>(level)] = {segment_operands(p, segment, TaskKind::forward, level),
+                                              segment_operands(p, segment, TaskKind::backward, level)};
   }
   for (const UseInfo& info : plan.lowering.uses) find_added(info);
   for (std::vector<TensorView>& v : views_) v.reserve(16);
@@ -67,7 +67,7 @@ void Runner::find_added(const UseInfo& info) {
   const Segment& segment = plan_.model.segments[plan.segment];
   const std::vector<uint32_t>& groups = plan_.model.layers[info.layer].segments[info.position].groups;
   const auto is_overwritten = [&](size_t slot, size_t parameter) {
-    for (const OpStep& step : plan.backward_keeping.steps)
+    for (const OpStep& step : plan.at(Recompute::none).backward.steps)
       for (size_t k = 0; k < step.overwrites.size(); ++k) {
         const SegmentParameter& p = segment.parameters[segment.ops[step.op].parameters[k]];
         if (step.overwrites[k] && p.slot == slot && p.parameter == parameter) return true;
@@ -234,18 +234,12 @@ void Runner::run_segment(const Task& task, const Instruction& in, const RingPosi
   const SegmentPlan& plan = plan_.lowering.plans[plan_.lowering.uses[task.subject].plan];
   const Segment& segment = plan_.model.segments[plan.segment];
   const bool backward = task.kind == TaskKind::backward;
-  const PlanOperands& known = operands_[plan_.lowering.uses[task.subject].plan];
-  const auto is_saved = [&](uint32_t k) {  // a forward that discards has its workspace there, or no operand
-    return k < in.operands.size() &&
-           plan_.program.buffers[in.operands[k].buffer].kind == BufferClass::activations;
-  };
-  const bool saves = !backward && is_saved(known.forward.saved);
-  const SegmentOperands& operands =
-      backward ? (task.recompute ? known.backward_recomputing : known.backward_keeping)
-               : (saves ? known.forward : known.forward_discarding);
+  const PassOperands& of_level =
+      operands_[plan_.lowering.uses[task.subject].plan][static_cast<size_t>(task.recompute)];
+  const SegmentOperands& operands = backward ? of_level.backward : of_level.forward;
   CHECK(operands.count == in.operands.size(), segment.name + ": operands do not match");
-  const PassPlan& pass = backward ? (task.recompute ? plan.backward_recomputing : plan.backward_keeping)
-                                  : (saves ? plan.forward : plan.forward_discarding);
+  const SegmentPasses& passes = plan.at(task.recompute);
+  const PassPlan& pass = backward ? passes.backward : passes.forward;
   const auto is_first = [&](uint32_t k) { return k != kNone && in.operands[k].access == Access::write; };
   for (size_t slot = 0; slot < operands.accumulators.size(); ++slot)
     if (const uint32_t k = operands.accumulators[slot]; is_first(k))

@@ -162,9 +162,10 @@ class Runner {
   void add_compression(const Task& task, const Instruction& in, size_t operand, const RingPositions& rings,
                        ShardView& view) const;
 
-  struct PlanOperands {  // of one segment plan, by pass; fields as in SegmentPlan
-    SegmentOperands forward, forward_discarding, backward_keeping, backward_recomputing;
+  struct PassOperands {
+    SegmentOperands forward, backward;
   };
+  using PlanOperands = std::array<PassOperands, kRecomputes.size()>;  // by level
   struct ByteRange {
     uint64_t begin, end;
   };

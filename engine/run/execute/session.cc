@@ -32,10 +32,11 @@ int optimizer_threads(int threads, int processors) {
 
 PreparedDevice::PreparedDevice(const Plan& plan, Device& device) {
   const uint64_t before = process_resident_bytes();
-  for (const SegmentPlan& segment : plan.lowering.plans)
-    for (const PassPlan* pass : {&segment.forward, &segment.forward_discarding, &segment.backward_keeping,
-                                 &segment.backward_recomputing})
+  for (const SegmentPlan& segment : plan.lowering.plans) {
+    const SegmentPasses& passes = segment.at(Recompute::none);  // no level has other steps
+    for (const PassPlan* pass : {&passes.forward, &passes.backward})
       for (const OpStep& step : pass->steps) device.prepare(segment.shapes[step.op], step.pass);
+  }
   Accelerator* const accelerator = device.accelerator();
   if (!accelerator) return;
   const uint64_t bytes = plan.program.arena_bytes.front();

@@ -226,8 +226,9 @@ constexpr OptionRow kTable[] = {
      nullptr,
      called("num-threads cpus cores")},
     {"recompute", "memory", "WHICH",
-     "layers whose forward runs again in backward, so that they keep no tensors: auto, all or none", "auto",
-     kRuns, OnResume::kept, FIELD(memory.recompute), kNoNumber, nullptr,
+     "what backward makes again rather than keeps: none; cheap (what norms and activation functions write); "
+     "products (and what matrix products write); all; or auto, each layer as is best; results are the same",
+     "auto", kRuns, OnResume::kept, FIELD(memory.recompute), kNoNumber, nullptr,
      called("gradient-checkpointing activation-checkpointing recompute-granularity")},
     {"overlap", "memory", "WHEN",
      "whether updates run in backward, where 16-bit weights are made by a guess that the update will not be "

@@ -89,7 +89,7 @@ struct MemoryOptions {
   Size gpu, host, nvme;
   std::vector<std::string> nvme_directories;  // none: no nvme tier
   std::optional<int64_t> threads;             // none: all cores, divided among ranks
-  Recompute recompute = Recompute::automatic;
+  std::optional<Recompute> recompute;
   Placement placement = Placement::automatic;
   Overlap overlap = Overlap::automatic;
   IoChoice io = nullptr;
@@ -211,11 +211,11 @@ constexpr size_t kVerbCount = [] {
 constexpr uint32_t verb_bit(Verb verb) { return 1u << static_cast<int>(verb); }
 
 // Where an option's value is kept. Optionals also accept the word "auto".
-using OptionField =
-    std::variant<bool*, int64_t*, uint64_t*, double*, std::string*, std::vector<std::string>*,
-                 std::optional<int64_t>*, std::optional<double>*, std::optional<DType>*, Size*, DType*,
-                 Interval*, TokenType*, RowOrder*, OptimizerKind*, Schedule*, DeviceChoice*, Recompute*,
-                 Overlap*, Placement*, IoChoice*, Compression*, std::optional<WeightShards>*, Shell*>;
+using OptionField = std::variant<bool*, int64_t*, uint64_t*, double*, std::string*, std::vector<std::string>*,
+                                 std::optional<int64_t>*, std::optional<double>*, std::optional<DType>*,
+                                 Size*, DType*, Interval*, TokenType*, RowOrder*, OptimizerKind*, Schedule*,
+                                 DeviceChoice*, std::optional<Recompute>*, Overlap*, Placement*, IoChoice*,
+                                 Compression*, std::optional<WeightShards>*, Shell*>;
 
 struct Range {
   double least = 0, most = 0;

@@ -42,8 +42,6 @@ constexpr Choice<DeviceKind> kDevices[] = {{"auto", DeviceKind::automatic},
 constexpr int kOrdinalMax = 63;  // the last GPU's
 constexpr Choice<Overlap> kOverlaps[] = {
     {"auto", Overlap::automatic}, {"always", Overlap::always}, {"never", Overlap::never}};
-constexpr Choice<Recompute> kRecomputes[] = {
-    {"auto", Recompute::automatic}, {"all", Recompute::all}, {"none", Recompute::none}};
 constexpr Choice<Placement> kPlacements[] = {{"auto", Placement::automatic},
                                              {"lowest", Placement::lowest},
                                              {"highest", Placement::highest},
@@ -63,7 +61,11 @@ std::vector<Choice<OptimizerKind>> choices(OptimizerKind) {
 constexpr std::span<const Choice<Schedule>> choices(Schedule) { return kSchedules; }
 constexpr std::span<const Choice<Shell>> choices(Shell) { return kShells; }
 constexpr std::span<const Choice<DeviceKind>> choices(DeviceKind) { return kDevices; }
-constexpr std::span<const Choice<Recompute>> choices(Recompute) { return kRecomputes; }
+std::vector<Choice<Recompute>> choices(Recompute) {
+  std::vector<Choice<Recompute>> all;
+  for (const Recompute level : kRecomputes) all.push_back({recompute_name(level), level});
+  return all;
+}
 constexpr std::span<const Choice<Placement>> choices(Placement) { return kPlacements; }
 constexpr std::span<const Choice<Overlap>> choices(Overlap) { return kOverlaps; }
 constexpr std::span<const Choice<WeightShards>> choices(WeightShards) { return kWeightShards; }

@@ -30,10 +30,12 @@ SegmentPlan plan_of(const Model& model, bool input_gradient, bool trainable) {
   return plan_segment(model, kLayerSegment, {{input_gradient}, {false}, {trainable}}, no_workspace);
 }
 
-std::vector<std::string> saved_names(const Model& model, const SegmentPlan& p) {
+std::vector<std::string> saved_names(const Model& model, const SegmentPlan& p,
+                                     Recompute level = Recompute::none) {
   std::vector<std::string> names;
-  for (size_t t = 0; t < p.forward.tensors.size(); ++t)
-    if (p.forward.tensors[t].storage == Storage::saved)
+  const PassPlan& forward = p.at(level).forward;
+  for (size_t t = 0; t < forward.tensors.size(); ++t)
+    if (forward.tensors[t].storage == Storage::saved)
       names.push_back(model.segments[p.segment].tensors[t].name);
   return names;
 }
@@ -55,19 +57,22 @@ TEST(Segment, Dense) {
   const Model m = model_of(Kind::dense);
   const SegmentPlan p = plan_of(m, true, true);
   EXPECT_EQ(saved_names(m, p), (Words{"h", "h.1", "h.2", "up"}));
-  EXPECT_EQ(p.saved_bytes, 128u + 64u + 64u + 128u);
-  EXPECT_EQ(p.backward_reads_input, std::vector<bool>{true});
-  EXPECT_EQ(p.backward_reads_output, std::vector<bool>{false});
+  EXPECT_EQ(p.at(Recompute::none).saved_bytes, 128u + 64u + 64u + 128u);
+  EXPECT_EQ(p.at(Recompute::none).reads_input, std::vector<bool>{true});
+  EXPECT_EQ(p.at(Recompute::none).reads_output, std::vector<bool>{false});
   EXPECT_EQ(p.output_gradient_added, std::vector<bool>{false});
-  EXPECT_EQ(steps(p.forward), (Words{"F0", "F1", "F2", "F3"}));
-  EXPECT_EQ(steps(p.forward_discarding), (Words{"F0", "F1", "F2", "F3"}));
-  EXPECT_EQ(steps(p.backward_keeping), (Words{"B2", "B1", "B0"}));
-  EXPECT_EQ(steps(p.backward_recomputing), (Words{"F0", "F1", "B2", "B1", "B0"}));
-  EXPECT_EQ(p.forward.workspace_bytes, 128u);                  // `act`
-  EXPECT_EQ(p.forward_discarding.workspace_bytes, 2 * 128u);   // h and `up` meet in F1, `up` and `act` in F2
-  EXPECT_EQ(p.backward_keeping.workspace_bytes, 128u + 128u);  // the gradients of h and `up` meet in B1
-  EXPECT_DOUBLE_EQ(p.backward_recomputing.flops,
-                   p.backward_keeping.flops + op_rule(OpKind::layer_norm).flops(p.shapes[0], Pass::forward) +
+  EXPECT_EQ(steps(p.at(Recompute::none).forward), (Words{"F0", "F1", "F2", "F3"}));
+  EXPECT_EQ(steps(p.at(Recompute::all).forward), (Words{"F0", "F1", "F2", "F3"}));
+  EXPECT_EQ(steps(p.at(Recompute::none).backward), (Words{"B2", "B1", "B0"}));
+  EXPECT_EQ(steps(p.at(Recompute::all).backward), (Words{"F0", "F1", "B2", "B1", "B0"}));
+  EXPECT_EQ(p.at(Recompute::none).forward.workspace_bytes, 128u);  // `act`
+  EXPECT_EQ(p.at(Recompute::all).forward.workspace_bytes,
+            2 * 128u);  // h and `up` meet in F1, `up` and `act` in F2
+  EXPECT_EQ(p.at(Recompute::none).backward.workspace_bytes,
+            128u + 128u);  // the gradients of h and `up` meet in B1
+  EXPECT_DOUBLE_EQ(p.at(Recompute::all).backward.flops,
+                   p.at(Recompute::none).backward.flops +
+                       op_rule(OpKind::layer_norm).flops(p.shapes[0], Pass::forward) +
                        op_rule(OpKind::linear).flops(p.shapes[1], Pass::forward));
 }
 
@@ -77,9 +82,10 @@ TEST(Segment, Attention) {
   const Model m = model_of(Kind::attention);
   const SegmentPlan p = plan_of(m, true, true);
   EXPECT_EQ(saved_names(m, p), (Words{"h", "h.1", "qkv", "o", "o.1"}));
-  EXPECT_EQ(steps(p.backward_recomputing), (Words{"F0", "F1", "F2", "B3", "B2", "B1", "B0"}));
+  EXPECT_EQ(steps(p.at(Recompute::all).backward), (Words{"F0", "F1", "F2", "B3", "B2", "B1", "B0"}));
   const uint32_t y = m.segments[kLayerSegment].outputs[0];
-  const OpStep &out = p.backward_keeping.steps.front(), &norm = p.backward_keeping.steps.back();
+  const OpStep &out = p.at(Recompute::none).backward.steps.front(),
+               &norm = p.at(Recompute::none).backward.steps.back();
   EXPECT_EQ(out.output_gradients, std::vector<uint32_t>{y});
   EXPECT_EQ(out.addends, std::vector<uint32_t>{kNone});
   EXPECT_EQ(out.overwrites, std::vector<bool>{true});
@@ -87,13 +93,40 @@ TEST(Segment, Attention) {
   EXPECT_EQ(norm.overwrites, std::vector<bool>{false});
 }
 
+// What each level keeps, and which steps make the rest again.
+TEST(Segment, Levels) {
+  const Model attention = model_of(Kind::attention);
+  SegmentPlan p = plan_of(attention, true, true);
+  EXPECT_EQ(saved_names(attention, p, Recompute::cheap), (Words{"qkv", "o", "o.1"}));
+  EXPECT_EQ(saved_names(attention, p, Recompute::products), (Words{"o", "o.1"}));
+  EXPECT_EQ(saved_names(attention, p, Recompute::all), Words{});
+  EXPECT_EQ(steps(p.at(Recompute::cheap).backward), (Words{"F0", "B3", "B2", "B1", "B0"}));
+  EXPECT_EQ(steps(p.at(Recompute::products).backward), (Words{"F0", "F1", "B3", "B2", "B1", "B0"}));
+  const Model dense = model_of(Kind::dense);
+  p = plan_of(dense, true, true);
+  EXPECT_EQ(saved_names(dense, p, Recompute::cheap), Words{"up"});
+  EXPECT_EQ(saved_names(dense, p, Recompute::products), Words{});
+  EXPECT_EQ(steps(p.at(Recompute::cheap).backward), (Words{"F0", "B2", "B1", "B0"}));
+  EXPECT_EQ(p.at(Recompute::cheap).reads_input, std::vector<bool>{true});
+  // The sum needs the output of a product, which is not kept. So the sum is, since `cheap` runs no product.
+  const Model summed = model_of(Kind::parallel);
+  p = plan_of(summed, true, true);
+  for (const SegmentPasses& passes : p.levels)
+    for (const OpStep& step : passes.backward.steps) {
+      const Recompute again = op_rule(summed.segments[p.segment].ops[step.op].kind).made_again;
+      const size_t level = static_cast<size_t>(&passes - p.levels.data());
+      EXPECT_TRUE(step.pass == Pass::backward || again <= kRecomputes[level]) << level;
+    }
+}
+
 // Where another segment has written a part of the input's gradient, the sum adds to that part itself.
 TEST(Segment, AddsToAPartOfTheInputsGradient) {
   const Model m = model_of(Kind::attention);
   const SegmentPlan p = plan_segment(m, kLayerSegment, {{true}, {true}, {true}}, no_workspace);
-  EXPECT_EQ(steps(p.backward_keeping), (Words{"B4", "B3", "B2", "B1", "B0"}));
+  EXPECT_EQ(steps(p.at(Recompute::none).backward), (Words{"B4", "B3", "B2", "B1", "B0"}));
   const uint32_t x = m.segments[kLayerSegment].inputs[0];
-  const OpStep &sum = p.backward_keeping.steps.front(), &norm = p.backward_keeping.steps.back();
+  const OpStep &sum = p.at(Recompute::none).backward.steps.front(),
+               &norm = p.at(Recompute::none).backward.steps.back();
   EXPECT_EQ(sum.wants_gradient, (std::vector<bool>{true, false}));
   EXPECT_EQ(sum.addends[0], x);
   EXPECT_EQ(norm.addends, std::vector<uint32_t>{x});
@@ -104,13 +137,14 @@ TEST(Segment, AddsToAPartOfTheInputsGradient) {
 TEST(Segment, Parallel) {
   const Model m = model_of(Kind::parallel);
   const SegmentPlan p = plan_of(m, true, true);
-  EXPECT_EQ(steps(p.backward_keeping), (Words{"B5", "B2", "B1", "B0"}));
+  EXPECT_EQ(steps(p.at(Recompute::none).backward), (Words{"B5", "B2", "B1", "B0"}));
   const Segment& s = m.segments[kLayerSegment];
-  const OpStep& doubled = p.backward_keeping.steps.front();
+  const OpStep& doubled = p.at(Recompute::none).backward.steps.front();
   EXPECT_EQ(doubled.wants_gradient, (std::vector<bool>{false, true}));
   EXPECT_EQ(doubled.addends, (std::vector<uint32_t>{kNone, s.outputs[0]}));
-  EXPECT_EQ(p.backward_keeping.steps[1].output_gradients, std::vector<uint32_t>{s.ops[4].outputs[0]});
-  EXPECT_EQ(p.backward_keeping.steps[3].addends, std::vector<uint32_t>{s.ops[4].outputs[0]});
+  EXPECT_EQ(p.at(Recompute::none).backward.steps[1].output_gradients,
+            std::vector<uint32_t>{s.ops[4].outputs[0]});
+  EXPECT_EQ(p.at(Recompute::none).backward.steps[3].addends, std::vector<uint32_t>{s.ops[4].outputs[0]});
 }
 
 // The segment itself uses its first output. Therefore backward adds to the gradient of that output, and reads
@@ -119,13 +153,13 @@ TEST(Segment, Fork) {
   const Model m = model_of(Kind::fork);
   const SegmentPlan p = plan_of(m, true, true);
   EXPECT_EQ(p.output_gradient_added, (std::vector<bool>{true, false}));
-  EXPECT_EQ(p.backward_reads_output, (std::vector<bool>{true, false}));
+  EXPECT_EQ(p.at(Recompute::none).reads_output, (std::vector<bool>{true, false}));
   EXPECT_EQ(saved_names(m, p), (Words{"h", "h.1"}));
   // When computed again, the first output lies in the workspace. `second` (op 2) is not needed.
-  EXPECT_EQ(steps(p.backward_recomputing), (Words{"F0", "F1", "B2", "B1", "B0"}));
+  EXPECT_EQ(steps(p.at(Recompute::all).backward), (Words{"F0", "F1", "B2", "B1", "B0"}));
   const uint32_t first = m.segments[kLayerSegment].outputs[0];
-  EXPECT_EQ(p.backward_recomputing.tensors[first].storage, Storage::workspace);
-  EXPECT_EQ(p.backward_keeping.tensors[first].storage, Storage::output);
+  EXPECT_EQ(p.at(Recompute::all).backward.tensors[first].storage, Storage::workspace);
+  EXPECT_EQ(p.at(Recompute::none).backward.tensors[first].storage, Storage::output);
 }
 
 // rms_norm, qkv, attention, out, add. The document begins are read by both passes where the batch has them,
@@ -138,35 +172,35 @@ TEST(Segment, DocumentsAreReadAndHaveNoGradient) {
   };
   const SegmentPlan p = plan(true, true);
   EXPECT_EQ(saved_names(m, p), (Words{"h", "h.1", "qkv", "o", "o.1"}));
-  EXPECT_EQ(p.backward_reads_input, (std::vector<bool>{true, true}));
-  EXPECT_EQ(p.backward_reads_input_recomputing, (std::vector<bool>{true, true}));
-  EXPECT_EQ(steps(p.backward_recomputing), (Words{"F0", "F1", "F2", "B3", "B2", "B1", "B0"}));
-  const OpStep& attention = p.backward_keeping.steps[1];
+  EXPECT_EQ(p.at(Recompute::none).reads_input, (std::vector<bool>{true, true}));
+  EXPECT_EQ(p.at(Recompute::all).reads_input, (std::vector<bool>{true, true}));
+  EXPECT_EQ(steps(p.at(Recompute::all).backward), (Words{"F0", "F1", "F2", "B3", "B2", "B1", "B0"}));
+  const OpStep& attention = p.at(Recompute::none).backward.steps[1];
   EXPECT_EQ(attention.wants_gradient, (std::vector<bool>{true, false}));
   EXPECT_EQ(attention.addends, (std::vector<uint32_t>{kNone, kNone}));
   const uint32_t documents = m.segments[kLayerSegment].inputs[1];
-  EXPECT_EQ(p.backward_keeping.tensors[documents].storage, Storage::input);
-  EXPECT_EQ(p.backward_keeping.gradients[documents].storage, Storage::none);
-  EXPECT_TRUE(plan(false, false).backward_keeping.steps.empty());
-  EXPECT_FALSE(plan(false, false).backward_reads_input[1]);
+  EXPECT_EQ(p.at(Recompute::none).backward.tensors[documents].storage, Storage::input);
+  EXPECT_EQ(p.at(Recompute::none).backward.gradients[documents].storage, Storage::none);
+  EXPECT_TRUE(plan(false, false).at(Recompute::none).backward.steps.empty());
+  EXPECT_FALSE(plan(false, false).at(Recompute::none).reads_input[1]);
   // Every op of the segment has a weight that is trained or lies behind one.
-  EXPECT_EQ(steps(plan(false, true).backward_keeping), (Words{"B3", "B2", "B1", "B0"}));
+  EXPECT_EQ(steps(plan(false, true).at(Recompute::none).backward), (Words{"B3", "B2", "B1", "B0"}));
 }
 
 TEST(Segment, NothingToLearnMeansNoBackward) {
   const SegmentPlan p = plan_of(model_of(Kind::gated), false, false);
-  EXPECT_TRUE(p.backward_keeping.steps.empty());
-  EXPECT_TRUE(p.backward_recomputing.steps.empty());
-  EXPECT_EQ(p.saved_bytes, 0u);
-  EXPECT_EQ(p.backward_reads_input_recomputing, std::vector<bool>{false});
-  EXPECT_EQ(p.forward.steps.size(), 5u);
+  EXPECT_TRUE(p.at(Recompute::none).backward.steps.empty());
+  EXPECT_TRUE(p.at(Recompute::all).backward.steps.empty());
+  EXPECT_EQ(p.at(Recompute::none).saved_bytes, 0u);
+  EXPECT_EQ(p.at(Recompute::all).reads_input, std::vector<bool>{false});
+  EXPECT_EQ(p.at(Recompute::none).forward.steps.size(), 5u);
 }
 
 // The first trained op needs no gradient of its input.
 TEST(Segment, InputsWithoutGradient) {
   const SegmentPlan p = plan_of(model_of(Kind::dense), false, true);
-  EXPECT_EQ(p.backward_keeping.steps.back().wants_gradient, std::vector<bool>{false});
-  EXPECT_EQ(p.backward_keeping.steps.front().wants_gradient, std::vector<bool>{true});
+  EXPECT_EQ(p.at(Recompute::none).backward.steps.back().wants_gradient, std::vector<bool>{false});
+  EXPECT_EQ(p.at(Recompute::none).backward.steps.front().wants_gradient, std::vector<bool>{true});
 }
 
 struct Life {
@@ -232,9 +266,9 @@ TEST(Segment, WorkspaceLivesDoNotOverlap) {
   for (uint64_t seed = 0; seed < 100; ++seed) {
     const Case c = random_case(seed);
     for (const SegmentPlan& p : c.lowering.plans)
-      for (const PassPlan* pass :
-           {&p.forward, &p.forward_discarding, &p.backward_keeping, &p.backward_recomputing})
-        Lives(c.model.segments[p.segment], p, *pass, c.options.workspace_bytes).expect_apart();
+      for (const SegmentPasses& passes : p.levels)
+        for (const PassPlan* pass : {&passes.forward, &passes.backward})
+          Lives(c.model.segments[p.segment], p, *pass, c.options.workspace_bytes).expect_apart();
   }
 }
 
@@ -306,8 +340,8 @@ TEST(Segment, GradientsAreSumsOfAllThatOpsContribute) {
   for (uint64_t seed = 0; seed < 100; ++seed) {
     const Case c = random_case(seed);
     for (const SegmentPlan& p : c.lowering.plans)
-      for (const PassPlan* pass : {&p.backward_keeping, &p.backward_recomputing})
-        expect_sums(c.model.segments[p.segment], p, *pass);
+      for (const SegmentPasses& passes : p.levels)
+        expect_sums(c.model.segments[p.segment], p, passes.backward);
   }
 }
 

@@ -21,8 +21,8 @@ std::string task_list(const Case& c) {
   for (const Body& body : c.program.bodies) {
     text += "body " + body.name + "\n";
     for (const Task& t : body.tasks) {
-      text += fmt::format("{} {}/{}{}", task_kind_name(t.kind), t.subject, t.slice,
-                          t.recompute ? " recompute" : "");
+      text += fmt::format("{} {}/{}", task_kind_name(t.kind), t.subject, t.slice);
+      if (t.recompute != Recompute::none) text += fmt::format(" recompute {}", recompute_name(t.recompute));
       for (const Operand& o : t.operands) {
         const Buffer& b = c.program.buffers[o.buffer];
         text += " " + b.name + (o.back ? "~" : "");
@@ -41,8 +41,8 @@ struct Budget {
   uint64_t tenths;  // of the least
 };
 
-// Weights live in host memory, gradients and state as low as possible. Every second segment keeps its
-// tensors.
+// Weights live in host memory, gradients and state as low as possible. Segments have all levels of
+// recomputation in turn.
 Case plan_case(const std::string& model, const Budget& budget) {
   Case c;
   c.model = build_model(config_from_name(model), DType::bf16, 1, 8);
@@ -50,7 +50,7 @@ Case plan_case(const std::string& model, const Budget& budget) {
   c.options.evaluate = true;
   for (const Layer& layer : c.model.layers)
     for (size_t s = 0; s < layer.segments.size(); ++s)
-      c.options.recompute.push_back(c.options.recompute.size() % 2 == 0);
+      c.options.recompute.push_back(kRecomputes[c.options.recompute.size() % kRecomputes.size()]);
   c.options.shard_elements = kFileElements;
   c.options.optimizer = {3, state_plane_stride};
   c.options.workspace_bytes = some_workspace;

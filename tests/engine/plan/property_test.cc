@@ -186,7 +186,8 @@ PlanRequest request_for(const Case& c, Random& random) {
   r.rates = default_machine_rates();
   r.model = [&c](int64_t, int64_t) { return c.model; };
   r.micro_batches = {c.model.micro_batch};
-  r.recompute = static_cast<Recompute>(random() % 3);
+  if (const uint64_t level = pick(random, 0, kRecomputes.size()); level < kRecomputes.size())
+    r.recompute = kRecomputes[level];
   r.lower = c.options;
   r.program_memory = {program_bytes, [](std::span<const ProgramSize>) { return uint64_t{0}; }};
   return r;

@@ -198,7 +198,7 @@ void keep_instructions(Program& p, size_t count) {
   for (Instruction& i : p.bodies[0].instructions) {
     for (auto& waits : i.waits_before) waits.clear();
     if (i.task == kNoTask) continue;
-    p.bodies[0].tasks.push_back({TaskKind::forward, 0, 0, false, 0, 0, i.operands});
+    p.bodies[0].tasks.push_back({TaskKind::forward, 0, 0, Recompute::none, 0, 0, i.operands});
     if (i.lane == 5) p.bodies[0].tasks.back().kind = TaskKind::optimize;
   }
 }
@@ -358,7 +358,7 @@ TEST(Verify, RingSlotsRotateBetweenBodies) {
   p.machine.units[1] = {TaskKind::optimize, 5, 0};  // so lane optimizer can read t in the device
   keep_instructions(p, 0);
   const auto add = [&](LaneId lane, TaskKind kind, Operand o) {
-    p.bodies[0].tasks.push_back({kind, 0, 0, false, 0, 0, {o}});
+    p.bodies[0].tasks.push_back({kind, 0, 0, Recompute::none, 0, 0, {o}});
     p.bodies[0].instructions.push_back(
         {lane, static_cast<uint32_t>(p.bodies[0].tasks.size() - 1), {o}, {{0, 0}}, {}, {{}}});
   };

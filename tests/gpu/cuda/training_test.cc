@@ -131,13 +131,13 @@ TEST_F(CudaTraining, BudgetsExecutorsAndResumesKeepTheBits) {
     const char* name;
     ExecutorKind executor;
     bool least_device, least_host, nvme, resumed;
-    Recompute recompute;
+    std::optional<Recompute> recompute;
   };
   constexpr Variant kVariants[] = {
       {"threaded, roomy", ExecutorKind::threaded, false, false, false, false, Recompute::none},
-      {"three tiers, the least", ExecutorKind::threaded, true, true, true, false, Recompute::automatic},
+      {"three tiers, the least", ExecutorKind::threaded, true, true, true, false, std::nullopt},
       {"least device", ExecutorKind::threaded, true, false, false, true, Recompute::all},
-      {"shuffled, state above", ExecutorKind::shuffled, false, true, true, false, Recompute::automatic},
+      {"shuffled, state above", ExecutorKind::shuffled, false, true, true, false, std::nullopt},
       {"three tiers, resumed", ExecutorKind::threaded, true, true, true, true, Recompute::all},
   };
   for (const auto& [model, precision, clip] :

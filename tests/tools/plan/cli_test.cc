@@ -79,8 +79,8 @@ TEST_F(Cli, PlanSaysWhatIsComputedTwice) {
   all.back() = "all";
   const CommandResult twice = run(all);
   ASSERT_EQ(twice.code, 0) << twice.err;
-  EXPECT_NE(twice.out.find("tensors kept in 0 of "), std::string::npos) << twice.out;
-  EXPECT_NE(twice.out.find("Only what layers hand on is kept"), std::string::npos) << twice.out;
+  EXPECT_NE(twice.out.find("recompute all of "), std::string::npos) << twice.out;
+  EXPECT_NE(twice.out.find("all: nothing inside of a layer is kept"), std::string::npos) << twice.out;
 }
 
 TEST_F(Cli, PlanForProgramsAndPeople) {

@@ -199,13 +199,14 @@ ordered_json Training::measure(const std::function<void(const ordered_json&)>& s
   return values(plan, config);
 }
 
-// Flops that a step repeats in backward, for each parameter and token: 2 if every layer is recomputed.
+// Flops that a step repeats in backward, for each parameter and token: 2 if whole layers are.
 double recomputed(const Lowering& lowering) {
   double kept = 0, again = 0;
   for (const UseInfo& use : lowering.uses) {
     const SegmentPlan& plan = lowering.plans[use.plan];
-    kept += plan.forward.flops + plan.backward_keeping.flops;
-    if (use.recompute) again += plan.backward_recomputing.flops - plan.backward_keeping.flops;
+    const SegmentPasses& all_kept = plan.at(Recompute::none);
+    kept += all_kept.forward.flops + all_kept.backward.flops;
+    again += plan.at(use.recompute).backward.flops - all_kept.backward.flops;
   }
   return 6 * again / kept;
 }

@@ -46,7 +46,7 @@ TEST(Limit, FlopsAreThoseOfTasksThatComputeNothingTwice) {
   LowerOptions options = small_options();  // its layers recompute
   Program p;
   p.machine = machine;
-  options.recompute.assign(4, false);  // embedding, two layers, head
+  options.recompute.assign(4, Recompute::none);  // embedding, two layers, head
   const Lowering lowering = lower(small_model(), options, p);
   double flops = 0;
   for (const Task& task : p.bodies[*lowering.bodies().step].tasks) flops += task.flops;
@@ -60,7 +60,7 @@ TEST(Limit, UpdatesAreDividedBetweenTheLanesThatMakeThem) {
   Program p;
   p.machine = machine;
   LowerOptions options = small_options();
-  options.recompute.assign(4, false);
+  options.recompute.assign(4, Recompute::none);
   const Lowering lowering = lower(small_model(), options, p);
   double updates = 0, compute = 0, host = 0;  // bytes
   for (const Task& task : p.bodies[*lowering.bodies().step].tasks) {

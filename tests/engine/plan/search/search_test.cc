@@ -21,6 +21,7 @@ namespace {
 constexpr double kWithin = 1.03;
 Figures& figures = Figures::print_at_end();
 constexpr uint32_t kLead = 3;  // tasks, in brute force
+const std::vector<Recompute> kAllLevels{kRecomputes.begin(), kRecomputes.end()};
 
 // The drives and compute take about equally long. Nothing has latency, which would make up the whole time of
 // small transfers.
@@ -93,16 +94,17 @@ std::vector<TierId> homes_of(const Program& p, const Lowering& lowering,
   return homes;
 }
 
-// The fastest step over all divisions, with these sets of layers that keep their tensors. All bodies of the
-// best must fit, not only its step.
-double best_of_all(const PlanRequest& request, const std::vector<std::vector<bool>>& kept_sets) {
+using Levels = std::vector<Recompute>;  // by layer
+
+// The fastest step over all divisions and sets of levels. All bodies of the best must fit, not only its step.
+double best_of_all(const PlanRequest& request, const std::vector<Levels>& sets) {
   const size_t tiers = request.machine.tiers.size();
   double best = 1e300;
-  for (const std::vector<bool>& kept : kept_sets) {
+  for (const Levels& set : sets) {
     LowerOptions options = request.lower;
-    options.recompute = {false};  // the embedding; the choice matters neither here nor for the head
-    for (const bool k : kept) options.recompute.push_back(!k);
-    options.recompute.push_back(false);
+    options.recompute = {Recompute::none};  // the embedding; the choice matters neither here nor for the head
+    options.recompute.insert(options.recompute.end(), set.begin(), set.end());
+    options.recompute.push_back(Recompute::none);
     Program whole;
     whole.machine = request.machine;
     const Lowering lowering = lower(request.model(2, request.sequence), options, whole);
@@ -128,22 +130,26 @@ double best_of_all(const PlanRequest& request, const std::vector<std::vector<boo
   return best;
 }
 
-std::vector<std::vector<bool>> all_sets(uint32_t layers) {
-  std::vector<std::vector<bool>> sets;
-  for (uint32_t bits = 0; bits < 1u << layers; ++bits) {
-    sets.emplace_back();
-    for (uint32_t l = 0; l < layers; ++l) sets.back().push_back((bits >> l & 1) != 0);
+std::vector<Levels> all_sets(uint32_t layers, const Levels& levels) {
+  std::vector<Levels> sets{{}};
+  for (uint32_t l = 0; l < layers; ++l) {
+    std::vector<Levels> longer;
+    for (const Levels& set : sets)
+      for (const Recompute level : levels) {
+        longer.push_back(set);
+        longer.back().push_back(level);
+      }
+    sets = std::move(longer);
   }
   return sets;
 }
 
-void expect_as_good(uint32_t layers, bool clip, uint64_t percent,
-                    const std::vector<std::vector<bool>>& kept_sets) {
+void expect_as_good(uint32_t layers, bool clip, uint64_t percent, const std::vector<Levels>& sets) {
   const auto roomy = std::get<Plan>(make_plan(request_for(layers, kPlenty, clip)));
   const PlanRequest request = request_for(layers, roomy.program.arena_bytes[0] * percent / 100, clip);
   const auto result = make_plan(request);
   ASSERT_TRUE(std::holds_alternative<Plan>(result)) << percent;
-  const double found = std::get<Plan>(result).step_seconds, best = best_of_all(request, kept_sets);
+  const double found = std::get<Plan>(result).step_seconds, best = best_of_all(request, sets);
   figures.at_most(fmt::format("search / brute force, {} layers", layers), found / best, kWithin);
   EXPECT_LE(found, kWithin * best) << layers << " layers in " << percent << " % of plenty, clip " << clip;
   EXPECT_GT(best, roomy.step_seconds) << "not for want of memory";
@@ -151,18 +157,24 @@ void expect_as_good(uint32_t layers, bool clip, uint64_t percent,
 
 TEST(PlanSearch, IsAsGoodAsBruteForce) {
   for (const bool clip : {true, false})
-    for (const uint64_t percent : {50, 75}) expect_as_good(4, clip, percent, all_sets(4));
+    for (const uint64_t percent : {50, 75})
+      expect_as_good(4, clip, percent, all_sets(4, {Recompute::none, Recompute::cheap, Recompute::all}));
 }
 
-// Of eight layers, the last few or the first few keep their tensors.
+// Of eight layers, the last few or the first few keep more than the others.
 TEST(PlanSearch, IsAsGoodForEightLayers) {
-  std::vector<std::vector<bool>> sets;
-  for (uint32_t kept = 0; kept <= 8; kept += 2)
-    for (const bool last : {false, true}) {
-      if (last && kept % 8 == 0) continue;  // keeping none and keeping all are the same either way
-      sets.emplace_back();
-      for (uint32_t l = 0; l < 8; ++l) sets.back().push_back(last ? l >= 8 - kept : l < kept);
-    }
+  std::vector<Levels> sets;
+  for (const auto& [more, less] : {std::pair{Recompute::none, Recompute::all},
+                                   {Recompute::none, Recompute::cheap},
+                                   {Recompute::cheap, Recompute::all}})
+    for (uint32_t kept = 0; kept <= 8; kept += 2)
+      for (const bool last : {false, true}) {
+        sets.emplace_back();
+        for (uint32_t l = 0; l < 8; ++l)
+          sets.back().push_back((last ? l >= 8 - kept : l < kept) ? more : less);
+      }
+  std::sort(sets.begin(), sets.end());
+  sets.erase(std::unique(sets.begin(), sets.end()), sets.end());
   expect_as_good(8, true, 60, sets);
 }
 
@@ -191,7 +203,8 @@ TEST(PlanSearch, IsAsGoodInThreeTiers) {
           const std::string what = fmt::format("clip {}, update {:.0f} GB/s, {} % device, {} % host", clip,
                                                update / 1e9, device, host);
           ASSERT_TRUE(std::holds_alternative<Plan>(result)) << what;
-          const double found = std::get<Plan>(result).step_seconds, best = best_of_all(request, all_sets(2));
+          const double found = std::get<Plan>(result).step_seconds,
+                       best = best_of_all(request, all_sets(2, kAllLevels));
           ASSERT_LT(best, 1e300) << what;
           figures.at_most("search / brute force, three tiers", found / best, kWithin);
           EXPECT_LE(found, kWithin * best) << what;
@@ -260,9 +273,9 @@ TEST(PlanSearch, DeepModelsAreNoSlowerThanWithAGivenRecomputation) {
   for (const uint64_t device : {50, 75, 95}) {
     request.machine.tiers[0].capacity = plenty * device / 100;
     request.machine.tiers[1].capacity = plenty * 7 / 10;
-    request.recompute = Recompute::automatic;
+    request.recompute.reset();
     const double found = std::get<Plan>(make_plan(request)).step_seconds;
-    for (const Recompute given : {Recompute::none, Recompute::all}) {
+    for (const Recompute given : kRecomputes) {
       request.recompute = given;
       const auto result = make_plan(request);
       ASSERT_TRUE(std::holds_alternative<Plan>(result)) << device << " %, " << static_cast<int>(given);

@@ -192,6 +192,12 @@ class Run {
 
 enum class Some { all, none, random };
 
+Recompute level_of(Some recompute, Random& random) {
+  return recompute == Some::all    ? Recompute::all
+         : recompute == Some::none ? Recompute::none
+                                   : kRecomputes[pick(random, 0, kRecomputes.size() - 1)];
+}
+
 struct Variant {
   const char* name;
   ExecutorKind executor = ExecutorKind::serial;
@@ -249,8 +255,7 @@ Case plan_variant(const Model& model, const Setting& setting, const Variant& v, 
   c.options.evaluate = true;
   for (const Layer& layer : model.layers)
     for (size_t s = 0; s < layer.segments.size(); ++s)
-      c.options.recompute.push_back(v.recompute == Some::all ||
-                                    (v.recompute == Some::random && chance(random, 50)));
+      c.options.recompute.push_back(level_of(v.recompute, random));
   c.options.schedule = v.schedule;
   for (size_t g = 0; g < model.groups.size(); ++g)
     c.options.updated_in_backward.push_back(v.backward == Some::all ||

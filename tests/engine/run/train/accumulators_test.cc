@@ -1,5 +1,6 @@
 // How the accumulators of gradients begin in a run: what an op can overwrite is overwritten in a step's first
 // micro-batch and added to afterwards; the rest, and nothing else, is zeroed before that.
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -112,8 +113,8 @@ TEST(Accumulators, BeginOverwrittenOrAtZeroAndAreAddedToAfterwards) {
       {"gpt2:layers=2,width=64,heads=2,vocab=256,context=32", 2 * 12 + 4, 2 * 4 + 1, 1},
       {"llama-7b:layers=2,width=64,heads=4,kv_heads=2,ffn=96,vocab=256,context=32", 2 * 9 + 3, 2 * 7 + 1, 0}};
   for (const Row& row : rows)
-    for (const Recompute recompute : {Recompute::none, Recompute::all}) {
-      SCOPED_TRACE(std::string(row.model) + (recompute == Recompute::all ? ", recomputed" : ""));
+    for (const Recompute recompute : kRecomputes) {
+      SCOPED_TRACE(fmt::format("{}, recompute {}", row.model, recompute_name(recompute)));
       const Contributions seen = contributions(row.model, recompute);
       EXPECT_EQ(seen.size(), row.parameters);
       size_t overwritten = 0, tied = 0;

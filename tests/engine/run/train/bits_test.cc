@@ -57,7 +57,7 @@ constexpr std::array<int, kFactors> kLevels{std::size(kModels),
                                             std::size(kPrecisions),
                                             kClippedLevels,
                                             kBudgetSets,
-                                            3,
+                                            1 + kRecomputes.size(),
                                             3,
                                             std::size(kIoBackends),
                                             3,
@@ -188,7 +188,9 @@ TierCapacities arenas_of(BudgetSet set, const TestRun& run) {
 }
 
 void configure(TestRun& run, const Row& row) {
-  run.options.memory.recompute = static_cast<Recompute>(row[kRecompute]);
+  run.options.memory.recompute.reset();
+  if (row[kRecompute] > 0)
+    run.options.memory.recompute = kRecomputes[static_cast<size_t>(row[kRecompute] - 1)];
   run.options.memory.overlap = static_cast<Overlap>(row[kOverlap]);
   static const std::vector<const IoBackend*> io_backends = working_io_backends();
   run.options.memory.io = io_backends[static_cast<size_t>(row[kIo]) % io_backends.size()];

@@ -19,18 +19,18 @@ struct Setting {
   const char* model;
   DType precision;
   double clip;
-  Recompute recompute;
+  std::optional<Recompute> recompute;
   int64_t batch, micro_batch;
   Overlap overlap = Overlap::automatic;
 };
 const Setting kSettings[] = {
-    {"gpt2:layers=4,width=64,heads=2,vocab=256,context=64", DType::bf16, 1, Recompute::automatic, 4, 1},
+    {"gpt2:layers=4,width=64,heads=2,vocab=256,context=64", DType::bf16, 1, std::nullopt, 4, 1},
     {"gpt2:layers=3,width=96,heads=3,vocab=256,context=40", DType::f32, 0, Recompute::none, 4, 2},
     {"llama-1b:layers=4,width=64,heads=4,kv_heads=2,ffn=96,vocab=256,context=64", DType::f16, 0,
      Recompute::all, 2, 2, Overlap::always},
     {"llama-1b:layers=3,width=128,heads=4,kv_heads=1,ffn=160,vocab=256,context=32", DType::f32, 1,
      Recompute::all, 6, 2},
-    {"gpt2:layers=4,width=64,heads=2,vocab=256,context=64", DType::bf16, 1, Recompute::automatic, 4, 1,
+    {"gpt2:layers=4,width=64,heads=2,vocab=256,context=64", DType::bf16, 1, std::nullopt, 4, 1,
      Overlap::always},
     {"gpt2:layers=3,width=64,heads=2,vocab=256,context=64", DType::bf16, 0, Recompute::all, 4, 2,
      Overlap::never},
