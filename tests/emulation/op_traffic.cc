@@ -121,7 +121,7 @@ std::vector<Work> works_of(const Model& model) {
     for (const SegmentParameter& parameter : segment.parameters)
       wanted.trainable.resize(std::max<size_t>(wanted.trainable.size(), parameter.slot + 1), true);
     const SegmentPlan plan = plan_segment(model, i, wanted, cuda_workspace_bytes);
-    for (const OpStep& step : plan.forward.steps) add(plan, step);
+    for (const OpStep& step : plan.at(Recompute::none).forward.steps) add(plan, step);
     for (const OpStep& step : plan.at(Recompute::none).backward.steps) add(plan, step);
   }
   return works;

@@ -2,9 +2,7 @@
 
 #include <algorithm>
 #include <bit>
-#include <functional>
 #include <numeric>
-#include <set>
 
 #include "engine/base/error.h"
 #include "engine/base/pack.h"
@@ -17,14 +15,10 @@ namespace sluice {
 
 namespace {
 
-constexpr std::array<uint32_t, 8> kLeads{32, 16, 64, 128, 48, 24, 8, 256};  // in costs of tasks
-constexpr std::array<uint32_t, 8> kEighths{4, 6, 2, 0, 7, 5, 3, 1};
 constexpr uint64_t kSearchShards = 256;  // of a whole model
 constexpr uint64_t kMarginShare = 8;     // one part in so many of a capacity
 constexpr uint32_t kWholeMost = 4;       // candidates that are assembled and simulated whole
 constexpr double kSeemsBetter = 0.97;    // of the best whole one's seconds
-constexpr double kWorthwhile = 0.998;    // a tie is no reason to move
-constexpr uint32_t kFewLayers = 10;      // eight between embedding and head: searched more thoroughly
 constexpr double kHopeless = 1.3;        // of the best seconds: above that, keeping even more is not tried
 
 // Units of work (kSearchWork), about microseconds, to lower a program, and to assemble and simulate its step.
@@ -92,217 +86,8 @@ const Search::Base& Search::base(const Candidate& c) const {
   return bases_.try_emplace(first.backward, lowered(first, search_shard_)).first->second;
 }
 
-double Search::explore(uint64_t work) {
-  work_left_ = work;
-  if (!std::exchange(explored_, true)) {
-    weigh_first(request_.placement, 0);
-    if (best_seconds_ < kNotFeasible) {
-      const Candidate first = best_;
-      for (const uint32_t backward : backwards_) {
-        Candidate c = first;
-        c.backward = backward;
-        weigh(c);
-      }
-      std::vector<Candidate> starts;
-      const auto [fewest, most] = std::minmax_element(backwards_.begin(), backwards_.end());
-      for (const uint32_t backward : std::set{*fewest, *most}) {
-        Candidate c = first;
-        c.backward = backward;
-        starts.push_back(vary_coarsely(c));
-      }
-      starts = best_first(std::move(starts));
-      for (size_t i = 0; i < starts.size(); ++i)
-        descend(starts[i], Vary::quantities, work_left_ - work_left_ / (starts.size() - i));
-    }
-    return best_seconds_;
-  }
-  const bool free_kept = most_raised_ > 0;
-  std::vector<Candidate> ruled, starts;
-  if (request_.placement == Placement::automatic)
-    for (const Placement rule :
-         {Placement::weights_first, Placement::state_first, Placement::highest, Placement::lowest})
-      ruled.push_back(weigh_first(rule, 0));
-  // Each shard of state is a buffer, so single buffers move only in a search with the plan's own shards.
-  const bool own_shards = search_shard_ == 0;
-  const Vary what = own_shards ? Vary::buffers_too : Vary::quantities;
-  if (layers_ <= kFewLayers) work_left_ += kSearchWork;
-  if (free_kept) descend(vary_coarsely(best_), what);
-  descend(best_, what);
-  for (const Candidate& rule : ruled) starts.push_back(descend(rule, Vary::kept_and_lead));
-  descend(weigh_first(request_.placement, 0), what);
-  if (free_kept && own_shards) descend(weigh_first(request_.placement, most_raised_), what);
-  if (choices_.free && own_shards)
-    for (Candidate& corner : corners()) starts.push_back(std::move(corner));
-  for (const Candidate& start : best_first(std::exchange(starts, {}))) descend(start, what);
-  if (free_kept)
-    for (const KeptLayers kept : kept_choices(best_.kept)) {
-      starts.push_back(best_);
-      starts.back().kept = kept;
-    }
-  for (const Candidate& start : best_first(std::move(starts))) descend(start, what);
-  return best_seconds_;
-}
-
-// Candidates with every class as a whole in one tier or another.
-std::vector<Candidate> Search::corners() const {
-  std::vector<Candidate> all{best_, best_};
-  all.front().kept = {};
-  for (const BufferClass kind : kHomeClasses) {
-    std::vector<Candidate> longer;
-    for (const Candidate& c : all)
-      for (TierId tier = 0; tier < capacities_.size(); ++tier) {
-        longer.push_back(c);
-        for (BufferId b = 0; b < base(c).plan.program.buffers.size(); ++b)
-          if (const Buffer& buffer = base(c).plan.program.buffers[b];
-              buffer.kind == kind && has_choice_of_home(buffer))
-            longer.back() = with_moved(std::move(longer.back()), b, tier);
-      }
-    all = std::move(longer);
-  }
-  return all;
-}
-
-std::vector<Candidate> Search::best_first(std::vector<Candidate> candidates) {
-  std::vector<std::pair<double, Candidate>> sorted;
-  for (Candidate& c : candidates) sorted.emplace_back(weigh(c), std::move(c));
-  std::sort(sorted.begin(), sorted.end());
-  candidates.clear();
-  for (auto& [seconds, c] : sorted)
-    if (seconds < kNotFeasible) candidates.push_back(std::move(c));
-  return candidates;
-}
-
-// The first candidate of the placement that fits, or the last. Where least is kept, candidates are weighed
-// even where no work is left.
-Candidate Search::weigh_first(Placement placement, uint32_t raised) {
-  forget_too_much_kept();
-  const CandidateChoices choices = choices_for(placement);
-  Candidate c = first_;
-  c.kept = {raised};
-  c.order = choices.orders.front();
-  for (const uint32_t upper : choices.uppers) {
-    c.upper = upper;
-    for (const uint32_t working : choices.workings) {
-      c.working = working;
-      if (weigh(c, kNotFeasible, raised == 0) < kNotFeasible) return c;
-    }
-    if (!has_upper()) break;
-  }
-  return c;
-}
-
-// Kept tensors and homes in upper tiers contend for the same bytes: more of one may need less of the other.
-// Returns the best.
-Candidate Search::vary_coarsely(const Candidate& from) {
-  std::vector<uint32_t> uppers{from.upper};
-  if (choices_.free && has_upper()) {
-    uppers = choices_.uppers;
-    std::erase_if(uppers, [](uint32_t level) { return level % 4 != 0; });
-  }
-  Candidate best = from;
-  double seconds = weigh(from, kNotFeasible);
-  const auto halves = static_cast<uint32_t>(2 * (levels_.size() - 1));
-  for (uint32_t half = halves + 1; half-- > 0;)  // so that none seems hopeless for homes that suit less
-    for (const uint32_t upper : uppers) {
-      Candidate c = from;
-      c.upper = upper;
-      c.kept = {layers_ * half / 2};
-      const double took = weigh(c, kNotFeasible);
-      if (took >= seconds) continue;
-      seconds = took;
-      best = std::move(c);
-    }
-  return best;
-}
-
-Candidate Search::descend(Candidate from, Vary what, uint64_t spare) {
-  forget_too_much_kept();
-  while (work_left_ > spare && improve(from, what)) continue;
-  return from;
-}
-
-// What layers keep may be hopeless with some homes and best with others. For large models, the work
-// does not suffice to find that out.
-void Search::forget_too_much_kept() {
-  if (search_shard_ == 0) too_much_kept_.fill(UINT32_MAX);
-}
-
-// A round varies one quantity at a time; if that brings nothing, it moves single buffers, then changes which
-// layers are kept. What comes later has more values to try, and depends more on what was varied before.
-bool Search::improve(Candidate& from, Vary what) {
-  double seconds = weigh(from, kNotFeasible);
-  bool better = false;
-  const auto take_if_better = [&](Candidate c) {
-    const double took = weigh(c, kWorthwhile * seconds);
-    if (took >= kWorthwhile * seconds) return;
-    seconds = took;
-    from = std::move(c);
-    better = true;
-  };
-  const auto vary = [&](auto field, const auto& values) {
-    for (const auto& value : values) {
-      Candidate c = from;
-      std::invoke(field, c) = value;
-      take_if_better(std::move(c));
-    }
-  };
-  const bool free = choices_.free && what != Vary::kept_and_lead;
-  if (free && has_upper()) vary(&Candidate::upper, choices_.uppers);
-  const bool few = layers_ <= kFewLayers, vary_kept = most_raised_ > 0;
-  for (bool again = vary_kept && !few; again;) {
-    const KeptLayers before = from.kept;
-    vary(&Candidate::kept, kept_choices(before));
-    again = from.kept != before;
-    if (again || !free || !has_upper()) continue;
-    const Candidate alone = from;
-    for (const int levels : {1, 2, -1})
-      for (const KeptLayers kept : kept_choices(before)) {
-        Candidate c = alone;
-        c.kept = kept;
-        c.upper = static_cast<uint32_t>(std::clamp<int>(static_cast<int>(c.upper) + levels, 0, kUpperLevels));
-        take_if_better(std::move(c));
-      }
-    again = from.kept != before;
-  }
-  if (request_.machine.tiers.size() > 1) {
-    if (free) vary(&Candidate::order, choices_.orders);
-    vary(&Candidate::lead, kLeads);
-  }
-  vary(&Candidate::backward, backwards_);
-  if (free && request_.machine.tiers.back().file) {
-    vary(&Candidate::working, choices_.workings);
-    for (size_t k = 0; k < kHomeClasses.size(); ++k)
-      vary([k](Candidate& c) -> uint32_t& { return c.eighths[k]; }, kEighths);
-  }
-  const bool move = !better && free && what == Vary::buffers_too;
-  const std::vector<Buffer>& buffers = base(from).plan.program.buffers;
-  for (BufferId b = 0; move && b < buffers.size(); ++b) {
-    if (!has_choice_of_home(buffers[b])) continue;
-    for (TierId tier = 0; tier < capacities_.size(); ++tier) take_if_better(with_moved(from, b, tier));
-  }
-  if (!better && vary_kept && few) vary(&Candidate::kept, kept_choices(from.kept));
-  return better;
-}
-
-// With few layers, every number is a choice; otherwise those in some distances of the given one.
-std::vector<KeptLayers> Search::kept_choices(KeptLayers given) const {
-  std::vector<KeptLayers> choices;
-  if (layers_ <= kFewLayers) {
-    for (const bool first : {false, true})
-      for (uint32_t n = 0; n <= most_raised_; ++n)
-        if (!first || n % layers_ > 0) choices.push_back({n, first});
-    return choices;
-  }
-  for (const uint32_t distance : {layers_ / 2, layers_ / 4, layers_ / 8, 1u}) {
-    if (given.raised + distance <= most_raised_) choices.push_back({given.raised + distance, given.first});
-    if (given.raised >= distance) choices.push_back({given.raised - distance, given.first});
-  }
-  choices.push_back({given.raised, !given.first});
-  return choices;
-}
-
 double Search::weigh(const Candidate& c, double to_beat, bool whatever_the_work) {
-  Way way{recompute_of(c), c.lead, c.backward, homes_of(c, base(c).plan.program, capacities_, base(c).least)};
+  Way way{recompute_of(c), c.lead, c.backward, homes_of_candidate(c)};
   auto known = weighed_.find(way);
   if (known == weighed_.end()) {
     if (work_left_ == 0 && !whatever_the_work) return kNotFeasible;

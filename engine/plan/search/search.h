@@ -38,7 +38,7 @@ namespace sluice {
 // Work of all searches for one plan together. A unit is about a microsecond for short programs, and less for
 // long ones. Models of few layers get as much again, and so do those that must be searched again with the
 // plan's own shards.
-constexpr uint64_t kSearchWork = 2'500'000;
+constexpr uint64_t kSearchWork = 2'000'000;
 
 class Search {
  public:
@@ -62,6 +62,10 @@ class Search {
   std::variant<Plan, Infeasible> finish();
 
  private:
+  static constexpr double kWorthwhile = 0.998;  // a tie is no reason to move
+  static constexpr uint32_t kFewLayers = 10;    // eight between embedding and head: searched more thoroughly
+
+  class Round;
   enum class Vary : uint8_t { kept_and_lead, quantities, buffers_too };
   struct Way {                         // what a candidate comes down to; several may come down to one
     std::vector<Recompute> recompute;  // by segment
@@ -104,6 +108,9 @@ class Search {
   const Base& base() const { return base(first_); }
 
   std::vector<Recompute> recompute_of(const Candidate& c) const;
+  std::vector<TierId> homes_of_candidate(const Candidate& c) const {
+    return homes_of(c, base(c).plan.program, capacities_, base(c).least);
+  }
   Plan lowered(const Candidate& c, uint64_t shard_elements = 0, bool plain_step = true) const;
   StepOrders orders_of(const Candidate& c) const;
   Arrangement arrange(const Program& program, const Candidate& c) const;

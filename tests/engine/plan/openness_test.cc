@@ -218,7 +218,10 @@ TEST(PlanOpenness, PlansVerifiesAndSimulates) {
       const Plan& plan = std::get<Plan>(result);
       EXPECT_TRUE(verify(plan.program).empty());
       const BodyIds& b = plan.lowering.bodies();
-      const std::vector<BodyId> run{*b.load, *b.first, *b.step, *b.drain, *b.evaluate, *b.save};
+      std::vector<BodyId> run{*b.load, *b.first};
+      if (b.step) run.push_back(*b.step);
+      if (b.guess) run.insert(run.end(), {*b.repair, *b.guess});
+      run.insert(run.end(), {*b.drain, *b.evaluate, *b.save});
       const SimulationResult result_of_run = simulate(plan.program, plan.rates, run);
       EXPECT_GT(result_of_run.seconds, plan.step_seconds);
       EXPECT_GT(result_of_run.lane_busy[kComputeLane], 0);

@@ -1,0 +1,276 @@
+// How the search goes from candidate to candidate: steps 2 and 3 of search.h.
+#include <algorithm>
+#include <functional>
+#include <set>
+
+#include "engine/plan/search/search.h"
+
+namespace sluice {
+
+namespace {
+
+constexpr std::array<uint32_t, 8> kLeads{32, 16, 64, 128, 48, 24, 8, 256};  // in costs of tasks
+constexpr std::array<uint32_t, 8> kEighths{4, 6, 2, 0, 7, 5, 3, 1};
+
+}  // namespace
+
+double Search::explore(uint64_t work) {
+  work_left_ = work;
+  if (!std::exchange(explored_, true)) {
+    weigh_first(request_.placement, 0);
+    if (best_seconds_ < kNotFeasible) {
+      const Candidate first = best_;
+      for (const uint32_t backward : backwards_) {
+        Candidate c = first;
+        c.backward = backward;
+        weigh(c);
+      }
+      std::vector<Candidate> starts;
+      const auto [fewest, most] = std::minmax_element(backwards_.begin(), backwards_.end());
+      for (const uint32_t backward : std::set{*fewest, *most}) {
+        Candidate c = first;
+        c.backward = backward;
+        starts.push_back(vary_coarsely(c));
+      }
+      starts = best_first(std::move(starts));
+      for (size_t i = 0; i < starts.size(); ++i)
+        descend(starts[i], Vary::quantities, work_left_ - work_left_ / (starts.size() - i));
+    }
+    return best_seconds_;
+  }
+  const bool free_kept = most_raised_ > 0;
+  std::vector<Candidate> ruled, starts;
+  if (request_.placement == Placement::automatic)
+    for (const Placement rule :
+         {Placement::weights_first, Placement::state_first, Placement::highest, Placement::lowest})
+      ruled.push_back(weigh_first(rule, 0));
+  // Each shard of state is a buffer, so single buffers move only in a search with the plan's own shards.
+  const bool own_shards = search_shard_ == 0;
+  const Vary what = own_shards ? Vary::buffers_too : Vary::quantities;
+  if (layers_ <= kFewLayers) work_left_ += kSearchWork;
+  if (free_kept) descend(vary_coarsely(best_), what);
+  descend(best_, what);
+  for (const Candidate& rule : ruled) starts.push_back(descend(rule, Vary::kept_and_lead));
+  descend(weigh_first(request_.placement, 0), what);
+  if (free_kept && own_shards) descend(weigh_first(request_.placement, most_raised_), what);
+  if (choices_.free && own_shards)
+    for (Candidate& corner : corners()) starts.push_back(std::move(corner));
+  for (const Candidate& start : best_first(std::exchange(starts, {}))) descend(start, what);
+  if (free_kept)
+    for (const KeptLayers kept : kept_choices(best_.kept)) {
+      starts.push_back(best_);
+      starts.back().kept = kept;
+    }
+  for (const Candidate& start : best_first(std::move(starts))) descend(start, what);
+  return best_seconds_;
+}
+
+// Candidates with every class as a whole in one tier or another.
+std::vector<Candidate> Search::corners() const {
+  std::vector<Candidate> all{best_, best_};
+  all.front().kept = {};
+  for (const BufferClass kind : kHomeClasses) {
+    std::vector<Candidate> longer;
+    for (const Candidate& c : all)
+      for (TierId tier = 0; tier < capacities_.size(); ++tier) {
+        longer.push_back(c);
+        for (BufferId b = 0; b < base(c).plan.program.buffers.size(); ++b)
+          if (const Buffer& buffer = base(c).plan.program.buffers[b];
+              buffer.kind == kind && has_choice_of_home(buffer))
+            longer.back() = with_moved(std::move(longer.back()), b, tier);
+      }
+    all = std::move(longer);
+  }
+  return all;
+}
+
+std::vector<Candidate> Search::best_first(std::vector<Candidate> candidates) {
+  std::vector<std::pair<double, Candidate>> sorted;
+  for (Candidate& c : candidates) sorted.emplace_back(weigh(c), std::move(c));
+  std::sort(sorted.begin(), sorted.end());
+  candidates.clear();
+  for (auto& [seconds, c] : sorted)
+    if (seconds < kNotFeasible) candidates.push_back(std::move(c));
+  return candidates;
+}
+
+// The first candidate of the placement that fits, or the last. Where least is kept, candidates are weighed
+// even where no work is left.
+Candidate Search::weigh_first(Placement placement, uint32_t raised) {
+  forget_too_much_kept();
+  const CandidateChoices choices = choices_for(placement);
+  Candidate c = first_;
+  c.kept = {raised};
+  c.order = choices.orders.front();
+  for (const uint32_t upper : choices.uppers) {
+    c.upper = upper;
+    for (const uint32_t working : choices.workings) {
+      c.working = working;
+      if (weigh(c, kNotFeasible, raised == 0) < kNotFeasible) return c;
+    }
+    if (!has_upper()) break;
+  }
+  return c;
+}
+
+// Kept tensors and homes in upper tiers contend for the same bytes: more of one may need less of the other.
+// Returns the best.
+Candidate Search::vary_coarsely(const Candidate& from) {
+  std::vector<uint32_t> uppers{from.upper};
+  if (choices_.free && has_upper()) {
+    uppers = choices_.uppers;
+    std::erase_if(uppers, [](uint32_t level) { return level % 4 != 0; });
+  }
+  Candidate best = from;
+  double seconds = weigh(from, kNotFeasible);
+  const auto halves = static_cast<uint32_t>(2 * (levels_.size() - 1));
+  for (uint32_t half = halves + 1; half-- > 0;)  // so that none seems hopeless for homes that suit less
+    for (const uint32_t upper : uppers) {
+      Candidate c = from;
+      c.upper = upper;
+      c.kept = {layers_ * half / 2};
+      const double took = weigh(c, kNotFeasible);
+      if (took >= seconds) continue;
+      seconds = took;
+      best = std::move(c);
+    }
+  return best;
+}
+
+Candidate Search::descend(Candidate from, Vary what, uint64_t spare) {
+  forget_too_much_kept();
+  while (work_left_ > spare && improve(from, what)) continue;
+  return from;
+}
+
+// What layers keep may be hopeless with some homes and best with others. For large models, the work
+// does not suffice to find that out.
+void Search::forget_too_much_kept() {
+  if (search_shard_ == 0) too_much_kept_.fill(UINT32_MAX);
+}
+
+// A round varies one quantity at a time; if that brings nothing, it moves single buffers. What comes later
+// has more values to try, and depends more on what was varied before.
+class Search::Round {
+ public:
+  Round(Search& search, Candidate& from, Vary what)
+      : search_(search),
+        from_(from),
+        seconds_(search.weigh(from, kNotFeasible)),
+        free_(search.choices_.free && what != Vary::kept_and_lead),
+        moves_(free_ && what == Vary::buffers_too),
+        few_(search.layers_ <= kFewLayers),
+        buffers_(search.base(from).plan.program.buffers) {}
+
+  // Whether it brought anything.
+  bool run() {
+    if (free_ && search_.has_upper()) vary(&Candidate::upper, search_.choices_.uppers);
+    if (!few_) vary_kept();
+    if (search_.request_.machine.tiers.size() > 1) {
+      if (free_) vary(&Candidate::order, search_.choices_.orders);
+      vary(&Candidate::lead, kLeads);
+    }
+    vary(&Candidate::backward, search_.backwards_);
+    if (free_ && search_.request_.machine.tiers.back().file) {
+      vary(&Candidate::working, search_.choices_.workings);
+      for (size_t k = 0; k < kHomeClasses.size(); ++k)
+        vary([k](Candidate& c) -> uint32_t& { return c.eighths[k]; }, kEighths);
+    }
+    if (!better_ && moves_) move_buffers();
+    if (!better_ && moves_ && few_) exchange_buffers();
+    if (!better_ && few_ && search_.most_raised_ > 0)
+      vary(&Candidate::kept, search_.kept_choices(from_.kept));
+    return better_;
+  }
+
+ private:
+  void take_if_better(Candidate c) {
+    const double took = search_.weigh(c, kWorthwhile * seconds_);
+    if (took >= kWorthwhile * seconds_) return;
+    seconds_ = took;
+    from_ = std::move(c);
+    better_ = true;
+  }
+  template <typename Field, typename Values>
+  void vary(Field field, const Values& values) {
+    for (const auto& value : values) {
+      Candidate c = from_;
+      std::invoke(field, c) = value;
+      take_if_better(std::move(c));
+    }
+  }
+
+  // Until nothing is gained. Keeping more may need another share for staging.
+  void vary_kept() {
+    for (bool again = search_.most_raised_ > 0; again;) {
+      const KeptLayers before = from_.kept;
+      const std::vector<KeptLayers> choices = search_.kept_choices(before);
+      vary(&Candidate::kept, choices);
+      if (from_.kept == before && free_ && search_.has_upper()) vary_kept_and_upper(choices);
+      again = from_.kept != before;
+    }
+  }
+  void vary_kept_and_upper(const std::vector<KeptLayers>& choices) {
+    const auto upper = static_cast<int>(from_.upper);
+    for (const int other : {upper + 1, upper + 2, upper - 1})
+      for (const KeptLayers kept : choices) {
+        Candidate c = from_;
+        c.kept = kept;
+        c.upper = static_cast<uint32_t>(std::clamp<int>(other, 0, kUpperLevels));
+        take_if_better(std::move(c));
+      }
+  }
+
+  void move_buffers() {
+    std::vector<std::pair<BufferId, TierId>> moves;
+    for (BufferId b = 0; b < buffers_.size(); ++b)
+      for (TierId tier = 0; has_choice_of_home(buffers_[b]) && tier < search_.capacities_.size(); ++tier)
+        moves.emplace_back(b, tier);
+    if (!few_) {
+      for (const auto& [buffer, tier] : moves) take_if_better(with_moved(from_, buffer, tier));
+      return;
+    }
+    // The best of them alone: small buffers must not take the room of large ones.
+    std::vector<Candidate> moved;
+    for (const auto& [buffer, tier] : moves) moved.push_back(with_moved(from_, buffer, tier));
+    moved = search_.best_first(std::move(moved));
+    if (!moved.empty()) take_if_better(std::move(moved.front()));
+  }
+
+  // One alone may not fit where the other is.
+  void exchange_buffers() {
+    for (BufferId a = 0; !better_ && a < buffers_.size(); ++a)
+      for (BufferId b = 0; b < a; ++b) {
+        if (!has_choice_of_home(buffers_[a]) || !has_choice_of_home(buffers_[b])) continue;
+        const std::vector<TierId> homes = search_.homes_of_candidate(from_);
+        if (homes[a] != homes[b]) take_if_better(with_moved(with_moved(from_, a, homes[b]), b, homes[a]));
+      }
+  }
+
+  Search& search_;
+  Candidate& from_;
+  double seconds_;
+  bool free_, moves_, few_, better_ = false;
+  const std::vector<Buffer>& buffers_;
+};
+
+bool Search::improve(Candidate& from, Vary what) { return Round(*this, from, what).run(); }
+
+// With few layers, every number is a choice; otherwise those in some distances of the given one.
+std::vector<KeptLayers> Search::kept_choices(KeptLayers given) const {
+  std::vector<KeptLayers> choices;
+  if (layers_ <= kFewLayers) {
+    for (const bool first : {false, true})
+      for (uint32_t n = 0; n <= most_raised_; ++n)
+        if (!first || n % layers_ > 0) choices.push_back({n, first});
+    return choices;
+  }
+  for (const uint32_t distance : {layers_ / 2, layers_ / 4, layers_ / 8, 1u}) {
+    if (given.raised + distance <= most_raised_) choices.push_back({given.raised + distance, given.first});
+    if (given.raised >= distance) choices.push_back({given.raised - distance, given.first});
+  }
+  choices.push_back({given.raised, !given.first});
+  return choices;
+}
+
+}  // namespace sluice
