@@ -57,9 +57,10 @@ inline PlanRequest in_three_tiers(bool clip, double update_bytes_per_second, uin
   return r;
 }
 
-// Bytes of the top tier with which everything fits and nothing is computed twice.
+// Bytes of the top tier in which everything fits, with nothing computed twice.
 inline uint64_t plenty_of(PlanRequest request) {
   request.recompute = Recompute::none;
+  request.placement = Placement::highest;
   return std::get<Plan>(make_plan(request)).program.arena_bytes[0];
 }
 
