@@ -23,6 +23,7 @@ if(PYTHON3)
   add_benchmark(gpt2_small_small ${PYTHON3} -B ${scripts}/gpt2_small.py ${small} --precision bf16)
   add_benchmark(prediction_error_small ${PYTHON3} -B ${scripts}/prediction_error.py ${small} --steps 1)
   add_benchmark(placements_small ${PYTHON3} -B ${scripts}/placements.py ${small} --rounds 1)
+  add_benchmark(levels_small ${PYTHON3} -B ${scripts}/levels.py ${small} --rounds 1)
   add_benchmark(predictions_small ${PYTHON3} -B ${scripts}/predictions.py ${small})
   add_benchmark(gpt2_xl_small ${PYTHON3} -B ${scripts}/gpt2_xl.py ${small})
   # A container may forbid processes to read each other's memory.

@@ -119,7 +119,8 @@ enum class Pass : uint8_t { forward, backward };
 // How much of what backward reads is made again rather than kept since forward: from level to level more.
 enum class Recompute : uint8_t {
   none,      // all is kept
-  cheap,     // what norms, activation functions, rotations and sums write is made again
+  cheap,     // what norms and activation functions write is made again; rotations and sums, if what they read
+             // is at hand
   products,  // and what matrix products write: of a layer, only what attention writes is kept
   all,       // nothing is kept
 };

@@ -61,7 +61,7 @@ struct Lane {
 
 enum class TaskKind : uint8_t {
   forward,      // run a segment on a micro-batch
-  backward,     // run a segment's backward on a micro-batch, with or without running its forward again
+  backward,     // run a segment's backward on a micro-batch; first make again what Task::recompute says
   round,        // round a shard's gradient accumulator to working precision; without other ranks, also
                 // make block sums
   norm,         // add the block sums of all groups (kNormBlock)

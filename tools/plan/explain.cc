@@ -112,13 +112,15 @@ class Explanation {
       return "Kept from forward to backward: nothing is computed twice.";
     std::string words = fmt::format("Recompute {}.", levels_words(levels));
     constexpr std::array<const char*, kRecomputes.size()> kMeaning{
-        "", "what norms, activation functions, rotations and sums write is made again in backward",
+        "", "what norms and activation functions write is made again in backward",
         "only what attention writes is kept, the rest inside of a layer is made again",
         "nothing inside of a layer is kept"};
     for (const Recompute level : kRecomputes)
       if (level != Recompute::none && levels[static_cast<size_t>(level)] > 0)
         words += fmt::format(" {}: {}.", recompute_name(level), kMeaning[static_cast<size_t>(level)]);
-    return words + " Keeping more does not fit or costs more than it saves (see below).";
+    const bool chosen = std::any_of(plan_.weighed.begin(), plan_.weighed.end(),
+                                    [&](const Weighed& w) { return w.segments != levels; });
+    return words + (chosen ? " Keeping more does not fit or costs more than it saves (see below)." : "");
   }
   static int64_t levels_of(const SegmentLevels& levels) {
     return std::count_if(levels.begin(), levels.end(), [](uint32_t segments) { return segments > 0; });
@@ -159,8 +161,8 @@ class Explanation {
   std::string way_words(const Weighed& w, bool upper) const {
     return fmt::format("memory given {}, recompute {}{}{}{}", in_order_of(w.first), levels_words(w.segments),
                        levels_of(w.segments) == 1 ? ""
-                       : w.first_keep_more        ? ", more in the last"
-                                                  : ", more in the first",
+                       : w.first_keep_more        ? ", the first keep more"
+                                                  : ", the last keep more",
                        !upper            ? ""
                        : w.upper_is_free ? fmt::format(", {} left to copies", machine_.tiers[0].name)
                                          : fmt::format(", homes in {} too", machine_.tiers[0].name),

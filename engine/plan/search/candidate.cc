@@ -110,7 +110,7 @@ Recompute level_of(const KeptLayers& kept, const std::vector<Recompute>& levels,
 
 // Andrew's monotone chain (1979), the lower half.
 std::vector<Recompute> worthwhile(std::vector<LevelCost> levels) {
-  std::sort(levels.begin(), levels.end(), [](const LevelCost& a, const LevelCost& b) {
+  std::stable_sort(levels.begin(), levels.end(), [](const LevelCost& a, const LevelCost& b) {
     return std::pair(a.bytes, a.seconds) < std::pair(b.bytes, b.seconds);
   });
   std::vector<LevelCost> hull;

@@ -98,7 +98,7 @@ HomeRule home_rule(const Candidate& candidate, const Program& program,
 // The values that the search may give to a candidate.
 struct CandidateChoices {
   std::vector<uint32_t> workings, uppers, orders;
-  bool free = false;  // all three may vary; else only kept layers and leads do
+  bool free = false;  // all three may vary; else only levels, leads and updates in backward do
 };
 CandidateChoices choices_for(Placement placement);
 

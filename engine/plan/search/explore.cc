@@ -1,4 +1,4 @@
-// How the search goes from candidate to candidate: steps 2 and 3 of search.h.
+// How the search goes from candidate to candidate: step 3 of search.h.
 #include <algorithm>
 #include <functional>
 #include <set>
@@ -16,6 +16,10 @@ constexpr std::array<uint32_t, 8> kEighths{4, 6, 2, 0, 7, 5, 3, 1};
 
 double Search::explore(uint64_t work) {
   work_left_ = work;
+  if (!request_.recompute && levels_.size() == 1) {
+    levels_ = find_levels();
+    most_raised_ = layers_ * static_cast<uint32_t>(levels_.size() - 1);
+  }
   if (!std::exchange(explored_, true)) {
     weigh_first(request_.placement, 0);
     if (best_seconds_ < kNotFeasible) {
@@ -124,7 +128,8 @@ Candidate Search::vary_coarsely(const Candidate& from) {
   Candidate best = from;
   double seconds = weigh(from, kNotFeasible);
   const auto halves = static_cast<uint32_t>(2 * (levels_.size() - 1));
-  for (uint32_t half = halves + 1; half-- > 0;)  // so that none seems hopeless for homes that suit less
+  // From most on: a slow one does not rule out those that keep less.
+  for (uint32_t half = halves + 1; half-- > 0;)
     for (const uint32_t upper : uppers) {
       Candidate c = from;
       c.upper = upper;
@@ -149,8 +154,9 @@ void Search::forget_too_much_kept() {
   if (search_shard_ == 0) too_much_kept_.fill(UINT32_MAX);
 }
 
-// A round varies one quantity at a time; if that brings nothing, it moves single buffers. What comes later
-// has more values to try, and depends more on what was varied before.
+// A round varies one quantity at a time. If that brings nothing, it moves single buffers; with few layers it
+// also exchanges two, and then varies levels. What comes later has more values to try, and depends more on
+// what was varied before.
 class Search::Round {
  public:
   Round(Search& search, Candidate& from, Vary what)
@@ -234,17 +240,17 @@ class Search::Round {
     std::vector<Candidate> moved;
     for (const auto& [buffer, tier] : moves) moved.push_back(with_moved(from_, buffer, tier));
     moved = search_.best_first(std::move(moved));
-    if (!moved.empty()) take_if_better(std::move(moved.front()));
+    for (Candidate& c : moved)
+      if (!better_) take_if_better(std::move(c));
   }
 
   // One alone may not fit where the other is.
   void exchange_buffers() {
+    const std::vector<TierId> homes = search_.homes_of_candidate(from_);
     for (BufferId a = 0; !better_ && a < buffers_.size(); ++a)
-      for (BufferId b = 0; b < a; ++b) {
-        if (!has_choice_of_home(buffers_[a]) || !has_choice_of_home(buffers_[b])) continue;
-        const std::vector<TierId> homes = search_.homes_of_candidate(from_);
-        if (homes[a] != homes[b]) take_if_better(with_moved(with_moved(from_, a, homes[b]), b, homes[a]));
-      }
+      for (BufferId b = 0; !better_ && search_.work_left_ > 0 && b < a; ++b)
+        if (homes[a] != homes[b] && has_choice_of_home(buffers_[a]) && has_choice_of_home(buffers_[b]))
+          take_if_better(with_moved(with_moved(from_, a, homes[b]), b, homes[a]));
   }
 
   Search& search_;

@@ -39,15 +39,16 @@ Search::Search(const PlanRequest& request, int64_t micro_batch, uint64_t program
   all_tiers_ = std::accumulate(capacities_.begin(), capacities_.end(), uint64_t{0});
   const uint64_t coarse = round_up(parameter_count(model_) / kSearchShards, default_shard_elements(model_));
   const bool large = request.lower.shard_elements == 0 && coarse > default_shard_elements(model_);
-  levels_ = request.recompute ? std::vector{*request.recompute} : find_levels();
-  most_raised_ = layers_ * static_cast<uint32_t>(levels_.size() - 1);
+  levels_ = {request.recompute.value_or(Recompute::all)};
   start(large ? coarse : 0);
 }
 
-// With large shards: what layers keep and make again does not depend on them.
+// With large shards: what layers keep and make again does not depend on them. `all` comes first: of equal
+// levels it stands for the others.
 std::vector<Recompute> Search::find_levels() const {
   std::vector<LevelCost> costs;
-  for (const Recompute level : kRecomputes) {
+  for (size_t l = kRecomputes.size(); l-- > 0;) {
+    const Recompute level = kRecomputes[l];
     Program program;
     program.machine = request_.machine;
     LowerOptions options = request_.lower;
@@ -57,7 +58,8 @@ std::vector<Recompute> Search::find_levels() const {
     options.recompute.assign(uses, level);
     const Lowering lowering = lower(model_, options, program);
     LevelCost cost{level};
-    for (const UseInfo& use : lowering.uses) cost.bytes += lowering.plans[use.plan].at(level).saved_bytes;
+    for (const UseInfo& use : lowering.uses)
+      cost.bytes += lowering.plans[use.plan].at(use.recompute).saved_bytes;
     for (const Task& task : program.bodies[lowering.bodies().usual()].tasks)
       if (task.kind == TaskKind::forward || task.kind == TaskKind::backward)
         cost.seconds += task_seconds(program, request_.rates, task);

@@ -4,14 +4,14 @@
 //    which would.
 // 2. A candidate (candidate.h) is lowered, its step body assembled and simulated. The rules of Placement are
 //    among the candidates, so that none of them is better than the result.
-// 3. The two quantities that contend for the upper tiers, kept layers and homes, are varied together,
+// 3. The two quantities that contend for the upper tiers, kept tensors and homes, are varied together,
 //    coarsely. Then one quantity at a time is varied, from the best so far, until a round brings nothing;
 //    then single buffers move, and layers keep more or less. The same is done again from the first
 //    candidate, from one that keeps all, from the rules, from every class as a whole in one tier or another,
 //    and from other numbers of layers that keep more. The search ends when enough work was done, which for
-//    large models is early. Under a rule only kept tensors and leads vary. Candidates that come down to the
-//    same homes, levels and lead are weighed once. Of the levels of Recompute, only those take part that are
-//    worthwhile (candidate.h).
+//    large models is early. Under a rule only levels, leads and what is updated in backward vary. Candidates
+//    that come down to the same homes, levels, lead and updates in backward are weighed once. Of the levels
+//    of Recompute, only those take part that are worthwhile (candidate.h).
 // 4. Large models are searched with fewer, larger shards where those fit. This changes no bits, and moves the
 //    boundary between two homes by less than a shard. In such a search, single buffers and classes do
 //    not move: each shard of state is a buffer, so its buffers are not those of the plan.

@@ -225,9 +225,11 @@ constexpr OptionRow kTable[] = {
      {1, 1024},
      nullptr,
      called("num-threads cpus cores")},
-    {"recompute", "memory", "WHICH",
-     "what backward makes again rather than keeps: none; cheap (what norms and activation functions write); "
-     "products (and what matrix products write); all; or auto, each layer as is best; results are the same",
+    {"recompute", "memory", "LEVEL",
+     "what is made again in backward instead of kept: none; cheap (what norms and activation functions "
+     "write); "
+     "products (also what matrix products write); all; or auto: the best for each layer; results are the "
+     "same",
      "auto", kRuns, OnResume::kept, FIELD(memory.recompute), kNoNumber, nullptr,
      called("gradient-checkpointing activation-checkpointing recompute-granularity")},
     {"overlap", "memory", "WHEN",

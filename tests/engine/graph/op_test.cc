@@ -169,6 +169,21 @@ TEST(Op, BackwardReadsWhatTheHeaderSays) {
   EXPECT_EQ(masks(linear_cross_entropy), (std::vector<uint32_t>{3, 0, 1, 0}));
 }
 
+// What is cheap to make again takes few flops for each byte that need not be kept.
+TEST(Op, CheapOpsTakeFewFlopsForEachByteOfTheirOutputs) {
+  for (const OpKind kind : kAllOps) {
+    if (op_rule(kind).is_loss) continue;
+    for (const OpShapes& s : op_examples(kind, DType::bf16, {512, 512, 1024})) {
+      uint64_t bytes = 0;
+      for (size_t i = 0; i < s.outputs.size(); ++i)
+        bytes += static_cast<uint64_t>(element_count(s.outputs[i])) *
+                 dtype_bytes(s.outputs[i].size() == 2 ? DType::bf16 : DType::f32);
+      const double flops_per_byte = op_rule(kind).flops(s, Pass::forward) / static_cast<double>(bytes);
+      EXPECT_EQ(op_rule(kind).made_again == Recompute::cheap, flops_per_byte < 16) << op_rule(kind).name;
+    }
+  }
+}
+
 TEST(Op, InfersShapesAndTypes) {
   const auto expect = [](const OpShapes& s, std::vector<Shape> wanted, std::vector<DType> types) {
     const Inferred found = infer(s);

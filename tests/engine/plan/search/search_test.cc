@@ -1,6 +1,5 @@
 // The search against the simple placement rules, against less memory and against given levels of
 // recomputation.
-#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -71,7 +70,7 @@ TEST(PlanSearch, IsNoWorseThanAnyRule) {
   }
 }
 
-// In a deep model the search tries only some numbers of kept layers and leaves out what seems hopeless.
+// In a deep model the search tries only some of what layers may keep, and leaves out what seems hopeless.
 TEST(PlanSearch, DeepModelsAreNoSlowerThanWithAGivenRecomputation) {
   PlanRequest request = in_three_tiers(true, 1e9, 20);
   const uint64_t plenty = plenty_of(request);

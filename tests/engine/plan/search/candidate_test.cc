@@ -1,0 +1,43 @@
+// What layers keep: the levels that are worthwhile, and which layer has which.
+#include "engine/plan/search/candidate.h"
+
+#include <gtest/gtest.h>
+
+namespace sluice {
+namespace {
+
+using Levels = std::vector<Recompute>;
+constexpr Recompute kNothing = Recompute::all, kProducts = Recompute::products, kCheap = Recompute::cheap,
+                    kEverything = Recompute::none;
+
+TEST(Candidate, WorthwhileLevelsAreTheLowerHull) {
+  // From nothing (0 bytes, 10 s) to cheap (7, 1): at 2 bytes the mixture takes 7.4 s.
+  EXPECT_EQ(worthwhile({{kEverything, 10, 0}, {kCheap, 7, 1}, {kProducts, 2, 9}, {kNothing, 0, 10}}),
+            (Levels{kNothing, kCheap, kEverything}));
+  EXPECT_EQ(worthwhile({{kEverything, 10, 0}, {kCheap, 7, 1}, {kProducts, 2, 7}, {kNothing, 0, 10}}),
+            (Levels{kNothing, kProducts, kCheap, kEverything}));
+  // On the line between two others: no gain.
+  EXPECT_EQ(worthwhile({{kEverything, 10, 0}, {kCheap, 5, 5}, {kNothing, 0, 10}}),
+            (Levels{kNothing, kEverything}));
+  // Of equal ones the first; one that keeps more and takes as long is of no use.
+  EXPECT_EQ(worthwhile({{kNothing, 0, 10}, {kProducts, 0, 10}, {kCheap, 7, 10}, {kEverything, 10, 0}}),
+            (Levels{kNothing, kEverything}));
+  EXPECT_EQ(worthwhile({{kNothing, 0, 0}}), Levels{kNothing});
+}
+
+TEST(Candidate, LayersAreRaisedFromLevelToLevel) {
+  const Levels levels{kNothing, kCheap, kEverything};
+  const auto all = [&](KeptLayers kept) {
+    Levels of_layers;
+    for (uint32_t l = 0; l < 4; ++l) of_layers.push_back(level_of(kept, levels, l, 4));
+    return of_layers;
+  };
+  EXPECT_EQ(all({0, false}), Levels(4, kNothing));
+  EXPECT_EQ(all({4, false}), Levels(4, kCheap));
+  EXPECT_EQ(all({5, false}), (Levels{kCheap, kCheap, kCheap, kEverything}));
+  EXPECT_EQ(all({5, true}), (Levels{kEverything, kCheap, kCheap, kCheap}));
+  EXPECT_EQ(all({8, false}), Levels(4, kEverything));
+}
+
+}  // namespace
+}  // namespace sluice
