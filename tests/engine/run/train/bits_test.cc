@@ -233,7 +233,8 @@ TEST(TrainingBits, TheTableCoversEveryPair) {
     }
   EXPECT_EQ(pairs, wanted);
   figures.holds("pairs of settings that the table of runs covers", pairs, wanted);
-  EXPECT_LT(rows.size(), 45u);
+  // The two factors with most levels alone need so many rows.
+  EXPECT_LE(rows.size(), static_cast<size_t>(kLevels[kBudgets] * kLevels[kRecompute]));
 }
 
 // The row whose budgets a resumed run continues with.
