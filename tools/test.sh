@@ -16,7 +16,7 @@ esac
 # preset builds those that tests/CMakeLists.txt lists for it.
 run_tests() {
   LSAN_OPTIONS="suppressions=$PWD/tests/leaks.supp" TSAN_OPTIONS="suppressions=$PWD/tests/races.supp" \
-    ctest --test-dir "build/$1" --parallel "$2" --output-on-failure --no-tests=error --timeout 600
+    ctest --test-dir "build/$1" --parallel "$2" --output-on-failure --no-tests=error --timeout 900
 }
 
 # GCC's thread sanitizer cannot start where the kernel randomises addresses widely. Some containers forbid
