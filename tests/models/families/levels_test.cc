@@ -3,9 +3,12 @@
 
 #include "engine/graph/segment.h"
 #include "models/families/family.h"
+#include "tests/support/figures.h"
 
 namespace sluice {
 namespace {
+
+Figures& figures = Figures::print_at_end();
 
 // Bytes that a layer keeps of a micro-batch from forward to backward, with the output that it hands on.
 uint64_t kept_bytes(const Model& model, Recompute level) {
@@ -33,6 +36,8 @@ double part_kept(const char* name, Recompute level) {
 // output. The norms and GELU make 6 of these.
 TEST(Levels, Gpt2KeepsTenOfSixteenNumbers) {
   EXPECT_NEAR(part_kept("gpt2", Recompute::cheap), 10.0 / 16, 0.005);
+  figures.at_most("activations at `cheap` / with everything kept, GPT-2", part_kept("gpt2", Recompute::cheap),
+                  0.65);
   EXPECT_NEAR(part_kept("gpt2", Recompute::products), 2.0 / 16, 0.01);
   EXPECT_NEAR(part_kept("gpt2", Recompute::all), 1.0 / 16, 0.001);
 }
@@ -41,6 +46,7 @@ TEST(Levels, Gpt2KeepsTenOfSixteenNumbers) {
 TEST(Levels, LlamaKeepsSevenTenths) {
   const double wide = 11008.0 / 4096;
   EXPECT_NEAR(part_kept("llama-7b", Recompute::cheap), (6 + 2 * wide) / (8 + 3 * wide), 0.005);
+  figures.at_most("the same, Llama 7B", part_kept("llama-7b", Recompute::cheap), 0.72);
   EXPECT_NEAR(part_kept("llama-7b", Recompute::products), 2 / (8 + 3 * wide), 0.01);
 }
 

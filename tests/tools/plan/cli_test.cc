@@ -11,7 +11,7 @@ namespace {
 
 TEST_F(Cli, PlanExplainsWhereThingsLive) {
   const Words plan{"plan",       "--no-advice",    "--model",    kTiny,        "--device",
-                   "cpu",        "--gpu-mem",      "1000KB",     "--host-mem", "80MiB",
+                   "cpu",        "--gpu-mem",      "1MiB",       "--host-mem", "80MiB",
                    "--nvme-dir", directory.path(), "--nvme-mem", "64MiB",      "--explain"};
   const CommandResult result = run(plan);
   ASSERT_EQ(result.code, 0) << result.err;
