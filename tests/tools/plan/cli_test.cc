@@ -47,7 +47,7 @@ TEST_F(Cli, PlanSaysWhenRoomIsLeftUnused) {
 
 // Writing more to drives for a gain within the error of prediction is not worth the wear.
 TEST_F(Cli, PlanWearsDrivesOnlyWhereItIsWorthIt) {
-  const Words plan = plan_in("1600KB");
+  const Words plan = plan_in("1350KB");
   const CommandResult json = run(plan + Words{"--json"});
   ASSERT_EQ(json.code, 0) << json.err;
   const nlohmann::json facts = nlohmann::json::parse(json.out);
@@ -118,7 +118,7 @@ TEST_F(Cli, PlanForProgramsAndPeople) {
   const CommandResult people = run(model + Words{"--micro-batch", "4"});
   EXPECT_EQ(people.code, 0);
   for (const char* word : {"permanent", "at once", "device", "host", "nvme", "predicted", "checkpoint",
-                           "4 sequences of 32 tokens a micro-batch, 1 micro-batch a step,",
+                           "4 sequences of 32 tokens a micro-batch, 1 micro-batch a step\n",
                            "\n  on the cpu device, at the rates of cpu-2core\n"})
     EXPECT_NE(people.out.find(word), std::string::npos) << people.out;
   const CommandResult none = run({"plan", "--model", "gpt2", "--host-mem", "80MiB", "--json"});
