@@ -48,6 +48,15 @@ struct DeviceSizes {
   int64_t logits = int64_t{1} << 25;  // most that the loss holds at a time: 128 MiB in fp32
 };
 
+// The fp32 accumulators of a parameter group's gradient, one for each kind of the group's uses. They are
+// added in this order.
+struct Accumulators {
+  Accumulators() = default;
+  Accumulators(const float* only) : of{only}, count(1) {}
+  const float* of[kAccumulatorsMax] = {};
+  uint32_t count = 0;
+};
+
 class Device {
  public:
   virtual ~Device() = default;
@@ -66,10 +75,10 @@ class Device {
   virtual void prepare(const OpShapes& /*shapes*/, Pass /*pass*/) {}
   virtual void warm_up(std::span<std::byte> /*arena*/) {}
 
-  // Rounds an fp32 gradient accumulator to the working precision (to nearest even) and, unless block_sums is
-  // nullptr, emits for each block of kNormBlock elements the sum of the squares of what it wrote, in double,
-  // in a fixed order. elements > 0.
-  virtual void round(const float* accumulator, void* gradient, DType precision, uint64_t elements,
+  // Adds the fp32 accumulators, rounds the sum to the working precision (to nearest even) and, unless
+  // block_sums is nullptr, emits for each block of kNormBlock elements the sum of the squares of what it
+  // wrote, in double, in a fixed order. elements > 0.
+  virtual void round(const Accumulators& accumulators, void* gradient, DType precision, uint64_t elements,
                      double* block_sums) = 0;
 
   // sum_ranks of gpu/ranks/reduce.h, to the same bits.

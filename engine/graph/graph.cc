@@ -3,8 +3,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <map>
 #include <set>
 #include <stdexcept>
+#include <tuple>
 
 namespace sluice {
 namespace {
@@ -223,6 +225,24 @@ void check_model(const Model& model) {
   check_groups(model);
   for (const Segment& segment : model.segments) check_segment(segment, model.precision);
   check_layers(model);
+}
+
+GroupUses uses_of_groups(const Model& model) {
+  GroupUses uses;
+  uses.kind_counts.assign(model.groups.size(), 0);
+  std::map<std::tuple<uint32_t, uint32_t, size_t>, uint32_t> known;  // by group, segment and slot
+  for (const Layer& layer : model.layers)
+    for (const SegmentUse& use : layer.segments) {
+      std::vector<uint32_t>& kinds = uses.kinds.emplace_back();
+      for (size_t slot = 0; slot < use.groups.size(); ++slot) {
+        const uint32_t group = use.groups[slot], next = uses.kind_counts[group];
+        const auto [at, is_new] = known.try_emplace({group, use.segment, slot}, next);
+        uses.kind_counts[group] += is_new;
+        uses.shares_layers |= !is_new;
+        kinds.push_back(at->second);
+      }
+    }
+  return uses;
 }
 
 }  // namespace sluice

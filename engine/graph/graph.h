@@ -102,4 +102,13 @@ void check_model(const Model& model);
 // Operands of one op of a template, as its rule and the devices see them.
 OpShapes shapes_of(const Segment& segment, const Op& op, DType precision);
 
+// The uses of parameter groups, by kind: uses in the same slot of the same segment are of one kind, as those
+// of layers that share a group. A tied embedding has two.
+struct GroupUses {
+  std::vector<std::vector<uint32_t>> kinds;  // by segment use in forward order and slot: which of the group's
+  std::vector<uint32_t> kind_counts;         // by group
+  bool shares_layers = false;                // a group has several uses of one kind
+};
+GroupUses uses_of_groups(const Model& model);
+
 }  // namespace sluice

@@ -208,6 +208,7 @@ struct SegmentPass {
 
 // A block sum is the sum of squares of so many elements of a rounded gradient; the norm is made of these.
 constexpr uint64_t kNormBlock = 65536;
+constexpr uint32_t kAccumulatorsMax = 8;  // of a parameter group: one for each kind of its uses
 
 // OpAttributes::loss_rows for `logits_max` logits: the largest power of two of rows that have no more, but at
 // least 16.

@@ -1,10 +1,10 @@
 // The planner. In: model, batch, machine and budgets. Out: a program, or why there is none and which budgets
 // would do.
 //
-// The search picks the home of every permanent buffer, what each layer keeps for its backward, the leads and,
-// where several are offered, the micro-batch. The budgets must hold. Of what fits, the plan with the shortest
-// simulated step wins, with one exception: kWorthWear. A plan is a function of its request: no clock and no
-// random choice is involved.
+// The search picks the home of every permanent buffer, what each layer keeps for its backward, the waves of a
+// step, the leads and, where several are offered, the micro-batch. The budgets must hold. Of what fits, the
+// plan with the shortest simulated step wins, with one exception: kWorthWear. A plan is a function of its
+// request: no clock and no random choice is involved.
 #pragma once
 
 #include <algorithm>
@@ -41,9 +41,10 @@ struct PlanRequest {
   std::vector<int64_t> micro_batches;  // candidates, largest first; each divides the batch
   int64_t micro_batch_tokens = 0;      // DeviceSizes::micro_batch_tokens; the candidates fit in it
   std::optional<Recompute> recompute;  // of all layers; none: the search chooses for each
+  std::optional<uint32_t> waves;       // of a step; none: the search chooses
   Placement placement = Placement::automatic;
   Overlap overlap = Overlap::automatic;
-  LowerOptions lower;  // but for recompute and updated_in_backward, which the search sets
+  LowerOptions lower;  // but for recompute, waves and updated_in_backward, which the search sets
   ProgramMemory program_memory;
 };
 
@@ -56,6 +57,7 @@ struct Weighed {
   std::optional<BufferClass> first;  // claims homes (HomeClaim) before other classes; none: by layer
   std::array<uint32_t, kRecomputes.size()> segments{};  // by level of Recompute: how many, without the loss
   bool first_keep_more = false;  // if levels differ: the first layers keep more than the last, not less
+  uint32_t waves = 1;            // of a step
   bool upper_is_free = true;     // no home is above the lowest memory tier: staging has those tiers
   bool moved = false;            // buffers or classes have other homes than they claimed
   double seconds = 0;            // of a step, as the search predicted it; 0: it does not fit

@@ -26,6 +26,11 @@ void begin_at_zero(Timeline& timeline) {
     for (InstructionTime& t : body) t.begin -= origin, t.end -= origin;
 }
 
+bool ends_step(const Body& body) {
+  return std::any_of(body.tasks.begin(), body.tasks.end(),
+                     [](const Task& t) { return t.kind == TaskKind::norm; });
+}
+
 // The steps that ended, in order, up to the first that did not.
 std::vector<ProfiledStep> ended_steps(const Program& program, const Recorder& recorder,
                                       const Timeline& measured, const Timeline& predicted) {
@@ -33,8 +38,8 @@ std::vector<ProfiledStep> ended_steps(const Program& program, const Recorder& re
   Compared before;
   for (size_t p = 0; p < recorder.bodies().size(); ++p) {
     const Recorder::Recorded& recorded = recorder.bodies()[p];
-    if (recorded.step == 0) continue;
     const Body& body = program.bodies[recorded.body];
+    if (recorded.step == 0 || !ends_step(body)) continue;
     const Compared end{norm_end(body, measured.times[p]), norm_end(body, predicted.times[p])};
     if (!std::isfinite(end.measured) || !std::isfinite(end.predicted)) break;
     steps.push_back({recorded.step,
@@ -79,20 +84,24 @@ std::map<Work, double> executed_seconds(const History& h, double begin, double e
   return seconds;
 }
 
-void add_work(const Program& program, const Body& step, Profile& profile) {
+// `step`: the bodies of one.
+void add_work(const Program& program, std::span<const BodyId> step, Profile& profile) {
   const auto steps = static_cast<double>(profile.counted);
   const auto measured = executed_seconds(profile.measured.history(program), profile.begin.measured,
                                          profile.end.measured),
              predicted = executed_seconds(profile.predicted.history(program), profile.begin.predicted,
                                           profile.end.predicted);
   std::map<Work, WorkRow> rows;
-  for (const Instruction& in : step.instructions) {
-    const Work work = kind_of(program, step, in);
-    WorkRow& row = rows[work];
-    row.work = work;
-    ++row.count;
-    row.bytes += counted_bytes(program, step, in);
-    if (in.task != kNoTask) row.flops += step.tasks[in.task].flops;
+  for (const BodyId id : step) {
+    const Body& body = program.bodies[id];
+    for (const Instruction& in : body.instructions) {
+      const Work work = kind_of(program, body, in);
+      WorkRow& row = rows[work];
+      row.work = work;
+      ++row.count;
+      row.bytes += counted_bytes(program, body, in);
+      if (in.task != kNoTask) row.flops += body.tasks[in.task].flops;
+    }
   }
   const auto of = [steps](const std::map<Work, double>& seconds, const Work& work) {
     const auto at = seconds.find(work);
@@ -262,7 +271,9 @@ Profile make_profile(const Plan& plan, const Recorder& recorder) {
   const auto steps = static_cast<double>(profile.counted);
   profile.step_seconds = {(profile.end.measured - profile.begin.measured) / steps,
                           (profile.end.predicted - profile.begin.predicted) / steps};
-  add_work(program, program.bodies[profile.measured.sequence[profile.steps.back().position]], profile);
+  const std::span<const BodyId> sequence(profile.measured.sequence);
+  const size_t waves = plan.lowering.waves;
+  add_work(program, sequence.subspan(profile.steps.back().position + 1 - waves, waves), profile);
   add_lanes_and_links(plan, profile);
   add_stalls(program, profile);
   return profile;

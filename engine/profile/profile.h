@@ -40,7 +40,7 @@ struct Compared {
 
 struct ProfiledStep {
   int64_t step = 0;     // training step, from 1
-  size_t position = 0;  // in the timelines
+  size_t position = 0;  // in the timelines: of its last wave
   bool warms_up = false;
   Compared end, seconds;  // the end on the clocks of the timelines; seconds from the end of the step before
 };

@@ -4,6 +4,7 @@
 
 #include "engine/profile/profile.h"
 #include "engine/run/start/plan_request.h"
+#include "engine/simulate/simulate.h"
 
 namespace sluice {
 
@@ -40,6 +41,7 @@ PlanRequest with_change(PlanRequest request, const Change& change, std::optional
       BatchOptions batch;
       batch.batch = request.lower.batch = static_cast<int64_t>(change.to);
       batch.micro_batch = micro_batch;
+      batch.waves = request.waves;
       request.micro_batches = micro_batch_candidates(batch, sequence, request.micro_batch_tokens);
       break;
     }
@@ -51,19 +53,22 @@ PlanRequest with_change(PlanRequest request, const Change& change, std::optional
 }
 
 double tokens_of(const Plan& plan) {
-  return static_cast<double>(plan.lowering.ranks * plan.lowering.slices) *
+  return static_cast<double>(plan.lowering.ranks * plan.lowering.micro_batches()) *
          static_cast<double>(plan.model.micro_batch * plan.model.sequence);
 }
 
 Outlook outlook_of(const Plan& plan) {
-  const BodyId step = plan.lowering.bodies().usual();
-  const std::vector<BodyId> sequence(4, step);
-  const Timeline timeline = predicted_timeline(plan.program, plan.rates, sequence);
+  constexpr int kSteps = 4;
+  const std::vector<BodyId> step = plan.lowering.bodies().usual();
+  const Timeline timeline = predicted_timeline(plan.program, plan.rates, repeated(step, kSteps));
+  const auto end_of = [&](int s) {
+    return norm_end(plan.program.bodies[step.back()], timeline.times[(s + 1) * step.size() - 1]);
+  };
   // The last but one of the sequence's steps: by then steps repeat themselves.
-  const double end = norm_end(plan.program.bodies[step], timeline.times[2]);
+  const double begin = end_of(kSteps - 3), end = end_of(kSteps - 2);
   Outlook outlook{plan.step_seconds, tokens_of(plan) / plan.step_seconds, {}};
-  outlook.waits = waits_of(timeline.history(plan.program), compute_lane(plan.program.machine),
-                           norm_end(plan.program.bodies[step], timeline.times[1]), end, false);
+  outlook.waits =
+      waits_of(timeline.history(plan.program), compute_lane(plan.program.machine), begin, end, false);
   return outlook;
 }
 

@@ -21,8 +21,8 @@
 // - A body's list order is a legal serial order. Instruction n of a lane (from 1) is its n-th in the list.
 // - No lane starts the n-th body of a run before every lane has completed the (n - 2)-th. Apart from that,
 //   waits are the only synchronisation.
-// - A permanent buffer has the same home address in every body, and its home is current at every boundary;
-//   staged copies and transient buffers end with the body.
+// - A permanent buffer has the same home address in every body, and its home is current at every boundary at
+//   which it has content; staged copies and transient buffers end with the body.
 #pragma once
 
 #include <cstddef>
@@ -111,6 +111,9 @@ struct Machine {
 // clean    all updates are committed
 // pending  rounded gradients wait for their update, and so do the weights that it makes
 // guessed  rounded gradients wait for their update, but weights have been made by a guess of it
+// partial  some waves of a step have run: accumulators have the sums of their gradients
+// partial  some waves of a step have run, and accumulators have the sums of their gradients. Before a step
+//          that guesses, rounded gradients wait for their update meanwhile: guessed_partial
 // shared   layers that are alike use one parameter group
 // A run that is to be in `guessed` is in `pending` if the guess was wrong. So a body that starts in `pending`
 // may follow one that ends in `guessed`.
@@ -121,11 +124,14 @@ enum class BodyState : uint8_t {
   guessed,
   shared_clean,
   shared_pending,
-  shared_guessed
+  shared_guessed,
+  partial,
+  guessed_partial
 };
-constexpr int kBodyStates = 7;
+constexpr int kBodyStates = 9;
 constexpr bool is_guessed(BodyState s) { return s == BodyState::guessed || s == BodyState::shared_guessed; }
-using BodyStates = uint8_t;  // a set of them
+using BodyStates = uint16_t;  // a set of them
+constexpr BodyStates kAllBodyStates = (1u << kBodyStates) - 1;
 constexpr BodyStates one_state(BodyState s) { return static_cast<BodyStates>(1u << static_cast<int>(s)); }
 constexpr bool can_follow(BodyState end, BodyState start) {
   return end == start || (end == BodyState::guessed && start == BodyState::pending) ||
@@ -138,9 +144,9 @@ const char* buffer_class_name(BufferClass c);
 // The trainer prepares one step while another runs and the one before is read: three slots.
 struct Ring {
   std::string name;
-  uint8_t slots = 3;  // 2 to kRingSlotsMax
+  uint16_t slots = 3;  // 2 to kRingSlotsMax
 };
-constexpr uint8_t kRingSlotsMax = 16;
+constexpr uint16_t kRingSlotsMax = 4096;
 constexpr uint8_t kNoRing = 255;
 
 struct Buffer {
@@ -150,11 +156,12 @@ struct Buffer {
   TierId home = 0;
   bool permanent = false;   // lives across bodies, at home_offset
   uint8_t ring = kNoRing;   // unless kNoRing: permanent; slot n lies at home_offset + n * slot_stride
-  BodyStates empty_in = 0;  // states in which a permanent buffer has no content
+  BodyStates empty_in = 0;  // states in which a permanent buffer has no content; its home has any bytes then
   uint64_t home_offset = 0;
   uint64_t slot_stride = 0;
   uint64_t bytes() const { return cuts.back(); }
   uint32_t pieces() const { return static_cast<uint32_t>(cuts.size() - 1); }
+  bool is_empty_in(BodyState state) const { return (empty_in & one_state(state)) != 0; }
 };
 
 // write: the old content is not needed; add: read and write.

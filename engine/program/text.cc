@@ -161,7 +161,7 @@ class Printer {
     if (b.ring != kNoRing) print(" ring {}", rings_[b.ring]);
     if (b.slot_stride != 0) print(" stride {}", b.slot_stride);
     for (int s = 0; s < kBodyStates; ++s)
-      if (b.empty_in & one_state(static_cast<BodyState>(s))) print(" empty_in {}", kStateWords[s]);
+      if (b.is_empty_in(static_cast<BodyState>(s))) print(" empty_in {}", kStateWords[s]);
     print(" pieces ");
     for (size_t p = 1; p < b.cuts.size();) {
       const uint64_t bytes = b.cuts[p] - b.cuts[p - 1];

@@ -268,7 +268,7 @@ class Parser {
   void parse_ring(Row& row) {
     Ring ring;
     ring.name = decode(row.next());
-    if (row.accept("slots")) ring.slots = row.number<uint8_t>();
+    if (row.accept("slots")) ring.slots = row.number<uint16_t>();
     rings_.add(ring.name);
     program_.rings.push_back(std::move(ring));
   }

@@ -30,8 +30,9 @@ namespace sluice {
 
 inline constexpr const char* kTextHeader = "sluice program 1";
 inline constexpr const char* kAccessWords[] = {"read", "write", "add"};
-inline constexpr const char* kStateWords[] = {"empty",        "clean",          "pending",       "guessed",
-                                              "shared_clean", "shared_pending", "shared_guessed"};
+inline constexpr const char* kStateWords[] = {"empty",          "clean",        "pending",
+                                              "guessed",        "shared_clean", "shared_pending",
+                                              "shared_guessed", "partial",      "guessed_partial"};
 inline constexpr size_t kBufferClasses = 6;
 
 }  // namespace sluice

@@ -72,15 +72,16 @@ uint64_t counted_bytes(const Program& program, const Body& body, const Instructi
 }
 
 std::vector<uint64_t> network_bytes(const Program& program, const std::vector<NetworkLevel>& levels,
-                                    const Body& body) {
+                                    std::span<const BodyId> bodies) {
   std::vector<uint64_t> bytes(levels.size());
-  for (const Task& task : body.tasks) {
-    if (!is_collective(task.kind)) continue;
-    for (size_t l = 0; l < levels.size(); ++l) {
-      const uint32_t unit = unit_ranks(levels, l);
-      bytes[l] += part_bytes(program, task) * unit * messages_out(group_of(program, task), unit);
+  for (const BodyId body : bodies)
+    for (const Task& task : program.bodies[body].tasks) {
+      if (!is_collective(task.kind)) continue;
+      for (size_t l = 0; l < levels.size(); ++l) {
+        const uint32_t unit = unit_ranks(levels, l);
+        bytes[l] += part_bytes(program, task) * unit * messages_out(group_of(program, task), unit);
+      }
     }
-  }
   return bytes;
 }
 

@@ -7,6 +7,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "engine/program/program.h"
@@ -28,8 +29,8 @@ uint64_t sent_bytes(const Program& program, const Task& task);
 // another task works on.
 uint64_t counted_bytes(const Program& program, const Body& body, const Instruction& in);
 
-// By level: bytes that one of its members (NetworkLevel) sends, in a body, to ranks outside of that member.
+// By level: bytes that one of its members (NetworkLevel) sends, in bodies, to ranks outside of that member.
 std::vector<uint64_t> network_bytes(const Program& program, const std::vector<NetworkLevel>& levels,
-                                    const Body& body);
+                                    std::span<const BodyId> bodies);
 
 }  // namespace sluice

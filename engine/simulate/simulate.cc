@@ -307,19 +307,21 @@ SimulationResult simulate(const Program& program, const MachineRates& rates, std
   return Simulator(program, rates, sequence).run(sequence, with_times);
 }
 
-Loads loads_of(const Program& program, const MachineRates& rates, BodyId id) {
-  const Body& body = program.bodies[id];
+Loads loads_of(const Program& program, const MachineRates& rates, std::span<const BodyId> bodies) {
   JobCompiler compiler(program, rates);
-  const CompiledBody compiled = compiler.compile(body);
   std::vector<double> pools(compiler.pools());
   Loads loads;
   loads.lanes.resize(program.machine.lanes.size());
-  for (size_t i = 0; i < compiled.jobs.size(); ++i) {
-    const Job& job = compiled.jobs[i];
-    const LaneId lane = body.instructions[i].lane;
-    loads.lanes[lane] += job.alone + (program.machine.lanes[lane].overlapping ? 0 : job.fixed);
-    for (uint32_t u = job.first_use; u < job.last_use; ++u)
-      pools[compiled.uses[u].pool] += compiled.uses[u].fraction * job.alone;
+  for (const BodyId id : bodies) {
+    const Body& body = program.bodies[id];
+    const CompiledBody compiled = compiler.compile(body);
+    for (size_t i = 0; i < compiled.jobs.size(); ++i) {
+      const Job& job = compiled.jobs[i];
+      const LaneId lane = body.instructions[i].lane;
+      loads.lanes[lane] += job.alone + (program.machine.lanes[lane].overlapping ? 0 : job.fixed);
+      for (uint32_t u = job.first_use; u < job.last_use; ++u)
+        pools[compiled.uses[u].pool] += compiled.uses[u].fraction * job.alone;
+    }
   }
   for (const DrivePools& d : compiler.drives()) {
     const double read = pools[d.read], write = pools[d.write];
@@ -333,21 +335,28 @@ Loads loads_of(const Program& program, const MachineRates& rates, BodyId id) {
   return loads;
 }
 
-uint64_t bytes_to_files(const Program& program, BodyId body) {
+uint64_t bytes_to_files(const Program& program, std::span<const BodyId> bodies) {
   uint64_t bytes = 0;
-  for (const Instruction& in : program.bodies[body].instructions)
-    if (in.task == kNoTask && program.machine.tiers[in.places[1].tier].file)
-      bytes += operand_bytes(program.buffers[in.operands[0].buffer], in.operands[0]);
+  for (const BodyId body : bodies)
+    for (const Instruction& in : program.bodies[body].instructions)
+      if (in.task == kNoTask && program.machine.tiers[in.places[1].tier].file)
+        bytes += operand_bytes(program.buffers[in.operands[0].buffer], in.operands[0]);
   return bytes;
 }
 
-double steady_step_seconds(const Program& program, const MachineRates& rates, BodyId step, uint32_t warm,
-                           uint32_t more) {
+std::vector<BodyId> repeated(std::span<const BodyId> step, size_t times) {
+  std::vector<BodyId> sequence;
+  for (size_t t = 0; t < times; ++t) sequence.insert(sequence.end(), step.begin(), step.end());
+  return sequence;
+}
+
+double steady_step_seconds(const Program& program, const MachineRates& rates, std::span<const BodyId> step,
+                           uint32_t warm, uint32_t more) {
   CHECK(warm > 0 && more > 0, "a steady step needs a run before and a run after");
-  const std::vector<BodyId> sequence(warm + more, step);
+  const std::vector<BodyId> sequence = repeated(step, warm + more);
   const Simulator simulator(program, rates, sequence);
   const double all = simulator.run(sequence, false).seconds;
-  return (all - simulator.run(std::span(sequence).first(warm), false).seconds) / more;
+  return (all - simulator.run(std::span(sequence).first(warm * step.size()), false).seconds) / more;
 }
 
 }  // namespace sluice

@@ -38,24 +38,27 @@ double unit_seconds(const Program& program, const MachineRates& rates, const Tas
 // The same on the first unit of its kind whose lane has rates; 0 if there is none.
 double task_seconds(const Program& program, const MachineRates& rates, const Task& task);
 
-// Seconds that a body's work takes on each resource at its full rate. On a lane whose tasks do not overlap,
-// their overheads and latencies count too. No order of the same work is faster than the largest of these
-// loads.
+// Seconds that the work of bodies takes on each resource at its full rate. On a lane whose tasks do not
+// overlap, their overheads and latencies count too. No order of the same work is faster than the largest of
+// these loads.
 struct Loads {
   std::vector<double> lanes;  // by Machine::lanes
   std::vector<double> pools;  // by MachineRates::pools
   // By MachineRates::drives: reads plus writes, at the mixed rate where that is faster.
   std::vector<double> drives;
 };
-Loads loads_of(const Program& program, const MachineRates& rates, BodyId body);
+Loads loads_of(const Program& program, const MachineRates& rates, std::span<const BodyId> bodies);
 
-// Bytes that one run of a body writes to file tiers, which wears drives.
-uint64_t bytes_to_files(const Program& program, BodyId body);
+// Bytes that one run of the bodies writes to file tiers, which wears drives.
+uint64_t bytes_to_files(const Program& program, std::span<const BodyId> bodies);
 
-// Seconds of one more `step`: T(warm + more) - T(warm), divided by `more`, where T(n) is the time of n steps.
-// The end of a run is in both, so it cancels once steps repeat. The step must be its own predecessor; warm
-// and more are at least 1.
-double steady_step_seconds(const Program& program, const MachineRates& rates, BodyId step, uint32_t warm = 1,
-                           uint32_t more = 1);
+// `times` runs of a step, the bodies of its waves, one after the other.
+std::vector<BodyId> repeated(std::span<const BodyId> step, size_t times);
+
+// Seconds of one more `step`, the bodies of its waves: T(warm + more) - T(warm), divided by `more`, where
+// T(n) is the time of n steps. The end of a run is in both, so it cancels once steps repeat. The step must be
+// able to follow itself; warm and more are at least 1.
+double steady_step_seconds(const Program& program, const MachineRates& rates, std::span<const BodyId> step,
+                           uint32_t warm = 1, uint32_t more = 1);
 
 }  // namespace sluice

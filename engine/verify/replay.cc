@@ -22,7 +22,7 @@ AddressLine::AddressLine(const Program& program) : program_(program), ring_base_
   for (const uint64_t bytes : program.arena_bytes) begins_.push_back(begins_.back() + bytes);
   for (size_t ring = 0; ring < ring_bytes.size(); ++ring) {
     ring_spaces_.push_back(spaces());
-    for (uint8_t back = 0; back < program.rings[ring].slots; ++back)
+    for (uint16_t back = 0; back < program.rings[ring].slots; ++back)
       begins_.push_back(begins_.back() + ring_bytes[ring]);
   }
 }
@@ -62,7 +62,7 @@ struct Segment {            // a run of bytes with one history
   uint32_t buffer = kNone;  // kNone: garbage
   uint32_t version = 0;
   uint32_t writer = kNone;  // instruction of this body
-  uint8_t back = 0;
+  uint16_t back = 0;
   bool home = false;  // part of a permanent buffer's home: only that buffer may be written here
 };
 
@@ -158,7 +158,7 @@ class Replay {
         visit(begin, buffer.bytes(), Segment{begin, b, 0, kNone, 0, true});
         continue;
       }
-      for (uint8_t slot = 0; slot < slots_of(program_, buffer); ++slot) {
+      for (uint16_t slot = 0; slot < slots_of(program_, buffer); ++slot) {
         visit(begin + slot * buffer.slot_stride, buffer.bytes(), Segment{0, kNone, 0, kNone, 0, true});
         const uint64_t home = line_.ring_home(b, slot);
         visit(home, buffer.bytes(), Segment{home, b, 0, kNone, slot, true});
@@ -238,7 +238,7 @@ class Replay {
   }
   // Before the first load there are no weights and no state, only what the run itself sets (scalars, tokens).
   bool is_empty_in(const Buffer& b, BodyState state) const {
-    return (b.empty_in & one_state(state)) != 0 ||
+    return b.is_empty_in(state) ||
            (state == BodyState::empty && (b.kind == BufferClass::weights || b.kind == BufferClass::state));
   }
   std::string range_name(uint32_t s) const {
@@ -347,7 +347,7 @@ class Replay {
     const auto after = std::upper_bound(b.cuts.begin(), b.cuts.end(), begin);
     const uint32_t* latest = &latest_[latest_base_[seg.buffer] + seg.back * b.pieces()];
     for (auto p = static_cast<uint32_t>(after - b.cuts.begin()) - 1; p < b.pieces() && b.cuts[p] < end; ++p)
-      if (latest[p] != seg.version)
+      if (latest[p] != seg.version && !is_empty_in(b, body_.end))
         report_.add(id_, kNoInstruction,
                     fmt::format("ends with version {} of piece {} of {}{} at home, but version {} was made",
                                 seg.version, p, printable(b.name),

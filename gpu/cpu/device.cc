@@ -27,9 +27,9 @@ class CpuDevice final : public Device {
     return workspace_bytes_of(cpu::kKernels, shapes, pass, resources_);
   }
 
-  void round(const float* accumulator, void* gradient, DType precision, uint64_t elements,
+  void round(const Accumulators& accumulators, void* gradient, DType precision, uint64_t elements,
              double* block_sums) override {
-    cpu::round_gradient(accumulator, gradient, precision, elements, block_sums, workers_);
+    cpu::round_gradient(accumulators, gradient, precision, elements, block_sums, workers_);
   }
 
   void sum(DType from, const void* parts, uint32_t ranks, uint64_t elements, DType to, void* out,

@@ -157,7 +157,7 @@ void add_backward_range(const OpCall& call, uint64_t begin, uint64_t count) {
 // Rounds one block; returns the sum of the squares of what was written. Element i belongs to sum i mod
 // kSums.
 template <class T>
-HWY_INLINE double round_block_as(const float* from, T* to, size_t elements) {
+HWY_INLINE double round_block_as(const Accumulators& from, uint64_t first, T* to, size_t elements) {
   constexpr size_t kSums = 16;
   HWY_ALIGN float written[kSums];
   SquareSums<kSums> squares;
@@ -165,7 +165,10 @@ HWY_INLINE double round_block_as(const float* from, T* to, size_t elements) {
     const size_t count = HWY_MIN(kSums, elements - begin);
     if (count < kSums) std::fill(written, written + kSums, 0.0f);
     for_each_vector(count, [&](size_t i, auto lanes) SLUICE_KERNEL {
-      lanes.store(lanes.load(from + begin + i), to + begin + i);
+      auto value = lanes.load(from.of[0] + first + begin + i);
+      for (uint32_t a = 1; a < from.count; ++a)
+        value = hn::Add(value, lanes.load(from.of[a] + first + begin + i));
+      lanes.store(value, to + begin + i);
       lanes.store(lanes.load(to + begin + i), written + i);
     });
     squares.add(written, kSums);
@@ -173,9 +176,9 @@ HWY_INLINE double round_block_as(const float* from, T* to, size_t elements) {
   return squares.total();
 }
 
-double round_block(const float* from, void* to, DType precision, uint64_t elements) {
+double round_block(const Accumulators& from, uint64_t first, void* to, DType precision, uint64_t elements) {
   return with_precision(precision, [&](auto type) HWY_ATTR {
-    return round_block_as(from, static_cast<decltype(type)*>(to), elements);
+    return round_block_as(from, first, static_cast<decltype(type)*>(to), elements);
   });
 }
 
@@ -248,13 +251,13 @@ void add_backward(const OpCall& call, const Resources& resources) {
   });
 }
 
-void round_gradient(const float* accumulator, void* gradient, DType precision, uint64_t elements,
+void round_gradient(const Accumulators& accumulators, void* gradient, DType precision, uint64_t elements,
                     double* block_sums, Workers& workers) {
   const auto blocks = static_cast<int64_t>((elements + kNormBlock - 1) / kNormBlock);
   workers.parallel_for(blocks, [&](int64_t block, int) {
     const uint64_t begin = static_cast<uint64_t>(block) * kNormBlock;
     void* to = static_cast<std::byte*>(gradient) + begin * dtype_bytes(precision);
-    const double sum = HWY_DYNAMIC_DISPATCH(round_block)(accumulator + begin, to, precision,
+    const double sum = HWY_DYNAMIC_DISPATCH(round_block)(accumulators, begin, to, precision,
                                                          std::min(kNormBlock, elements - begin));
     if (block_sums) block_sums[block] = sum;
   });

@@ -53,7 +53,7 @@ uint64_t rope_workspace_bytes(const OpShapes& shapes, Pass pass, const Resources
 
 // Device::round. The squares of a block are added in 16 interleaved double sums, which are then added in
 // order: the same bits on every target.
-void round_gradient(const float* accumulator, void* gradient, DType precision, uint64_t elements,
+void round_gradient(const Accumulators& accumulators, void* gradient, DType precision, uint64_t elements,
                     double* block_sums, Workers& workers);
 
 // linear.cc.

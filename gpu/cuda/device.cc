@@ -54,9 +54,9 @@ class CudaDevice final : public Device, public Accelerator {
     warm_up_copies(arena.data());
     ops_->warm_up(arena);
   }
-  void round(const float* accumulator, void* gradient, DType precision, uint64_t elements,
+  void round(const Accumulators& accumulators, void* gradient, DType precision, uint64_t elements,
              double* block_sums) override {
-    ops_->round(accumulator, gradient, precision, elements, block_sums);
+    ops_->round(accumulators, gradient, precision, elements, block_sums);
   }
   void sum(DType from, const void* parts, uint32_t ranks, uint64_t elements, DType to, void* out,
            double* block_sums) override {

@@ -96,7 +96,7 @@ void finish_loss_rows(const Queue& queue, const LossRows& rows, DType precision,
 void add_losses(const Queue& queue, const double* losses, int64_t rows, double* loss);
 
 // optimize.cu: Device::round, Device::sum, Device::update, Device::zero.
-void round_gradient(const Queue& queue, const float* accumulator, void* gradient, DType precision,
+void round_gradient(const Queue& queue, const Accumulators& accumulators, void* gradient, DType precision,
                     uint64_t elements, double* block_sums);
 void sum_parts(const Queue& queue, DType from, const void* parts, uint32_t ranks, uint64_t elements, DType to,
                void* out, double* block_sums);

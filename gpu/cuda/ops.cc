@@ -45,9 +45,9 @@ class OpsDevice final : public Device {
     cuda::zero(queue_, arena.data(), arena.size());
   }
 
-  void round(const float* accumulator, void* gradient, DType precision, uint64_t elements,
+  void round(const Accumulators& accumulators, void* gradient, DType precision, uint64_t elements,
              double* block_sums) override {
-    round_gradient(queue_, accumulator, gradient, precision, elements, block_sums);
+    round_gradient(queue_, accumulators, gradient, precision, elements, block_sums);
   }
 
   void sum(DType from, const void* parts, uint32_t ranks, uint64_t elements, DType to, void* out,

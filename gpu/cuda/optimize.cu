@@ -15,10 +15,19 @@ static_assert(kNormBlock % (kRoundParts * kStep) == 0, "a whole block of the nor
 
 // Rounds kParts parts of a thread, kStep apart, and adds their squares in order.
 template <int kParts, typename T, typename P>
-__device__ void round_parts(const float* accumulator, T* gradient, P part, double& sum) {
+__device__ void round_parts(const Accumulators& from, int64_t at, T* gradient, P part, double& sum) {
   float value[kParts][kWide];
 #pragma unroll
-  for (int p = 0; p < kParts; ++p) load(accumulator + p * kStep, part, value[p]);
+  for (int p = 0; p < kParts; ++p) load(from.of[0] + at + p * kStep, part, value[p]);
+  for (uint32_t a = 1; a < from.count; ++a) {
+#pragma unroll
+    for (int p = 0; p < kParts; ++p) {
+      float addend[kWide];
+      load(from.of[a] + at + p * kStep, part, addend);
+#pragma unroll
+      for (int e = 0; e < kWide; ++e) value[p][e] += addend[e];
+    }
+  }
 #pragma unroll
   for (int p = 0; p < kParts; ++p) {
 #pragma unroll
@@ -34,16 +43,16 @@ __device__ void round_parts(const float* accumulator, T* gradient, P part, doubl
 // threads' sums are added.
 template <typename T>
 __global__ void __launch_bounds__(kThreads)
-    round_kernel(const float* accumulator, T* gradient, int64_t elements, bool aligned, double* block_sums) {
+    round_kernel(Accumulators from, T* gradient, int64_t elements, bool aligned, double* block_sums) {
   __shared__ double shared[kThreads / kWarp];
   constexpr auto kBlock = static_cast<int64_t>(kNormBlock);
   const int64_t begin = blockIdx.x * kBlock, end = begin + kBlock < elements ? begin + kBlock : elements;
   double sum = 0;
   int64_t i = begin + threadIdx.x * kWide;
   for (; aligned && i + (kRoundParts - 1) * kStep + kWide <= end; i += kRoundParts * kStep)
-    round_parts<kRoundParts>(accumulator + i, gradient + i, Whole(), sum);
+    round_parts<kRoundParts>(from, i, gradient + i, Whole(), sum);
   for (; i < end; i += kStep)
-    with_part(aligned, end - i, [&](auto part) { round_parts<1>(accumulator + i, gradient + i, part, sum); });
+    with_part(aligned, end - i, [&](auto part) { round_parts<1>(from, i, gradient + i, part, sum); });
   sum = block_sum(sum, shared);
   if (threadIdx.x == 0 && block_sums != nullptr) block_sums[blockIdx.x] = sum;
 }
@@ -282,12 +291,14 @@ void load_optimizer_kernels() {
   });
 }
 
-void round_gradient(const Queue& queue, const float* accumulator, void* gradient, DType precision,
+void round_gradient(const Queue& queue, const Accumulators& accumulators, void* gradient, DType precision,
                     uint64_t elements, double* block_sums) {
   with_precision(precision, [&]<typename T>(T) {
+    bool aligned = aligned_to_16(gradient);
+    for (uint32_t a = 0; a < accumulators.count; ++a) aligned = aligned && aligned_to_16(accumulators.of[a]);
     launch(queue, round_kernel<T>, div_up(static_cast<int64_t>(elements), static_cast<int64_t>(kNormBlock)),
-           kThreads, 0, accumulator, static_cast<T*>(gradient), static_cast<int64_t>(elements),
-           aligned_to_16(accumulator) && aligned_to_16(gradient), block_sums);
+           kThreads, 0, accumulators, static_cast<T*>(gradient), static_cast<int64_t>(elements), aligned,
+           block_sums);
   });
 }
 

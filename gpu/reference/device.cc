@@ -62,7 +62,7 @@ class ReferenceDevice final : public Device {
     return workspace_bytes_of(reference::kKernels, shapes, pass);
   }
 
-  void round(const float* accumulator, void* gradient, DType precision, uint64_t elements,
+  void round(const Accumulators& accumulators, void* gradient, DType precision, uint64_t elements,
              double* block_sums) override {
     reference::with_precision(precision, [&]<typename T>(T) {
       const reference::Values<T> out({gradient});
@@ -71,7 +71,9 @@ class ReferenceDevice final : public Device {
         double sum = 0;
         for (uint64_t i = begin; i < end; ++i) {
           const auto index = static_cast<int64_t>(i);
-          out.put(index, accumulator[i]);
+          float value = accumulators.of[0][i];
+          for (uint32_t a = 1; a < accumulators.count; ++a) value += accumulators.of[a][i];
+          out.put(index, value);
           sum += out[index] * out[index];
         }
         if (block_sums) block_sums[begin / kNormBlock] = sum;

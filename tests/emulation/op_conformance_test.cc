@@ -25,9 +25,9 @@ class EmulatedDevice final : public Device {
   }
   void prepare(const OpShapes& shapes, Pass pass) override { device_.prepare(shapes, pass); }
   void warm_up(std::span<std::byte> arena) override { ordered().warm_up(arena); }
-  void round(const float* accumulator, void* gradient, DType precision, uint64_t elements,
+  void round(const Accumulators& accumulators, void* gradient, DType precision, uint64_t elements,
              double* block_sums) override {
-    ordered().round(accumulator, gradient, precision, elements, block_sums);
+    ordered().round(accumulators, gradient, precision, elements, block_sums);
   }
   void sum(DType from, const void* parts, uint32_t ranks, uint64_t elements, DType to, void* out,
            double* block_sums) override {

@@ -76,7 +76,7 @@ inline double best_of_all(const PlanRequest& request, const std::vector<Levels>&
                               std::vector<uint32_t>(tiers, kLead)};
           Program p = tasks;
           if (assemble(p, a)) continue;
-          const double seconds = steady_step_seconds(p, request.rates, step);
+          const double seconds = steady_step_seconds(p, request.rates, {&step, 1});
           if (seconds >= best) continue;
           p = whole;
           if (!assemble(p, a)) best = seconds;

@@ -79,12 +79,14 @@ class HostOperands final : public Device {
   uint64_t workspace_bytes(const OpShapes&, Pass) const override { return 0; }
 
   void prepare(const OpShapes& shapes, Pass pass) override { device_->prepare(shapes, pass); }
-  void round(const float* accumulator, void* gradient, DType precision, uint64_t elements,
+  void round(const Accumulators& accumulators, void* gradient, DType precision, uint64_t elements,
              double* block_sums) override {
     Copies copies;
     const uint64_t blocks = (elements + kNormBlock - 1) / kNormBlock;
-    device_->round(copies.of(accumulator, elements), copies.of(gradient, elements * dtype_bytes(precision)),
-                   precision, elements, copies.of(block_sums, blocks));
+    Accumulators on_gpu = accumulators;
+    for (uint32_t a = 0; a < on_gpu.count; ++a) on_gpu.of[a] = copies.of(on_gpu.of[a], elements);
+    device_->round(on_gpu, copies.of(gradient, elements * dtype_bytes(precision)), precision, elements,
+                   copies.of(block_sums, blocks));
     wait_for_gpu();
   }
 

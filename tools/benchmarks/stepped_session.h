@@ -38,18 +38,20 @@ class SteppedSession {
     learning_rate_ = options.optimizer.learning_rate;
   }
 
-  // Issues a step and returns its ticket.
+  // Issues a step and returns the ticket of its last body.
   uint64_t issue_step() {
     const Lowering& lowering = plan_.lowering;
     const uint64_t position = session_->next_position(kTrainRing);
     session_->executor().make_room();
-    fill(input_buffer(plan_.model, lowering, kTrainRing, "tokens"), position);
-    fill(input_buffer(plan_.model, lowering, kTrainRing, "labels"), position);
+    for (uint32_t wave = 0; wave < lowering.waves; ++wave)
+      for (const char* input : {"tokens", "labels"})
+        fill(input_buffer(plan_.model, lowering, input), session_->next_position(kWaveRing) + wave);
     session_->scalars(position).input = {
         learning_rate_,
-        static_cast<double>(lowering.slices * plan_.model.micro_batch * plan_.model.sequence)};
-    const BodyId body = next_step(*session_, lowering.bodies(), last_ ? &*last_ : nullptr, true);
-    last_ = {session_->issue(body), position, body};
+        static_cast<double>(lowering.micro_batches() * plan_.model.micro_batch * plan_.model.sequence)};
+    const BodyIds& bodies = lowering.bodies();
+    const BodyId begin = next_step(*session_, bodies, last_ ? &*last_ : nullptr, true);
+    for (const BodyId body : bodies.step_from(begin)) last_ = {session_->issue(body), position, body};
     return last_->ticket;
   }
   void wait(uint64_t ticket) {
@@ -61,7 +63,7 @@ class SteppedSession {
   Executor& executor() { return session_->executor(); }
 
  private:
-  // Fills the buffer for the next step with tokens that are spread over the vocabulary.
+  // Fills the buffer for a wave with tokens that are spread over the vocabulary.
   void fill(BufferId buffer, uint64_t position) {
     auto* tokens = reinterpret_cast<int32_t*>(session_->runner().ring_slot(buffer, position));
     const uint64_t count = plan_.program.buffers[buffer].bytes() / sizeof(int32_t);
@@ -74,7 +76,7 @@ class SteppedSession {
   Plan plan_;
   std::unique_ptr<Session> session_;
   double learning_rate_ = 0;
-  std::optional<IssuedStep> last_;
+  std::optional<IssuedWave> last_;
 };
 
 }  // namespace sluice

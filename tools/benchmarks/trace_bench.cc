@@ -44,8 +44,8 @@ const Configuration kConfigurations[] = {
      150}};
 
 Options options_of(const Configuration& configuration, const std::string& directory) {
-  std::vector<std::string> words{"trace_bench", "train",      "--overlap", "never", "--device", "cpu",
-                                 "--data",      "unused.txt", "--out",    "unused"};
+  std::vector<std::string> words{"trace_bench", "train", "--overlap", "never",      "--waves", "1",
+                                 "--device",    "cpu",   "--data",    "unused.txt", "--out",   "unused"};
   words.insert(words.end(), configuration.options.begin(), configuration.options.end());
   if (words.back() == "--nvme-dir") words.push_back(directory);
   std::vector<const char*> argv;
@@ -57,7 +57,7 @@ class Steps {
  public:
   Steps(const Configuration& configuration, const std::string& directory, int rounds)
       : session_(options_of(configuration, directory), ExecutorKind::threaded),
-        step_(session_.plan().lowering.bodies().usual()),
+        step_(session_.plan().lowering.bodies().usual().front()),
         recorder_(session_.plan().program, std::span(&step_, 1), static_cast<size_t>(rounds)) {
     session_.wait(session_.issue_step());  // the first body is not a `step`
   }

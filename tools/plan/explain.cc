@@ -21,7 +21,7 @@ constexpr BufferClass kClasses[] = {BufferClass::weights, BufferClass::gradients
                                     BufferClass::activations, BufferClass::workspace};
 constexpr size_t kIndent = 15;  // columns
 
-const Body& step_of(const Plan& plan) { return plan.program.bodies[plan.lowering.bodies().usual()]; }
+std::vector<BodyId> step_of(const Plan& plan) { return plan.lowering.bodies().usual(); }
 
 uint64_t& bytes_in(ClassBytes& bytes, BufferClass kind) { return bytes[static_cast<size_t>(kind)]; }
 
@@ -32,7 +32,11 @@ std::string joined(const std::vector<std::string>& parts, const char* between = 
 class Explanation {
  public:
   explicit Explanation(const Plan& plan)
-      : plan_(plan), machine_(plan.program.machine), permanent_(permanent_bytes(plan.program)) {}
+      : plan_(plan),
+        machine_(plan.program.machine),
+        permanent_(permanent_bytes(plan.program)),
+        has_several_waves_(std::any_of(plan.weighed.begin(), plan.weighed.end(),
+                                       [](const Weighed& w) { return w.waves > 1; })) {}
 
   std::string text() {
     std::string out = "  why it lives there\n";
@@ -100,7 +104,9 @@ class Explanation {
     uint64_t homes = 0;
     for (const BufferClass kind : kClasses)
       if (lives_across(kind)) homes += bytes_in(permanent_[tier], kind);
-    const uint64_t most = step_of(plan_).peak_bytes[tier];
+    uint64_t most = 0;
+    for (const BodyId body : step_of(plan_))
+      most = std::max(most, plan_.program.bodies[body].peak_bytes[tier]);
     return fmt::format("{} of {}: homes take {}, staged copies and data of one step {}.", format_size(most),
                        format_size(machine_.tiers[tier].capacity), format_size(homes),
                        format_size(most - std::min(most, homes)));
@@ -128,11 +134,12 @@ class Explanation {
 
   std::string moved_words(BufferClass kind) const {
     std::map<std::pair<TierId, TierId>, uint64_t> moved;
-    for (const Instruction& in : step_of(plan_).instructions) {
-      if (in.task != kNoTask) continue;
-      const Buffer& b = plan_.program.buffers[in.operands[0].buffer];
-      if (b.kind == kind) moved[{in.places[0].tier, in.places[1].tier}] += operand_bytes(b, in.operands[0]);
-    }
+    for (const BodyId body : step_of(plan_))
+      for (const Instruction& in : plan_.program.bodies[body].instructions) {
+        if (in.task != kNoTask) continue;
+        const Buffer& b = plan_.program.buffers[in.operands[0].buffer];
+        if (b.kind == kind) moved[{in.places[0].tier, in.places[1].tier}] += operand_bytes(b, in.operands[0]);
+      }
     std::vector<std::string> parts;
     for (const auto& [tiers, bytes] : moved)
       parts.push_back(fmt::format("{} from {} to {}", format_size(bytes), machine_.tiers[tiers.first].name,
@@ -159,10 +166,14 @@ class Explanation {
   }
 
   std::string way_words(const Weighed& w, bool upper) const {
-    return fmt::format("memory given {}, recompute {}{}{}{}", in_order_of(w.first), levels_words(w.segments),
+    return fmt::format("memory given {}, recompute {}{}{}{}{}", in_order_of(w.first),
+                       levels_words(w.segments),
                        levels_of(w.segments) == 1 ? ""
                        : w.first_keep_more        ? ", the first keep more"
                                                   : ", the last keep more",
+                       !has_several_waves_ ? ""
+                       : w.waves == 1      ? ", 1 wave"
+                                           : fmt::format(", {} waves", w.waves),
                        !upper            ? ""
                        : w.upper_is_free ? fmt::format(", {} left to copies", machine_.tiers[0].name)
                                          : fmt::format(", homes in {} too", machine_.tiers[0].name),
@@ -197,6 +208,7 @@ class Explanation {
   const Plan& plan_;
   const Machine& machine_;
   std::vector<ClassBytes> permanent_;  // by tier
+  bool has_several_waves_;             // any of what was weighed
 };
 
 }  // namespace
@@ -209,6 +221,7 @@ void add_weighed(const Plan& plan, nlohmann::ordered_json& out) {
     rows.push_back({{"homes_first", w.first ? buffer_class_name(*w.first) : "layers"},
                     {"recompute", nullptr},
                     {"first_keep_more", w.first_keep_more},
+                    {"waves", w.waves},
                     {"upper_is_free", w.upper_is_free},
                     {"moved", w.moved},
                     {"seconds", nullptr},

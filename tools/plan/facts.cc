@@ -22,8 +22,8 @@ using nlohmann::ordered_json;
 constexpr double kSecondsADay = 86400;
 constexpr double kDriveEndurance = 600e12;  // bytes: what makers grant usual drives of 1 TB
 
-// The simulated run has kBodies steps. Step kSteady has neighbours on both sides, so it is steady.
-constexpr size_t kBodies = 4, kSteady = 2;
+// The simulated run has kSteps steps. Step kSteady has neighbours on both sides, so it is steady.
+constexpr size_t kSteps = 4, kSteady = 2;
 
 constexpr double kWorthNaming = 0.005;                       // of a step: what is printed as 1 %
 constexpr const char* kKinds[] = {"lane", "pool", "drive"};  // Bottleneck::Kind
@@ -242,16 +242,16 @@ double recompute_seconds(const Plan& plan) {
     const SegmentPlan& segment = plan.lowering.plans[use.plan];
     sum += seconds(segment.at(use.recompute).backward) - seconds(segment.at(Recompute::none).backward);
   }
-  return sum * plan.lowering.slices;
+  return sum * plan.lowering.micro_batches();
 }
 
 PlanFacts facts_of(const Plan& plan, const Options& options) {
   const Program& program = plan.program;
-  const BodyId step = plan.lowering.bodies().usual();
+  const std::vector<BodyId> step = plan.lowering.bodies().usual(), sequence = repeated(step, kSteps);
   const size_t lanes = program.machine.lanes.size();
-  const std::vector<BodyId> sequence(kBodies, step);
   const SimulationResult run = simulate(program, plan.rates, sequence, true);
-  const SimulationResult shorter = simulate(program, plan.rates, std::span(sequence).first(kBodies - 1));
+  const SimulationResult shorter =
+      simulate(program, plan.rates, std::span(sequence).first((kSteps - 1) * step.size()));
   const History history{program, sequence, run.times};
   PlanFacts f;
   f.ranks = static_cast<uint64_t>(ranks_per_node(options.ranks, plan.rates));
@@ -263,7 +263,8 @@ PlanFacts facts_of(const Plan& plan, const Options& options) {
   }
   std::vector<Charge> charges;
   for (const Idle& idle : idle_intervals(history, compute_lane(program.machine)))
-    if (idle.position == kSteady) charges.insert(charges.end(), idle.charges.begin(), idle.charges.end());
+    if (idle.position / step.size() == kSteady)
+      charges.insert(charges.end(), idle.charges.begin(), idle.charges.end());
   f.waits = sum_by_work(history, charges, false);
   f.waited_for = by_lane(f.waits, lanes);
   const double end = run.seconds - f.seconds;

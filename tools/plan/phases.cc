@@ -38,8 +38,8 @@ struct PhaseFacts {
   uint64_t sent;
 };
 
-uint64_t bytes_sent(const Plan& plan, BodyId body) {
-  const std::vector<uint64_t> moved = moved_bytes(plan, plan.program.bodies[body]);
+uint64_t bytes_sent(const Plan& plan, std::span<const BodyId> step) {
+  const std::vector<uint64_t> moved = moved_bytes(plan, step);
   uint64_t sent = 0;
   for (size_t l = 0; l < moved.size(); ++l)
     if (plan.program.machine.lanes[l].name == kCollective) sent += moved[l];

@@ -73,8 +73,6 @@ std::string table_of(const char* heading, const Machine& machine, const ByClassA
   return out + "\n";
 }
 
-const Body& step_body(const Plan& plan) { return plan.program.bodies[plan.lowering.bodies().usual()]; }
-
 // "1 sequence", "4 micro-batches".
 std::string counted(int64_t count, const char* one, const char* several) {
   return fmt::format("{} {}", count, count == 1 ? one : several);
@@ -87,12 +85,22 @@ struct LevelBytes {
   uint64_t bytes;
 };
 std::vector<LevelBytes> sent_over_network(const Plan& plan) {
-  const std::vector<uint64_t> bytes = network_bytes(plan.program, plan.rates.network, step_body(plan));
+  const std::vector<uint64_t> bytes =
+      network_bytes(plan.program, plan.rates.network, plan.lowering.bodies().usual());
   std::vector<LevelBytes> levels;
   for (size_t l = 0; l < bytes.size(); ++l)
     levels.push_back(
         {printable(plan.rates.network[l].name), l == 0 ? "rank" : levels.back().level, bytes[l]});
   return levels;
+}
+
+// How micro-batches run, where there is a choice.
+std::string waves_text(const Plan& plan) {
+  const Lowering& l = plan.lowering;
+  if (l.micro_batches() == 1) return "";
+  if (l.waves == 1) return "  one wave: a layer runs with all micro-batches before the next layer does\n";
+  return fmt::format("  {} waves of {}, one after the other\n", l.waves,
+                     counted(l.slices, "micro-batch", "micro-batches"));
 }
 
 std::string ranks_text(const Plan& plan, const Options& options) {
@@ -132,11 +140,12 @@ std::string plan_text(const Plan& plan, const Budgets& budgets, const Options& o
       fmt::format("{} parameters, {} of {} a micro-batch, {} a step\n", parameter_count(plan.model),
                   counted(plan.model.micro_batch, "sequence", "sequences"),
                   counted(plan.model.sequence, "token", "tokens"),
-                  counted(plan.lowering.slices, "micro-batch", "micro-batches"));
+                  counted(plan.lowering.micro_batches(), "micro-batch", "micro-batches"));
   out += fmt::format("  on the {} device, at the rates of {}\n", device_name(options),
                      printable(plan.rates.name));
   out += fmt::format("  recompute {}: {} a step\n", levels_words(segment_levels(plan)),
                      readable_seconds(recompute_seconds(plan)));
+  out += waves_text(plan);
   out += ranks_text(plan, options);
   out += table_of("permanent", p.machine, permanent_of(p));
   out += table_of("at once", p.machine, transient_of(p));
@@ -152,7 +161,7 @@ std::string plan_text(const Plan& plan, const Budgets& budgets, const Options& o
     out += fmt::format("  outside the device arena: {} for the driver, libraries and page tables\n",
                        format_size(budgets.device->reserve));
   out += "  moved a step:";
-  const std::vector<uint64_t> moved = moved_bytes(plan, step_body(plan));
+  const std::vector<uint64_t> moved = moved_bytes(plan, plan.lowering.bodies().usual());
   for (size_t l = 0; l < moved.size(); ++l)
     if (moved[l]) out += fmt::format(" {} {}", p.machine.lanes[l].name, format_size(moved[l]));
   if (std::all_of(moved.begin(), moved.end(), [](uint64_t bytes) { return bytes == 0; })) out += " nothing";
@@ -188,6 +197,7 @@ std::string plan_json(const Plan& plan, const Budgets& budgets, const Options& o
   else
     out["updates"] = nullptr;
   out["micro_batch"] = plan.model.micro_batch;
+  out["waves"] = plan.lowering.waves;
   out["sequence"] = plan.model.sequence;
   out["ranks"] = plan.lowering.ranks;
   if (plan.lowering.ranks > 1) {
@@ -213,7 +223,7 @@ std::string plan_json(const Plan& plan, const Budgets& budgets, const Options& o
   for (const auto& [kind, tiers] : permanent_of(p))
     for (size_t t = 0; t < tiers.size(); ++t)
       out["homes"][buffer_class_name(kind)][p.machine.tiers[t].name] = tiers[t] + transient.at(kind)[t];
-  const std::vector<uint64_t> moved = moved_bytes(plan, step_body(plan));
+  const std::vector<uint64_t> moved = moved_bytes(plan, plan.lowering.bodies().usual());
   for (size_t l = 0; l < moved.size(); ++l) out["moved_bytes"][p.machine.lanes[l].name] = moved[l];
   add_facts(plan, facts_of(plan, options), steps_of(options), out);
   add_phases(plan, even, out);

@@ -37,27 +37,32 @@ std::string numbers(uint32_t first, uint32_t last) {
   return first == last ? std::to_string(first + 1) : fmt::format("{} to {}", first + 1, last + 1);
 }
 
+std::string wave_heading(size_t wave, size_t waves) {
+  if (wave == 0) return "in the first wave\n";
+  if (wave + 1 == waves) return "in the last wave\n";
+  return waves == 3 ? "in the second wave\n" : "in the second wave, and likewise in the next\n";
+}
+
 class Life {
  public:
-  // `idle`: of all lanes.
+  // In the body at `position` of the simulated steps. `idle`: of all lanes.
   Life(const Plan& plan, BufferId buffer, const FetchNotes& notes, const History& history,
-       const std::vector<Idle>& idle)
+       const std::vector<Idle>& idle, size_t position)
       : plan_(plan),
         program_(plan.program),
-        step_(plan.lowering.bodies().usual()),
-        body_(program_.bodies[step_]),
+        body_(program_.bodies[history.sequence[position]]),
         buffer_(buffer),
         b_(program_.buffers[buffer]),
         history_(history),
-        times_(history.times[kShown]),
-        notes_(notes.bodies[step_]) {
+        times_(history.times[position]),
+        notes_(notes.bodies[history.sequence[position]]) {
     const LaneId compute = compute_lane(program_.machine);
     for (uint32_t i = 0; i < body_.instructions.size(); ++i) {
       if (body_.instructions[i].task != kNoTask) at_task_[body_.instructions[i].task] = i;
       if (body_.instructions[i].lane == compute && origin_ < 0) origin_ = times_[i].begin;
     }
     for (const Idle& one : idle)
-      if (one.position == kShown && one.instruction != kNoInstruction) idle_before_[one.instruction] = &one;
+      if (one.position == position && one.instruction != kNoInstruction) idle_before_[one.instruction] = &one;
   }
 
   std::string text() {
@@ -341,12 +346,11 @@ class Life {
 
   const Plan& plan_;
   const Program& program_;
-  const BodyId step_;
   const Body& body_;
   const BufferId buffer_;
   const Buffer& b_;
   const History& history_;
-  const std::vector<InstructionTime>& times_;  // of the step that is shown
+  const std::vector<InstructionTime>& times_;  // of the body that is shown
   const std::vector<FetchNote>& notes_;
   std::map<uint32_t, const Idle*> idle_before_;  // by the instruction that its lane then starts
   std::map<uint32_t, uint32_t> at_task_;         // index of its instruction, by task
@@ -392,8 +396,7 @@ std::string why_text(const Plan& plan, const std::string& name) {
   std::vector<bool> wanted(plan.program.buffers.size(), false);
   for (const BufferId b : buffers) wanted[b] = true;
   const FetchNotes notes = fetch_notes(plan, std::move(wanted));
-  const BodyId step = plan.lowering.bodies().usual();
-  const std::vector<BodyId> steps(3, step);
+  const std::vector<BodyId> step = plan.lowering.bodies().usual(), steps = repeated(step, 3);
   const SimulationResult run = simulate(plan.program, plan.rates, steps, true);
   std::string out =
       "Times are simulated. Time 0 is when lane compute begins the step; what begins earlier runs while\n"
@@ -402,7 +405,12 @@ std::string why_text(const Plan& plan, const std::string& name) {
   std::vector<Idle> idle;
   for (LaneId lane = 0; lane < plan.program.machine.lanes.size(); ++lane)
     for (Idle& one : idle_intervals(history, lane)) idle.push_back(std::move(one));
-  for (const BufferId b : buffers) out += Life(plan, b, notes, history, idle).text();
+  for (const BufferId b : buffers)
+    for (size_t wave = 0; wave < step.size(); ++wave) {
+      if (wave > 1 && wave + 1 < step.size()) continue;  // as the second
+      if (step.size() > 1) out += wave_heading(wave, step.size());
+      out += Life(plan, b, notes, history, idle, kShown * step.size() + wave).text();
+    }
   return out;
 }
 

@@ -156,7 +156,12 @@ class BufferMaker {
                       const std::vector<uint64_t>& whole_fp32) {
     const auto kind = BufferClass::gradients;
     b.gradient = buffer("g." + g.name, kind, updated_cuts(whole), waits);
-    b.accumulator = buffer("a." + g.name, kind, whole_fp32);
+    const uint32_t uses = uses_.kind_counts[out_.groups.size()];
+    if (uses > kAccumulatorsMax)
+      throw std::invalid_argument("parameter group " + g.name + " has too many kinds of uses");
+    for (uint32_t k = 0; k < uses; ++k)
+      b.accumulators.push_back(buffer(uses == 1 ? "a." + g.name : "a." + g.name + "." + std::to_string(k),
+                                      kind, whole_fp32, out_.waves > 1));
     b.summed = {b.gradient, kNone, b.gradient};
     if (sharing_.ranks == 1) return;
     if (!sharing_.shares_state())
@@ -248,16 +253,15 @@ class BufferMaker {
                                        offsetof(StepScalars, norm),  offsetof(StepScalars, update),
                                        offsetof(StepScalars, guess), sizeof(StepScalars)};
     out_.scalars = buffer("scalars", BufferClass::scalars, pieces, true, kTrainRing);
-    make_inputs(kTrainRing, "");
-    if (!options_.evaluate) return;
-    make_inputs(kValidationRing, "validation_");
-    out_.validation_loss =
-        buffer("validation_loss", BufferClass::scalars, {0, kScalarAlignment}, true, kValidationRing);
+    make_inputs();
+    if (options_.evaluate)
+      out_.validation_loss =
+          buffer("validation_loss", BufferClass::scalars, {0, kScalarAlignment}, true, kValidationRing);
   }
 
   // A piece for each micro-batch.
-  void make_inputs(uint8_t ring, const std::string& prefix) {
-    out_.inputs[ring].assign(model_.activations.size(), kNone);
+  void make_inputs() {
+    out_.inputs.assign(model_.activations.size(), kNone);
     for (size_t a = 0; a < model_.activations.size(); ++a) {
       const Activation& x = model_.activations[a];
       if (!x.input) continue;
@@ -265,7 +269,7 @@ class BufferMaker {
       std::vector<uint64_t> cuts{0};
       for (uint32_t m = 0; m < out_.slices; ++m)
         cuts.push_back(cuts.back() + round_up(bytes, kScalarAlignment));
-      out_.inputs[ring][a] = buffer(prefix + x.name, BufferClass::scalars, std::move(cuts), true, ring);
+      out_.inputs[a] = buffer(x.name, BufferClass::scalars, std::move(cuts), true, kWaveRing);
     }
   }
 
@@ -300,6 +304,7 @@ class BufferMaker {
   const LowerOptions& options_;
   Program& program_;
   Lowering& out_;
+  const GroupUses uses_ = uses_of_groups(model_);
   StateSharing sharing_;              // of the group at hand
   std::vector<bool> differentiable_;  // by activation
   SliceBuffers slices_;

@@ -21,10 +21,18 @@ class Lowerer {
   Lowering run() {
     if (options_.batch <= 0 || options_.batch % model_.micro_batch != 0)
       throw std::invalid_argument("the batch is not a multiple of the micro-batch");
-    out_.slices = static_cast<uint32_t>(options_.batch / model_.micro_batch);
+    const auto micro_batches = static_cast<uint32_t>(options_.batch / model_.micro_batch);
+    if (options_.waves == 0 || micro_batches % options_.waves != 0)
+      throw std::invalid_argument("the micro-batches of a step cannot be divided into so many waves");
+    if (options_.waves > 1 && (options_.share_layers_until > 0 || uses_.shares_layers))
+      throw std::invalid_argument("where layers share parameter groups, a step is one wave");
+    out_.slices = micro_batches / options_.waves;
+    out_.waves = options_.waves;
     out_.ranks = options_.ranks;
     out_.sharing = sharing_of(options_);
-    program_.rings = {{"train"}, {"validation"}};
+    program_.rings = {{"train"}, {"validation"}, {"wave"}};
+    // The trainer prepares all waves of a step while the last two of the step before may run.
+    program_.rings[kWaveRing].slots = static_cast<uint16_t>(out_.waves + 2);
     buffers_ = make_buffers(model_, options_, program_, out_);
     schedule_ = options_.schedule(model_, out_.slices);
     check_schedule(schedule_, use_count(), out_.slices);
@@ -37,6 +45,10 @@ class Lowerer {
   }
 
  private:
+  struct Wave {  // of a step
+    bool first = true, last = true;
+  };
+
   const SegmentUse& use(uint32_t u) const {
     return model_.layers[out_.uses[u].layer].segments[out_.uses[u].position];
   }
@@ -67,46 +79,46 @@ class Lowerer {
     t.bytes = pass.bytes;
   }
 
-  // An activation in a body is a buffer of the micro-batch, or a piece of the token rings.
-  void add_activation(BodyBuilder& body, Task& t, uint32_t a, uint32_t m, Access access, bool validation) {
+  // An activation in a body is a buffer of the micro-batch, or a piece of a wave's tokens.
+  void add_activation(BodyBuilder& body, Task& t, uint32_t a, uint32_t m, Access access) {
     if (!model_.activations[a].input) return body.add(t, buffers_.activations[a][m], access);
-    body.add(t, out_.inputs[validation ? kValidationRing : kTrainRing][a], m, m + 1, access);
+    body.add(t, out_.inputs[a], m, m + 1, access);
   }
 
-  void lower_forward(BodyBuilder& body, uint32_t u, uint32_t m, bool validation) {
-    const Recompute level = validation ? Recompute::all : out_.uses[u].recompute;
+  void lower_forward(BodyBuilder& body, uint32_t u, uint32_t m, Recompute level, Wave wave) {
     const PassPlan& pass = plan(u).at(level).forward;
     Task& t = body.task(TaskKind::forward, u, m);
     t.recompute = level;
     add_cost(t, pass);
-    for (const uint32_t a : use(u).inputs) add_activation(body, t, a, m, Access::read, validation);
+    for (const uint32_t a : use(u).inputs) add_activation(body, t, a, m, Access::read);
     for (const uint32_t g : use(u).groups) body.add(t, group(g).forward.whole, Access::read);
-    for (const uint32_t a : use(u).outputs) add_activation(body, t, a, m, Access::write, validation);
+    for (const uint32_t a : use(u).outputs) add_activation(body, t, a, m, Access::write);
     if (plan(u).at(level).saved_bytes) body.add(t, buffers_.saved[u][m], Access::write);
     add_workspace(body, t, pass.workspace_bytes);
-    if (segment(u).loss) body.add(t, out_.validation_loss, write_or_add(body, out_.validation_loss));
+    if (segment(u).loss) body.add(t, out_.validation_loss, write_or_add(body, wave, out_.validation_loss));
   }
 
-  void lower_backward(BodyBuilder& body, uint32_t u, uint32_t m) {
+  void lower_backward(BodyBuilder& body, uint32_t u, uint32_t m, Wave wave) {
     const SegmentPasses& passes = plan(u).at(out_.uses[u].recompute);
     Task& t = body.task(TaskKind::backward, u, m);
     t.recompute = out_.uses[u].recompute;
     add_cost(t, passes.backward);
     for (size_t i = 0; i < use(u).inputs.size(); ++i)
-      if (passes.reads_input[i]) add_activation(body, t, use(u).inputs[i], m, Access::read, false);
+      if (passes.reads_input[i]) add_activation(body, t, use(u).inputs[i], m, Access::read);
     for (const uint32_t g : use(u).groups) body.add(t, group(g).backward.whole, Access::read);
     for (size_t i = 0; i < use(u).outputs.size(); ++i)
-      if (passes.reads_output[i]) add_activation(body, t, use(u).outputs[i], m, Access::read, false);
+      if (passes.reads_output[i]) add_activation(body, t, use(u).outputs[i], m, Access::read);
     if (passes.saved_bytes) body.add(t, buffers_.saved[u][m], Access::read);
-    add_gradients(body, t, u, m);
+    add_gradients(body, t, u, m, wave);
     add_workspace(body, t, passes.backward.workspace_bytes);
     if (!segment(u).loss) return;
-    body.add(t, out_.scalars, kScalarLoss, kScalarLoss + 1, write_or_add(body, out_.scalars, kScalarLoss));
+    body.add(t, out_.scalars, kScalarLoss, kScalarLoss + 1,
+             write_or_add(body, wave, out_.scalars, kScalarLoss));
     body.add(t, out_.scalars, kScalarInput, kScalarInput + 1, Access::read);
     body.add(t, out_.scalars, kScalarUpdate, kScalarUpdate + 1, Access::read, 1);
   }
 
-  void add_gradients(BodyBuilder& body, Task& t, uint32_t u, uint32_t m) {
+  void add_gradients(BodyBuilder& body, Task& t, uint32_t u, uint32_t m, Wave wave) {
     const SegmentPlan& p = plan(u);
     for (size_t i = 0; i < use(u).outputs.size(); ++i) {
       const uint32_t a = use(u).outputs[i];
@@ -117,15 +129,17 @@ class Lowerer {
     for (size_t i = 0; i < p.wanted.inputs.size(); ++i)
       if (p.wanted.inputs[i])
         body.add(t, buffers_.gradients[use(u).inputs[i]][m], p.wanted.added[i] ? Access::add : Access::write);
-    for (const uint32_t g : use(u).groups) {
+    for (size_t slot = 0; slot < use(u).groups.size(); ++slot) {
+      const uint32_t g = use(u).groups[slot];
       if (!model_.groups[g].trainable) continue;
-      const BufferId accumulator = group(g).accumulator;
-      body.add(t, accumulator, write_or_add(body, accumulator));
+      const BufferId accumulator = group(g).accumulators[uses_.kinds[u][slot]];
+      body.add(t, accumulator, write_or_add(body, wave, accumulator));
     }
   }
 
-  static Access write_or_add(const BodyBuilder& body, BufferId b, uint32_t piece = 0) {
-    return body.written(b, piece) ? Access::add : Access::write;
+  // What is summed over a step begins in its first wave.
+  static Access write_or_add(const BodyBuilder& body, Wave wave, BufferId b, uint32_t piece = 0) {
+    return wave.first && !body.written(b, piece) ? Access::write : Access::add;
   }
 
   // `back`: of the update's scalars.
@@ -177,11 +191,8 @@ class Lowerer {
   }
 
   // What a phase's bodies are called, and their start and end states.
-  std::string phase_name(const char* name) const {
-    return (shares_layers()                        ? "shared_"
-            : options_.compress_rank && !compress_ ? "warmup_"
-                                                   : "") +
-           std::string(name);
+  std::string phase_name(const std::string& name) const {
+    return (shares_layers() ? "shared_" : options_.compress_rank && !compress_ ? "warmup_" : "") + name;
   }
   BodyState clean() const { return shares_layers() ? BodyState::shared_clean : BodyState::clean; }
   BodyState pending() const { return shares_layers() ? BodyState::shared_pending : BodyState::pending; }
@@ -227,6 +238,8 @@ class Lowerer {
       out_.phases.back().step = training.step;
       out_.phases.back().guess = training.guess;
       out_.phases.back().repair = training.repair;
+      out_.phases.back().plain = training.plain;
+      out_.phases.back().guessing = training.guessing;
     }
     out_.phases.push_back(last);
   }
@@ -237,14 +250,18 @@ class Lowerer {
     bodies.load = lower_load();
     lower_training(bodies);
     if (any_waits()) bodies.drain = lower_drain();
-    if (options_.evaluate) bodies.evaluate = lower_evaluate();
+    if (options_.evaluate) bodies.evaluate = lower_evaluate("evaluate", {.first = true});
+    if (options_.evaluate && out_.waves > 1)
+      bodies.evaluate_more = lower_evaluate("evaluate_more", {.first = false});
     bodies.save = lower_save();
     mark_empty();
     return bodies;
   }
 
-  // While an update waits, there are no weights that it has made.
+  // While an update waits, there are no weights that it has made. Accumulators have content between waves
+  // only, and rounded gradients none then, unless their update still waits.
   void mark_empty() {
+    if (out_.waves > 1) mark_empty_between_waves();
     for (uint32_t g = 0; g < model_.groups.size(); ++g) {
       if (!is_updated(g) || !waits(g)) continue;
       const GroupBuffers& b = out_.groups[g];
@@ -258,16 +275,48 @@ class Lowerer {
     }
   }
 
+  void mark_empty_between_waves() {
+    const BodyStates between = one_state(BodyState::partial) | one_state(BodyState::guessed_partial);
+    for (uint32_t g = 0; g < model_.groups.size(); ++g) {
+      if (!is_updated(g)) continue;
+      for (const BufferId accumulator : out_.groups[g].accumulators)
+        program_.buffers[accumulator].empty_in = static_cast<BodyStates>(kAllBodyStates & ~between);
+      if (waits(g))
+        program_.buffers[out_.groups[g].gradient].empty_in |=
+            guesses(g) ? one_state(BodyState::partial) : between;
+    }
+  }
+
   void lower_training(BodyIds& bodies) {
+    bodies.waves = out_.waves;
     if (!any_waits()) {
-      bodies.first = bodies.step = training_body("step", clean(), clean());
+      bodies.first = bodies.step = training_step("step", clean(), clean());
+      bodies.plain = later_waves("", clean());
       return;
     }
-    bodies.first = training_body("first", clean(), pending());
-    if (options_.plain_step || !any_guesses()) bodies.step = training_body("step", pending(), pending());
+    bodies.first = training_step("first", clean(), pending());
+    if (options_.plain_step || !any_guesses()) bodies.step = training_step("step", pending(), pending());
+    bodies.plain = later_waves("", pending());
     if (!any_guesses()) return;
-    bodies.guess = training_body("guess", guessed(), guessed());
-    bodies.repair = training_body("repair", pending(), guessed());
+    bodies.guess = training_step("guess", guessed(), guessed());
+    bodies.repair = training_step("repair", pending(), guessed());
+    bodies.guessing = later_waves("guess_", guessed());
+  }
+  // The body of a whole step, or of its first wave. `end`: the state after the step.
+  BodyId training_step(const char* name, BodyState start, BodyState end) {
+    const bool whole = out_.waves == 1;
+    return training_body(name, start, whole ? end : between_waves(end), {true, whole});
+  }
+  LaterWaves later_waves(const std::string& prefix, BodyState end) {
+    LaterWaves later;
+    const BodyState between = between_waves(end);
+    if (out_.waves > 2)
+      later.middle = training_body(prefix + "middle_wave", between, between, {false, false});
+    if (out_.waves > 1) later.last = training_body(prefix + "last_wave", between, end, {false, true});
+    return later;
+  }
+  static BodyState between_waves(BodyState end) {
+    return end == BodyState::guessed ? BodyState::guessed_partial : BodyState::partial;
   }
   BodyId lower_drain() {
     BodyBuilder drain(program_, phase_name("drain"), pending(), clean());
@@ -326,13 +375,14 @@ class Lowerer {
     for (const uint32_t g : use(u).groups) ranks_.gather_weights(body, stand_in(g), weights);
   }
 
-  BodyId training_body(const char* name, BodyState start, BodyState end) {
+  BodyId training_body(const std::string& name, BodyState start, BodyState end, Wave wave) {
     BodyBuilder body(program_, phase_name(name), start, end);
-    body.advance(kTrainRing);
-    const bool guesses = end == guessed();
-    if (!options_.update_waits_for_norm) lower_set_scalars(body, false);
-    if (guesses) lower_set_guess(body);
-    std::vector<bool> updated(model_.groups.size(), start == clean());
+    if (wave.first) body.advance(kTrainRing);
+    body.advance(kWaveRing);
+    const bool guesses = end == guessed() || end == BodyState::guessed_partial;
+    if (wave.last && !options_.update_waits_for_norm) lower_set_scalars(body, false);
+    if (wave.last && guesses) lower_set_guess(body);
+    std::vector<bool> updated(model_.groups.size(), !wave.first || start == clean());
     for (const auto& [u, m] : schedule_.forward) {
       for (const uint32_t g : use(u).groups) {
         if (!updated[stand_in(g)] && model_.groups[g].trainable)
@@ -341,19 +391,19 @@ class Lowerer {
       }
       if (segment(u).loss) continue;
       gather_weights(body, u, &GroupBuffers::forward);
-      lower_forward(body, u, m, false);
+      lower_forward(body, u, m, out_.uses[u].recompute, wave);
     }
     std::vector<uint32_t> missing = contributions();
     for (const auto& [u, m] : schedule_.backward) {
       if (!has_backward(u)) continue;
       gather_weights(body, u, &GroupBuffers::backward);
-      lower_backward(body, u, m);
+      lower_backward(body, u, m, wave);
       for (const uint32_t g : use(u).groups)
-        if (model_.groups[g].trainable && --missing[stand_in(g)] == 0)
+        if (model_.groups[g].trainable && --missing[stand_in(g)] == 0 && wave.last)
           finish_gradient(body, stand_in(g), guesses);
     }
-    lower_norm(body);
-    if (options_.update_waits_for_norm) lower_set_scalars(body, true);
+    if (wave.last) lower_norm(body);
+    if (wave.last && options_.update_waits_for_norm) lower_set_scalars(body, true);
     return body.finish();
   }
 
@@ -374,12 +424,13 @@ class Lowerer {
     });
   }
 
-  BodyId lower_evaluate() {
-    BodyBuilder body(program_, phase_name("evaluate"), clean(), clean());
-    body.advance(kValidationRing);
+  BodyId lower_evaluate(const char* name, Wave wave) {
+    BodyBuilder body(program_, phase_name(name), clean(), clean());
+    if (wave.first) body.advance(kValidationRing);
+    body.advance(kWaveRing);
     for (const auto& [u, m] : schedule_.forward) {
       gather_weights(body, u, &GroupBuffers::forward);
-      lower_forward(body, u, m, true);
+      lower_forward(body, u, m, Recompute::all, wave);
     }
     return body.finish();
   }
@@ -425,6 +476,7 @@ class Lowerer {
   Program& program_;
   Lowering out_;
   const RankTasks ranks_{program_, out_};
+  const GroupUses uses_ = uses_of_groups(model_);
   SliceBuffers buffers_;
   StepSchedule schedule_;
   std::vector<uint32_t> stand_ins_;  // by group, in the phase that is being lowered; empty: each for itself
@@ -460,8 +512,8 @@ SegmentOperands segment_operands(const SegmentPlan& plan, const Segment& segment
   return o;
 }
 
-BufferId input_buffer(const Model& model, const Lowering& lowering, uint8_t ring, std::string_view name) {
-  return lowering.inputs[ring][model_input(model, name)];
+BufferId input_buffer(const Model& model, const Lowering& lowering, std::string_view name) {
+  return lowering.inputs[model_input(model, name)];
 }
 
 Lowering lower(const Model& model, const LowerOptions& options, Program& program) {

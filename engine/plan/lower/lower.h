@@ -5,7 +5,6 @@
 // share, nor on how they are divided over nodes.
 #pragma once
 
-#include <array>
 #include <functional>
 #include <optional>
 #include <string_view>
@@ -26,7 +25,9 @@ struct OptimizerLayout {
 };
 
 struct LowerOptions {
-  int64_t batch = 1;                  // sequences of one step; a multiple of the model's micro-batch
+  int64_t batch = 1;  // sequences of one step; a multiple of the model's micro-batch
+  // Into which a step's micro-batches are divided; divides their number. 1 where layers share groups.
+  uint32_t waves = 1;
   bool update_waits_for_norm = true;  // clip > 0 or fp16
   // By group: its update runs in backward, else in the forward of the next step. Where the update waits for
   // the norm, the bodies `guess` and `repair` run in backward what these groups can do without it. Empty:
@@ -95,13 +96,14 @@ struct CompressionBuffers {
 
 struct GroupBuffers {
   std::vector<uint64_t> shards;  // element boundaries: shard k is [shards[k], shards[k+1])
-  BufferId weights = kNone, gradient = kNone, accumulator = kNone, block_sums = kNone;
-  BufferId next_gradient = kNone;   // until a visit has put it in the place of `gradient`
-  std::vector<BufferId> state;      // by shard; empty when frozen
-  SharedBuffers updated;            // gathers weights after an update
-  SharedBuffers forward, backward;  // gather weights for forwards and for backwards
-  ReductionBuffers reduction;       // several ranks: of the gradient
-  SharedBuffers summed;             // stage 0: gathers the sum of gradients
+  BufferId weights = kNone, gradient = kNone, block_sums = kNone;
+  std::vector<BufferId> accumulators;  // by kind of its uses (GroupUses); empty when frozen
+  BufferId next_gradient = kNone;      // until a visit has put it in the place of `gradient`
+  std::vector<BufferId> state;         // by shard; empty when frozen
+  SharedBuffers updated;               // gathers weights after an update
+  SharedBuffers forward, backward;     // gather weights for forwards and for backwards
+  ReductionBuffers reduction;          // several ranks: of the gradient
+  SharedBuffers summed;                // stage 0: gathers the sum of gradients
   SharedBuffers all_block_sums;  // gathers the block sums of all parts of the summed gradient, for the norm
   std::optional<CompressionBuffers> compression;  // none: the factors would not be smaller than the gradient
   StateSharing sharing;
@@ -122,6 +124,10 @@ struct UseInfo {                     // one segment use, in forward order
   Recompute recompute = Recompute::all;
 };
 
+// A step runs its micro-batches in waves, one after the other: each wave is a body. Gradients are summed over
+// all waves, in accumulators that stay between bodies. So a wave's activations are gone before the next wave
+// begins, but every wave needs all weights twice.
+//
 // The bodies of one phase of a run: of the steps below `until`, counted from 0. A run has up to three phases:
 // while layers that are alike share the groups of the first of them (this phase ends with `unlock`, which
 // copies these groups to the other layers); while gradients travel whole; while they are compressed.
@@ -145,28 +151,53 @@ struct UseInfo {                     // one segment use, in forward order
 // If updates do not wait for the norm (LowerOptions), set_scalars stands at the begin, and `optimize` of a
 // shard of updated_in_backward after its `round`. If all groups are among these, `first` and `step` are the
 // same body, and there is no drain.
+//
+// With several waves, `first`, `step`, `guess` and `repair` are the first wave of a step, without what comes
+// once its gradients are complete. That comes in the last wave, and what makes weights before their forward
+// in the first wave only. The middle waves have neither. A validation batch has as many waves.
+struct LaterWaves {  // than a step's first
+  std::optional<BodyId> middle, last;
+};
 struct BodyIds {
   int64_t until = INT64_MAX;
+  uint32_t waves = 1;
   std::optional<BodyId> load, first, step, drain, evaluate, save;
   std::optional<BodyId> guess, repair;  // both or none; with them, `step` may be missing
+  LaterWaves plain, guessing;           // `guessing`: after `guess` and `repair`
+  std::optional<BodyId> evaluate_more;  // every wave of a validation batch but the first
+
+  // The body of a wave of the step that begins with `begin`: with first, step, guess or repair.
+  BodyId wave_of(BodyId begin, uint32_t wave) const {
+    if (wave == 0) return begin;
+    const LaterWaves& later = begin == guess || begin == repair ? guessing : plain;
+    return wave + 1 < waves ? *later.middle : *later.last;
+  }
+  std::vector<BodyId> step_from(BodyId begin) const {
+    std::vector<BodyId> bodies;
+    for (uint32_t wave = 0; wave < waves; ++wave) bodies.push_back(wave_of(begin, wave));
+    return bodies;
+  }
   // The training step that follows its like when all goes well.
-  BodyId usual() const { return guess ? *guess : *step; }
+  std::vector<BodyId> usual() const { return step_from(guess ? *guess : *step); }
   std::optional<BodyId> unlock;  // runs before the next phase; no update is pending then
 };
 
-constexpr uint8_t kTrainRing = 0, kValidationRing = 1;
+// Of what a step has once, what a validation batch has once, and the tokens of a wave.
+constexpr uint8_t kTrainRing = 0, kValidationRing = 1, kWaveRing = 2;
 
 struct Lowering {
   std::vector<SegmentPlan> plans;
   std::vector<UseInfo> uses;
   std::vector<GroupBuffers> groups;
-  BufferId scalars = kNone;                     // in kTrainRing; ScalarPiece names its pieces
-  BufferId validation_loss = kNone;             // in kValidationRing
-  std::array<std::vector<BufferId>, 2> inputs;  // by ring, then by activation; kNone: no input of the model
-  std::vector<BodyIds> phases;                  // in order; the last one never ends
-  uint32_t slices = 1;                          // micro-batches of a step
-  uint32_t ranks = 1;                           // of the run
-  StateSharing sharing;                         // of groups without an entry in LowerOptions::sharing
+  BufferId scalars = kNone;          // in kTrainRing; ScalarPiece names its pieces
+  BufferId validation_loss = kNone;  // in kValidationRing
+  std::vector<BufferId> inputs;      // in kWaveRing, by activation; kNone: no input of the model
+  std::vector<BodyIds> phases;       // in order; the last one never ends
+  uint32_t slices = 1, waves = 1;    // micro-batches of a wave; waves of a step
+  uint32_t ranks = 1;                // of the run
+  StateSharing sharing;              // of groups without an entry in LowerOptions::sharing
+
+  uint32_t micro_batches() const { return slices * waves; }  // of a step
 
   const BodyIds& bodies() const { return phases.back(); }
   size_t phase_of(int64_t step) const {
@@ -177,15 +208,15 @@ struct Lowering {
 };
 
 // The ring buffer of the model's input with this name. Each of its pieces is a micro-batch.
-BufferId input_buffer(const Model& model, const Lowering& lowering, uint8_t ring, std::string_view name);
+BufferId input_buffer(const Model& model, const Lowering& lowering, std::string_view name);
 
 enum ScalarPiece : uint32_t { kScalarInput, kScalarLoss, kScalarNorm, kScalarUpdate, kScalarGuess };
 
 // The order of a task's operands, by kind. The runner (engine/run/execute) relies on it. r: reads, w: writes,
 // a: reads and writes (Access::add). Scalars are pieces of the buffer `scalars`; back 1: those of the step
 // before. SegmentOperands has the order for forwards and backwards.
-//   round         r accumulator, w gradient, w block sums
-//                 several ranks: r accumulator, w own (ReductionBuffers)
+//   round         r accumulators, w gradient, w block sums
+//                 several ranks: r accumulators, w own (ReductionBuffers)
 //   gather        r part, w whole
 //   exchange      r parts for all ranks, w received parts
 //   sum           r received parts, w sum; the last sum of a gradient also: w block sums

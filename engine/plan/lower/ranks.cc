@@ -44,13 +44,14 @@ void count_operand_bytes(const Program& program, Task& task) {
   for (const Operand& o : task.operands) task.bytes += operand_bytes(program.buffers[o.buffer], o);
 }
 
-Task& RankTasks::task(BodyBuilder& body, TaskKind kind, const Subject& of, BufferId from, BufferId to) const {
+Task& RankTasks::task(BodyBuilder& body, TaskKind kind, const Subject& of, std::span<const BufferId> from,
+                      BufferId to) const {
   Task& t = body.task(kind, of.group, of.shard.value_or(0));
   const auto add = [&](BufferId buffer, Access access) {
     if (of.shard) return body.add(t, buffer, *of.shard, *of.shard + 1, access);
     body.add(t, buffer, access);
   };
-  add(from, Access::read);
+  for (const BufferId buffer : from) add(buffer, Access::read);
   add(to, Access::write);
   count_operand_bytes(program_, t);
   return t;
@@ -91,8 +92,8 @@ void RankTasks::reduce_shard(BodyBuilder& body, uint32_t g, uint32_t shard, Buff
   ReductionBuffers reduction = b.reduction;
   reduction.sum = into(reduction.sum);
   const bool alone = b.sharing.ranks == 1;
-  if (!alone) task(body, TaskKind::round, of, b.accumulator, b.reduction.own);
-  Task& t = alone ? task(body, TaskKind::round, of, b.accumulator, gradient) : sum(body, of, reduction);
+  if (!alone) task(body, TaskKind::round, of, b.accumulators, b.reduction.own);
+  Task& t = alone ? task(body, TaskKind::round, of, b.accumulators, gradient) : sum(body, of, reduction);
   body.add(t, b.block_sums, shard, shard + 1, Access::write);
   gather(body, of, {into(b.summed.part), b.summed.across, into(b.summed.whole)});
 }
@@ -101,7 +102,7 @@ void RankTasks::reduce_factors(BodyBuilder& body, uint32_t g) const {
   const GroupBuffers& b = out_.groups[g];
   const CompressionBuffers& c = *b.compression;
   for (uint32_t k = 0; k < b.state.size(); ++k)
-    task(body, TaskKind::round, {g, k}, b.accumulator, b.reduction.own);
+    task(body, TaskKind::round, {g, k}, b.accumulators, b.reduction.own);
   Task& compress = body.task(TaskKind::compress, g, 0);
   body.add(compress, b.reduction.own, Access::read);
   body.add(compress, c.error, Access::add);

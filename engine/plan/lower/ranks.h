@@ -3,6 +3,7 @@
 #pragma once
 
 #include <optional>
+#include <span>
 
 #include "engine/plan/lower/body_builder.h"
 #include "engine/plan/lower/lower.h"
@@ -49,7 +50,11 @@ class RankTasks {
     uint32_t group;
     std::optional<uint32_t> shard;
   };
-  Task& task(BodyBuilder& body, TaskKind kind, const Subject& of, BufferId from, BufferId to) const;
+  Task& task(BodyBuilder& body, TaskKind kind, const Subject& of, std::span<const BufferId> from,
+             BufferId to) const;
+  Task& task(BodyBuilder& body, TaskKind kind, const Subject& of, BufferId from, BufferId to) const {
+    return task(body, kind, of, std::span(&from, 1), to);
+  }
   void collective(BodyBuilder& body, TaskKind kind, uint8_t SharingProcesses::*among, const Subject& of,
                   BufferId from, BufferId to) const;
   // Returns the last sum's task.

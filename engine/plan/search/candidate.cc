@@ -37,7 +37,8 @@ class Homes {
           for (size_t k = 0; k < kHomeClasses.size(); ++k)
             if (turns[k] == turn && program_.buffers[b].kind == kHomeClasses[k]) claim(b, tier, share_[k]);
     }
-    for (const auto& [buffer, tier] : candidate_.moved) homes_[buffer] = tier;
+    for (const auto& [buffer, tier] : candidate_.moved)
+      if (program_.buffers[buffer].permanent) homes_[buffer] = tier;
     return std::move(homes_);
   }
 
@@ -149,6 +150,19 @@ std::vector<bool> updated_in_backward(const Candidate& candidate, const Model& m
         chosen[g] = ++row * candidate.backward / kBackwardParts > before && !(waits_for_norm && l == 0);
       }
   return chosen;
+}
+
+std::vector<uint32_t> wave_choices(const PlanRequest& request, const Model& model) {
+  if (request.waves) return {*request.waves};
+  if (request.lower.share_layers_until > 0 || uses_of_groups(model).shares_layers) return {1};
+  const auto micro_batches = static_cast<uint32_t>(request.lower.batch / model.micro_batch);
+  std::vector<uint32_t> choices;
+  for (uint32_t power = 1; power < 2 * micro_batches; power *= 2) {
+    uint32_t waves = std::min(power, micro_batches);
+    while (micro_batches % waves != 0) --waves;
+    if (choices.empty() || waves > choices.back()) choices.push_back(waves);
+  }
+  return choices;
 }
 
 std::vector<uint32_t> backward_choices(Overlap overlap, bool waits_for_norm, DType precision) {

@@ -68,6 +68,7 @@ struct Candidate {
   std::array<uint32_t, 3> eighths{kAllEighths, kAllEighths, kAllEighths};
   uint32_t lead = 32;     // in costs of tasks
   uint32_t backward = 0;  // groups that are updated in backward, of kBackwardParts
+  uint32_t waves = 1;     // of a step
   std::vector<std::pair<BufferId, TierId>> moved = {};  // sorted; homes of buffers, whatever the rest says
   auto operator<=>(const Candidate&) const = default;
 };
@@ -101,6 +102,10 @@ struct CandidateChoices {
   bool free = false;  // all three may vary; else only levels, leads and updates in backward do
 };
 CandidateChoices choices_for(Placement placement);
+
+// The values of Candidate::waves, ascending: of the divisors of a step's micro-batches, the largest up to
+// each power of two.
+std::vector<uint32_t> wave_choices(const PlanRequest& request, const Model& model);
 
 // The values of Candidate::backward, the first for the first candidate.
 std::vector<uint32_t> backward_choices(Overlap overlap, bool waits_for_norm, DType precision);

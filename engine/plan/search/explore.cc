@@ -3,6 +3,7 @@
 #include <functional>
 #include <set>
 
+#include "engine/plan/search/limit.h"
 #include "engine/plan/search/search.h"
 
 namespace sluice {
@@ -16,6 +17,8 @@ constexpr std::array<uint32_t, 8> kEighths{4, 6, 2, 0, 7, 5, 3, 1};
 
 double Search::explore(uint64_t work) {
   work_left_ = work;
+  if (least_seconds_ == 0)
+    least_seconds_ = least_step_seconds(request_.machine, request_.rates, model_, request_.lower);
   if (!request_.recompute && levels_.size() == 1) {
     levels_ = find_levels();
     most_raised_ = layers_ * static_cast<uint32_t>(levels_.size() - 1);
@@ -37,6 +40,14 @@ double Search::explore(uint64_t work) {
         starts.push_back(vary_coarsely(c));
       }
       starts = best_first(std::move(starts));
+      if (waves_.size() > 1 && best_seconds_ > kNearLeast * least_seconds_) {
+        const uint64_t left = std::exchange(work_left_, work / 2);
+        const std::optional<Candidate> other = vary_waves_coarsely(starts.front());
+        work_left_ += work / 2;
+        if (other) starts.push_back(descend(*other, Vary::quantities));
+        work_left_ += left;
+        starts = best_first(std::move(starts));
+      }
       for (size_t i = 0; i < starts.size(); ++i)
         descend(starts[i], Vary::quantities, work_left_ - work_left_ / (starts.size() - i));
     }
@@ -142,6 +153,29 @@ Candidate Search::vary_coarsely(const Candidate& from) {
   return best;
 }
 
+// The best candidate with another number of waves, of which more keep more in the same memory; none: none
+// fits. Many waves come first: their bodies are short, and weighed quickly.
+std::optional<Candidate> Search::vary_waves_coarsely(const Candidate& from) {
+  std::set<uint32_t> uppers{from.upper};
+  if (choices_.free && has_upper()) uppers.insert({kUpperLevels / 3, 2 * kUpperLevels / 3, kUpperLevels});
+  std::optional<Candidate> best;
+  double seconds = kNotFeasible;
+  const auto halves = static_cast<uint32_t>(2 * (levels_.size() - 1));
+  for (auto waves = waves_.rbegin(); waves != waves_.rend(); ++waves)
+    for (uint32_t half = halves + 1; *waves != from.waves && half-- > 0;)
+      for (const uint32_t upper : uppers) {
+        Candidate c = from;
+        c.waves = *waves;
+        c.kept = {layers_ * half / 2};
+        c.upper = upper;
+        const double took = weigh(c, kNotFeasible);
+        if (took >= seconds) continue;
+        seconds = took;
+        best = std::move(c);
+      }
+  return best;
+}
+
 Candidate Search::descend(Candidate from, Vary what, uint64_t spare) {
   forget_too_much_kept();
   while (work_left_ > spare && improve(from, what)) continue;
@@ -151,7 +185,7 @@ Candidate Search::descend(Candidate from, Vary what, uint64_t spare) {
 // What layers keep may be hopeless with some homes and best with others. For large models, the work
 // does not suffice to find that out.
 void Search::forget_too_much_kept() {
-  if (search_shard_ == 0) too_much_kept_.fill(UINT32_MAX);
+  if (search_shard_ == 0) too_much_kept_.clear();
 }
 
 // A round varies one quantity at a time. If that brings nothing, it moves single buffers; with few layers it
@@ -182,6 +216,7 @@ class Search::Round {
       for (size_t k = 0; k < kHomeClasses.size(); ++k)
         vary([k](Candidate& c) -> uint32_t& { return c.eighths[k]; }, kEighths);
     }
+    if (!better_) vary_waves();
     if (!better_ && moves_) move_buffers();
     if (!better_ && moves_ && few_) exchange_buffers();
     if (!better_ && few_ && search_.most_raised_ > 0)
@@ -223,6 +258,22 @@ class Search::Round {
         Candidate c = from_;
         c.kept = kept;
         c.upper = static_cast<uint32_t>(std::clamp<int>(other, 0, kUpperLevels));
+        take_if_better(std::move(c));
+      }
+  }
+
+  // With the next numbers of waves, layers may keep as much as now, or all.
+  void vary_waves() {
+    const std::vector<uint32_t>& all = search_.waves_;
+    const auto at = std::find(all.begin(), all.end(), from_.waves);
+    std::vector<uint32_t> near;
+    if (at != all.begin()) near.push_back(*std::prev(at));
+    if (std::next(at) != all.end()) near.push_back(*std::next(at));
+    for (const uint32_t waves : near)
+      for (const uint32_t raised : {from_.kept.raised, search_.most_raised_}) {
+        Candidate c = from_;
+        c.waves = waves;
+        c.kept.raised = raised;
         take_if_better(std::move(c));
       }
   }

@@ -40,6 +40,7 @@ class Work {
     size_t uses = 0;
     for (const Layer& layer : model.layers) uses += layer.segments.size();
     options.recompute.assign(uses, Recompute::none);
+    options.waves = 1;
     const Lowering lowering = lower(model, options, program_);
     step_ = *lowering.bodies().step;
     visits_.resize(program_.buffers.size(), lowest_tier(machine));
@@ -49,7 +50,7 @@ class Work {
   double seconds() {
     for (uint32_t t = 0; t < body().tasks.size(); ++t) add_task(t);
     for (TierId tier = 0; tier < lowest_tier(program_.machine); ++tier) add_moves(tier);
-    Loads loads = loads_of(program_, rates_, step_);
+    Loads loads = loads_of(program_, rates_, {&step_, 1});
     add_least_of_choices(loads.pools);
     double most = 0;
     for (const std::vector<double>* all : {&loads.lanes, &loads.pools, &loads.drives})
@@ -104,7 +105,7 @@ class Work {
     std::vector<double> least(pools.size(), alternatives_.empty() ? 0 : kUnlimited);
     for (std::vector<Instruction>& instructions : alternatives_) {
       body().instructions = std::move(instructions);
-      const Loads loads = loads_of(program_, rates_, step_);
+      const Loads loads = loads_of(program_, rates_, {&step_, 1});
       for (size_t p = 0; p < pools.size(); ++p) least[p] = std::min(least[p], loads.pools[p]);
     }
     for (size_t p = 0; p < pools.size(); ++p) pools[p] += least[p];

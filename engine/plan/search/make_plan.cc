@@ -18,14 +18,6 @@ namespace {
 
 constexpr double kSmallerWorthwhile = 0.95;  // of the larger micro-batch's seconds
 
-// As a rule the smallest micro-batch needs least memory. Not always: more micro-batches round up more.
-Infeasible better_of(Infeasible a, Infeasible b) {
-  if (b.least_together < a.least_together) std::swap(a, b);
-  for (size_t t = 0; t < a.least.size(); ++t)
-    if (b.least[t] && (!a.least[t] || *b.least[t] < *a.least[t])) a.least[t] = b.least[t];
-  return a;
-}
-
 // What a program itself takes of the lowest memory tier, beside its arena. A larger budget never leaves less.
 class ProgramShare {
  public:
@@ -68,11 +60,13 @@ ProgramSize program_size(const PlanRequest& request, int64_t micro_batch) {
   const Model model = request.model(micro_batch, request.sequence);
   const std::vector<uint32_t> backward =
       backward_choices(request.overlap, request.lower.update_waits_for_norm, model.precision);
-  const auto sized = [&](Recompute level, uint32_t in_backward) {
+  const std::vector<uint32_t> waves = wave_choices(request, model);
+  const auto sized = [&](Recompute level, uint32_t in_backward, uint32_t in_waves) {
     Program program;
     program.machine = request.machine;
     LowerOptions options = request.lower;
     options.recompute.clear();
+    options.waves = in_waves;
     options.updated_in_backward =
         updated_in_backward({.backward = in_backward}, model, options.update_waits_for_norm);
     for (const Layer& layer : model.layers)
@@ -83,9 +77,11 @@ ProgramSize program_size(const PlanRequest& request, int64_t micro_batch) {
   };
   ProgramSize size;
   for (const Recompute level : kRecomputes)
-    for (const uint32_t in_backward : backward)
-      if (!request.recompute || level == *request.recompute)
-        size = larger_of(size, sized(level, in_backward));
+    if (!request.recompute || level == *request.recompute) {
+      for (const uint32_t in_backward : backward)
+        size = larger_of(size, sized(level, in_backward, waves.front()));
+      if (waves.size() > 1) size = larger_of(size, sized(level, backward.front(), waves.back()));
+    }
   return size;
 }
 

@@ -24,8 +24,44 @@ constexpr double kHopeless = 1.3;        // of the best seconds: above that, kee
 // Units of work (kSearchWork), about microseconds, to lower a program, and to assemble and simulate its step.
 // A long one counts for more, since all else about it takes longer, too.
 uint64_t work_of(uint64_t instructions) { return 200 + 4 * instructions + instructions * instructions / 500; }
+constexpr uint64_t kRepeatWork = 1;  // to simulate an instruction once more
+
+uint64_t work_of_tasks(const Program& program) {
+  uint64_t work = 0;
+  for (const Body& body : program.bodies)
+    if (!body.tasks.empty()) work += work_of(body.tasks.size());
+  return work;
+}
+
+// steady_step_seconds(). Of more waves than a few, only these are simulated: each further one in the middle
+// takes as long as the last of them.
+constexpr size_t kWavesSimulated = 6;
+double estimated_step_seconds(const Program& program, const MachineRates& rates,
+                              const std::vector<BodyId>& step) {
+  if (step.size() <= 2 * kWavesSimulated) return steady_step_seconds(program, rates, step);
+  std::vector<BodyId> few(step.end() - kWavesSimulated, step.end());
+  few.front() = step.front();
+  const double of_few = steady_step_seconds(program, rates, few);
+  few.insert(few.end() - 1, few[1]);
+  const double a_wave = steady_step_seconds(program, rates, few) - of_few;
+  return of_few + static_cast<double>(step.size() - kWavesSimulated) * a_wave;
+}
+
+// Takes the tasks of all other bodies away.
+void keep_only(Program& program, const std::vector<BodyId>& bodies) {
+  for (size_t b = 0; b < program.bodies.size(); ++b)
+    if (std::find(bodies.begin(), bodies.end(), b) == bodies.end()) program.bodies[b].tasks.clear();
+}
 
 }  // namespace
+
+// As a rule what needs least memory: the smallest micro-batch. Not always: more micro-batches round up more.
+Infeasible better_of(Infeasible a, Infeasible b) {
+  if (b.least_together < a.least_together) std::swap(a, b);
+  for (size_t t = 0; t < a.least.size(); ++t)
+    if (b.least[t] && (!a.least[t] || *b.least[t] < *a.least[t])) a.least[t] = b.least[t];
+  return a;
+}
 
 Search::Search(const PlanRequest& request, int64_t micro_batch, uint64_t program_bytes)
     : request_(request),
@@ -40,6 +76,7 @@ Search::Search(const PlanRequest& request, int64_t micro_batch, uint64_t program
   const uint64_t coarse = round_up(parameter_count(model_) / kSearchShards, default_shard_elements(model_));
   const bool large = request.lower.shard_elements == 0 && coarse > default_shard_elements(model_);
   levels_ = {request.recompute.value_or(Recompute::all)};
+  waves_ = wave_choices(request, model_);
   start(large ? coarse : 0);
 }
 
@@ -60,7 +97,7 @@ std::vector<Recompute> Search::find_levels() const {
     LevelCost cost{level};
     for (const UseInfo& use : lowering.uses)
       cost.bytes += lowering.plans[use.plan].at(use.recompute).saved_bytes;
-    for (const Task& task : program.bodies[lowering.bodies().usual()].tasks)
+    for (const Task& task : program.bodies[lowering.bodies().usual().front()].tasks)
       if (task.kind == TaskKind::forward || task.kind == TaskKind::backward)
         cost.seconds += task_seconds(program, request_.rates, task);
     costs.push_back(cost);
@@ -71,29 +108,42 @@ std::vector<Recompute> Search::find_levels() const {
 void Search::start(uint64_t search_shard) {
   search_shard_ = search_shard;
   weighed_.clear();
-  best_ = {};
   best_seconds_ = kNotFeasible;
-  too_much_kept_.fill(UINT32_MAX);
+  too_much_kept_.clear();
   explored_ = false;
   bases_.clear();
-  first_ = {.backward = backwards_.front()};
+  first_ = {.backward = backwards_.front(), .waves = waves_.front()};
+  first_.waves = feasible_waves(capacities_).value_or(waves_.front());
+  best_ = first_;
 }
 
 // Guesses have no permanent buffers of their own.
 const Search::Base& Search::base(const Candidate& c) const {
   Candidate first = first_;
+  first.waves = c.waves;
   if (!request_.lower.update_waits_for_norm) first.backward = c.backward;
-  const auto known = bases_.find(first.backward);
+  const std::pair key{first.backward, first.waves};
+  const auto known = bases_.find(key);
   if (known != bases_.end()) return known->second;
-  return bases_.try_emplace(first.backward, lowered(first, search_shard_)).first->second;
+  return bases_.try_emplace(key, lowered(first, search_shard_)).first->second;
+}
+
+// What is needed least is needed with one wave or with the most: activations shrink with more waves, and
+// accumulators stay between bodies as soon as there are two.
+std::optional<uint32_t> Search::feasible_waves(const std::vector<uint64_t>& capacities) const {
+  for (const uint32_t waves : {waves_.front(), waves_.back()})
+    if (base(waves).least.arrangement(capacities)) return waves;
+  return std::nullopt;
 }
 
 double Search::weigh(const Candidate& c, double to_beat, bool whatever_the_work) {
-  Way way{recompute_of(c), c.lead, c.backward, homes_of_candidate(c)};
+  Way way{recompute_of(c), c.lead, c.backward, c.waves, homes_of_candidate(c)};
   auto known = weighed_.find(way);
   if (known == weighed_.end()) {
     if (work_left_ == 0 && !whatever_the_work) return kNotFeasible;
-    if (layers_ > kFewLayers && c.kept.raised >= too_much_kept_[c.kept.first]) return kNotFeasible;
+    const auto too_much = too_much_kept_.find({c.waves, c.kept.first});
+    if (layers_ > kFewLayers && too_much != too_much_kept_.end() && c.kept.raised >= too_much->second)
+      return kNotFeasible;
     known = weighed_.emplace(std::move(way), simulated(c)).first;
   }
   Outcome& o = known->second;
@@ -104,9 +154,9 @@ double Search::weigh(const Candidate& c, double to_beat, bool whatever_the_work)
   if (o.seconds < kWorthwhile * best_seconds_) {
     best_seconds_ = o.seconds;
     best_ = c;
-  } else if (o.seconds < kNotFeasible && o.seconds > kHopeless * best_seconds_ &&
+  } else if (o.seconds < kNotFeasible && o.seconds > kHopeless * best_seconds_ && c.waves == best_.waves &&
              c.kept.raised > best_.kept.raised) {
-    uint32_t& too_much = too_much_kept_[c.kept.first];
+    uint32_t& too_much = too_much_kept_.try_emplace({c.waves, c.kept.first}, UINT32_MAX).first->second;
     too_much = std::min(too_much, c.kept.raised);
   }
   return o.seconds;
@@ -115,22 +165,26 @@ double Search::weigh(const Candidate& c, double to_beat, bool whatever_the_work)
 Search::Outcome Search::simulated(const Candidate& c) {
   Outcome out{c};
   Plan plan = lowered(c, search_shard_);
-  const BodyId step = plan.lowering.bodies().usual();
-  for (size_t b = 0; b < plan.program.bodies.size(); ++b)
-    if (b != step) plan.program.bodies[b].tasks.clear();
-  const Body& body = plan.program.bodies[step];
-  spend(work_of(body.tasks.size()));
-  if (bytes_at_once(plan.program, body) > all_tiers_) return out;
+  const std::vector<BodyId> step = plan.lowering.bodies().usual();
+  keep_only(plan.program, step);
+  const uint64_t lowering_work = work_of_tasks(plan.program);
+  spend(lowering_work);
+  for (const Body& body : plan.program.bodies)
+    if (bytes_at_once(plan.program, body) > all_tiers_) return out;
   if (assemble(plan.program, arrange(plan.program, c))) return out;
-  spend(work_of(body.instructions.size()) - work_of(body.tasks.size()));
-  out.seconds = steady_step_seconds(plan.program, request_.rates, step);
+  uint64_t work = 0;
+  for (const Body& body : plan.program.bodies) work += work_of(body.instructions.size());
+  for (size_t wave = 0; wave < std::min(step.size(), 2 * kWavesSimulated); ++wave)
+    work += kRepeatWork * plan.program.bodies[step[wave]].instructions.size();
+  spend(work - lowering_work);
+  out.seconds = estimated_step_seconds(plan.program, request_.rates, step);
   out.written = bytes_to_files(plan.program, step);
   return out;
 }
 
 bool Search::other_bodies_fit(const Candidate& c) {
   Plan plan = lowered(c, search_shard_);
-  plan.program.bodies[plan.lowering.bodies().usual()].tasks.clear();
+  for (const BodyId body : plan.lowering.bodies().usual()) plan.program.bodies[body].tasks.clear();
   const bool fit = !stage_all(plan.program, arrange(plan.program, c));
   uint64_t instructions = 0;
   for (const Body& body : plan.program.bodies) instructions += body.instructions.size();
@@ -139,9 +193,9 @@ bool Search::other_bodies_fit(const Candidate& c) {
 }
 
 bool Search::is_feasible() {
-  if (search_shard_ > 0 && base().least.arrangement(clearly_less())) return true;
+  if (search_shard_ > 0 && feasible_waves(clearly_less())) return true;
   if (search_shard_ > 0) start(0);
-  return base().least.arrangement(capacities_).has_value();
+  return feasible_waves(capacities_).has_value();
 }
 
 // With layers of different levels, tasks may have a few operands more; what counts is the whole.
@@ -159,15 +213,16 @@ std::vector<uint64_t> Search::clearly_less() const {
 
 std::variant<Plan, Infeasible> Search::finish() {
   if (search_shard_ > 0) {
-    if (base().least.arrangement(clearly_less()))
+    if (feasible_waves(clearly_less()))
       if (auto plan = assembled_best()) return std::move(*plan);
     start(0);
-    for (int call = 0; call < 2 && base().least.arrangement(capacities_); ++call) explore(kSearchWork / 2);
+    for (int call = 0; call < 2 && feasible_waves(capacities_); ++call) explore(kSearchWork / 2);
   }
-  const auto arrangement = base().least.arrangement(capacities_);
-  if (!arrangement) return infeasible();
+  const std::optional<uint32_t> waves = feasible_waves(capacities_);
+  if (!waves) return infeasible();
   if (auto plan = assembled_best()) return std::move(*plan);
-  Plan plan = base().plan;
+  const auto arrangement = base(*waves).least.arrangement(capacities_);
+  Plan plan = base(*waves).plan;
   Arrangement least = leading(plan.program, arrangement->homes, Candidate{}.lead);
   if (assemble(plan.program, least)) {
     least = *arrangement;
@@ -194,6 +249,7 @@ Plan Search::lowered(const Candidate& c, uint64_t shard_elements, bool plain_ste
   if (shard_elements) options.shard_elements = shard_elements;
   options.recompute = recompute_of(c);
   options.plain_step = plain_step;
+  options.waves = c.waves;
   options.updated_in_backward = updated_in_backward(c, model_, options.update_waits_for_norm);
   plan.lowering = lower(model_, options, plan.program);
   return plan;
@@ -204,12 +260,12 @@ StepOrders Search::orders_of(const Candidate& c) const {
   const Plan plan = lowered(c, search_shard_);
   const BodyIds& bodies = plan.lowering.bodies();
   if (!bodies.guess) return {};
-  const auto seconds = [&](BodyId body) {
+  const auto seconds = [&](BodyId begin) {
+    const std::vector<BodyId> step = bodies.step_from(begin);
     Program program = plan.program;
-    for (size_t b = 0; b < program.bodies.size(); ++b)
-      if (b != body) program.bodies[b].tasks.clear();
+    keep_only(program, step);
     return assemble(program, arrange(program, c)) ? kNotFeasible
-                                                  : steady_step_seconds(program, request_.rates, body);
+                                                  : steady_step_seconds(program, request_.rates, step);
   };
   return {seconds(*bodies.step), seconds(*bodies.guess), seconds(*bodies.repair)};
 }
@@ -229,9 +285,9 @@ std::optional<Plan> Search::assembled_best() const {
     const Arrangement arrangement = arrange(whole.program, o->candidate);
     if (assemble(whole.program, arrangement) || !program_fits(whole.program)) continue;
     --left;
+    const bool is_estimate = search_shard_ > 0 || o->candidate.waves > 2 * kWavesSimulated;
     HomeRule rule = home_rule(o->candidate, whole.program, capacities_, base(o->candidate).least);
-    whole =
-        finished(std::move(whole), search_shard_ > 0 ? 0 : o->seconds, orders, arrangement, std::move(rule));
+    whole = finished(std::move(whole), is_estimate ? 0 : o->seconds, orders, arrangement, std::move(rule));
     if (!best || whole.step_seconds < best->step_seconds) best = std::move(whole);
   }
   return best;
@@ -271,10 +327,11 @@ Plan Search::finished(Plan plan, double seconds, const StepOrders& orders, const
   plan.leads = arrangement.leads;
   plan.keeps_copies = arrangement.keep;
   plan.home_rule = std::move(rule);
-  const auto steady = [&](BodyId body) { return steady_step_seconds(plan.program, request_.rates, body); };
-  plan.step_seconds = seconds > 0 ? seconds : steady(plan.lowering.bodies().usual());
+  plan.step_seconds = seconds > 0
+                          ? seconds
+                          : steady_step_seconds(plan.program, request_.rates, plan.lowering.bodies().usual());
   plan.orders = orders;
-  plan.least_seconds = least_step_seconds(request_.machine, request_.rates, model_, request_.lower);
+  plan.least_seconds = least_seconds_;
   plan.rates = request_.rates;
   plan.placement = request_.placement;
   plan.candidates = static_cast<uint32_t>(weighed_.size());
@@ -288,6 +345,7 @@ Plan Search::finished(Plan plan, double seconds, const StepOrders& orders, const
     Weighed& weighed = plan.weighed.emplace_back(Weighed{
         .first = first_class(outcome.candidate),
         .first_keep_more = outcome.candidate.kept.first,
+        .waves = way.waves,
         .upper_is_free = upper_is_free,
         .moved = !outcome.candidate.moved.empty(),
         .seconds = outcome.seconds < kNotFeasible ? outcome.seconds : 0,
@@ -300,9 +358,15 @@ Plan Search::finished(Plan plan, double seconds, const StepOrders& orders, const
 }
 
 Infeasible Search::infeasible() const {
+  Infeasible out = infeasible(waves_.front());
+  if (waves_.size() > 1) out = better_of(std::move(out), infeasible(waves_.back()));
+  return out;
+}
+
+Infeasible Search::infeasible(uint32_t waves) const {
   Infeasible out;
   out.micro_batch = model_.micro_batch;
-  const Least& least = base().least;
+  const auto& [plan, least] = base(waves);
   out.least_together = least.together();
   for (TierId t = 0; t < capacities_.size(); ++t) out.least.push_back(least.of_tier(t, capacities_));
   while (out.tier + 1u < capacities_.size() && out.least_together[out.tier] <= capacities_[out.tier])
@@ -311,10 +375,10 @@ Infeasible Search::infeasible() const {
   mended[out.tier] = out.least[out.tier].value_or(mended[out.tier]);
   const BodyShortage largest = least.largest_task(out.tier, mended);
   if (largest.shortage.task == kNoTask) return out;
-  const Task& t = base().plan.program.bodies[largest.body].tasks[largest.shortage.task];
+  const Task& t = plan.program.bodies[largest.body].tasks[largest.shortage.task];
   out.task = task_kind_name(t.kind);
   if (t.kind == TaskKind::forward || t.kind == TaskKind::backward)
-    out.task += " of " + model_.layers[base().plan.lowering.uses[t.subject].layer].name;
+    out.task += " of " + model_.layers[plan.lowering.uses[t.subject].layer].name;
   return out;
 }
 

@@ -35,10 +35,13 @@
 
 namespace sluice {
 
-// Work of all searches for one plan together. A unit is about a microsecond for short programs, and less for
-// long ones. Models of few layers get as much again, and so do those that must be searched again with the
+// Work of all searches for one plan together, without that for the number of waves. A unit is about a
+// microsecond for short programs, and less for long ones. Models of few layers get as much again, and so do those that must be searched again with the
 // plan's own shards.
 constexpr uint64_t kSearchWork = 2'000'000;
+
+// Of two ways to plan that do not fit, what works least memory.
+Infeasible better_of(Infeasible a, Infeasible b);
 
 class Search {
  public:
@@ -63,13 +66,14 @@ class Search {
 
  private:
   static constexpr double kWorthwhile = 0.998;  // a tie is no reason to move
+  static constexpr double kNearLeast = 1.01;    // of the lower bound: waves could gain next to nothing
   static constexpr uint32_t kFewLayers = 10;    // eight between embedding and head: searched more thoroughly
 
   class Round;
   enum class Vary : uint8_t { kept_and_lead, quantities, buffers_too };
   struct Way {                         // what a candidate comes down to; several may come down to one
     std::vector<Recompute> recompute;  // by segment
-    uint32_t lead = 0, backward = 0;
+    uint32_t lead = 0, backward = 0, waves = 1;
     std::vector<TierId> homes;  // by buffer
     auto operator<=>(const Way&) const = default;
   };
@@ -84,6 +88,7 @@ class Search {
   std::vector<Recompute> find_levels() const;
   Candidate weigh_first(Placement placement, uint32_t raised);
   Candidate vary_coarsely(const Candidate& from);
+  std::optional<Candidate> vary_waves_coarsely(const Candidate& from);
   Candidate descend(Candidate from, Vary what, uint64_t spare = 0);  // `spare`: work that it leaves
   bool improve(Candidate& from, Vary what);
   void forget_too_much_kept();
@@ -105,7 +110,11 @@ class Search {
     Least least;
   };
   const Base& base(const Candidate& c) const;
-  const Base& base() const { return base(first_); }
+  const Base& base(uint32_t waves) const {
+    return base(Candidate{.backward = first_.backward, .waves = waves});
+  }
+  // The first of waves_ with which the least arrangement fits; none: with no number of waves it does.
+  std::optional<uint32_t> feasible_waves(const std::vector<uint64_t>& capacities) const;
 
   std::vector<Recompute> recompute_of(const Candidate& c) const;
   std::vector<TierId> homes_of_candidate(const Candidate& c) const {
@@ -122,6 +131,7 @@ class Search {
   Plan finished(Plan plan, double seconds, const StepOrders& orders, const Arrangement& arrangement,
                 std::optional<HomeRule> rule) const;
   Infeasible infeasible() const;
+  Infeasible infeasible(uint32_t waves) const;
   bool has_upper() const { return lowest_memory_tier(request_.machine) > 0; }
 
   PlanRequest request_;
@@ -135,12 +145,14 @@ class Search {
   uint64_t all_tiers_ = 0;           // their sum
   uint64_t search_shard_ = 0;        // elements; 0: as the plan will have
   std::vector<uint32_t> backwards_;  // values of Candidate::backward
+  std::vector<uint32_t> waves_;      // values of Candidate::waves
   Candidate first_;
-  mutable std::map<uint32_t, Base> bases_;  // by Candidate::backward; one until another is asked for
+  mutable std::map<std::pair<uint32_t, uint32_t>, Base> bases_;  // by Candidate::backward and waves
   std::map<Way, Outcome> weighed_;
   Candidate best_;
   double best_seconds_ = kNotFeasible;
-  std::array<uint32_t, 2> too_much_kept_{};  // KeptLayers::raised, by KeptLayers::first
+  std::map<std::pair<uint32_t, bool>, uint32_t> too_much_kept_;  // raised, by waves and KeptLayers::first
+  double least_seconds_ = 0;                                     // least_step_seconds() of the request
   bool explored_ = false;
   uint64_t work_left_ = 0;
 };

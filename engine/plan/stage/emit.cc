@@ -182,9 +182,11 @@ class Emitter {
   };
 
   // What a use writes is written back if it is read in another tier, or through another allocation, before
-  // this allocation writes it again. The last write of a permanent buffer is always written back.
+  // this allocation writes it again. So is the last write of a permanent buffer that has content after the
+  // body.
   void plan_stores(const Storage& s, const std::vector<Touch>& touches) {
     const Buffer& b = tier_.program.buffers[s.buffer];
+    const bool stays = b.permanent && !b.is_empty_in(body_.end);
     std::vector<NextReaders> readers(b.pieces());
     Positions next_write(allocations_);
     for (size_t k = touches.size(); k-- > 0;) {
@@ -193,7 +195,7 @@ class Emitter {
       for (uint32_t p = t.o->first; p < t.o->last; ++p) {
         if (t.o->access != Access::read && t.use != kNever) {
           uint32_t& next = next_write.of(root, p);
-          if (readers[p].not_through(root) < next || (next == kNever && b.permanent)) {
+          if (readers[p].not_through(root) < next || (next == kNever && stays)) {
             stores_[t.at].push_back({t.use, p});
             ++transfers_;
           }

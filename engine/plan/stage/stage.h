@@ -18,7 +18,8 @@
 // 5. Fetches grow backwards while their own byte range stays free (early prefetching: Cao, Felten, Karlin, Li
 //    1995), and never pass a fetch that is needed earlier.
 // 6. Emit the list: fetches in front of their position, write-backs behind a write if another allocation
-//    reads the content before the next write, and behind a body's last write of a permanent buffer.
+//    reads the content before the next write, and behind a body's last write of a permanent buffer that has
+//    content after the body.
 #pragma once
 
 #include <optional>

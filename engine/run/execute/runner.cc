@@ -12,7 +12,6 @@ namespace sluice {
 namespace {
 
 // Positions of operands in the tasks' lists (lower.h).
-enum RoundOperand { kRoundAccumulator, kRoundGradient, kRoundSums };
 enum SetScalarsOperand { kSetInput, kSetPrevious, kSetUpdate, kSetGuess = kSetUpdate, kSetNorm };
 enum UpdateOperand { kUpdateState, kUpdateGradient, kUpdateScalars, kUpdateWeights, kVisitNext, kVisitGuess };
 
@@ -214,7 +213,7 @@ void Runner::run(const Body& body, const Instruction& in, const RingPositions& r
 void Runner::poison(BodyState state) const {
   for (const Buffer& b : plan_.program.buffers) {
     const bool in_memory = memory_.tiers[b.home] != nullptr && !(memory_.streams && b.home == 0);
-    if ((b.empty_in & one_state(state)) != 0 && in_memory)
+    if (b.is_empty_in(state) && in_memory)
       std::memset(memory_.tiers[b.home] + b.home_offset, 0xFF, b.bytes());
   }
 }
@@ -329,11 +328,15 @@ void Runner::run_step(const SegmentPlan& plan, const Segment& segment, const Pas
 
 void Runner::round(const Task& task, const Instruction& in, const RingPositions& rings) {
   const std::vector<uint64_t>& shards = plan_.lowering.groups[task.subject].shards;
-  const bool sums = in.operands.size() > kRoundSums;
-  device_.round(reinterpret_cast<const float*>(address(in, kRoundAccumulator, rings)),
-                address(in, kRoundGradient, rings), plan_.model.precision,
+  Accumulators accumulators;
+  accumulators.count = static_cast<uint32_t>(plan_.lowering.groups[task.subject].accumulators.size());
+  for (uint32_t a = 0; a < accumulators.count; ++a)
+    accumulators.of[a] = reinterpret_cast<const float*>(address(in, a, rings));
+  const size_t gradient = accumulators.count, block_sums = gradient + 1;
+  const bool sums = in.operands.size() > block_sums;
+  device_.round(accumulators, address(in, gradient, rings), plan_.model.precision,
                 shards[task.slice + 1] - shards[task.slice],
-                sums ? reinterpret_cast<double*>(address(in, kRoundSums, rings)) : nullptr);
+                sums ? reinterpret_cast<double*>(address(in, block_sums, rings)) : nullptr);
 }
 
 // Operands: for each group that the body trains, the block sums of all ranks' parts one after the other; then

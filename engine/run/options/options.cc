@@ -158,6 +158,10 @@ constexpr OptionRow kTable[] = {
      called("seq-length seq-len sequence-length max-seq-length max-seq-len block-size context-length")},
     {"micro-batch", "batch", "N|auto", "sequences that run through a layer at once", "auto",
      kRuns | kEval | kBench, OnResume::fixed, FIELD(batch.micro_batch), kCount, nullptr, kMicroBatchHints},
+    {"waves", "batch", "N|auto",
+     "waves in which a step runs its micro-batches, one after the other: with one, each layer's weights are "
+     "needed twice a step; with more, fewer activations are kept at a time; results are the same",
+     "auto", kRuns, OnResume::kept, FIELD(batch.waves), kCount},
     {"steps", "batch", "N", "steps of the whole run", "1000", kRuns, OnResume::replaced, FIELD(batch.steps),
      kCountOrZero, nullptr, kStepsHints},
 

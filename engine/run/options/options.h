@@ -67,6 +67,7 @@ struct BatchOptions {
   std::optional<int64_t> sequence;     // tokens; none: the model's context
   std::optional<int64_t> micro_batch;  // sequences; none: the planner chooses
   int64_t steps = 1000;
+  std::optional<int64_t> waves;  // of a step; none: the planner chooses
 };
 
 struct OptimizerOptions {

@@ -60,6 +60,19 @@ void check_batch(const BatchOptions& batch, int64_t ranks, bool is_of_run) {
                         : fmt::format("The nearest multiple is --batch {}.", slices * least));
 }
 
+void check_waves(const Options& options, int64_t ranks) {
+  const int64_t waves = options.batch.waves.value_or(1);
+  const int64_t micro_batches = options.batch.batch / (options.batch.micro_batch.value_or(1) * ranks);
+  if (micro_batches % waves != 0)
+    throw Error(ExitCode::usage,
+                fmt::format("--waves {} does not divide the {} {} of a step.", waves, micro_batches,
+                            options.batch.micro_batch ? "micro-batches" : "sequences"),
+                "Give a number that does, or leave out --waves: then the planner chooses.");
+  if (waves > 1 && options.ranks.share_layers_until > 0)
+    throw Error(ExitCode::usage, "--waves above 1 does not work with --share-layers-until.",
+                "Leave out one of them.");
+}
+
 void check_planned_ranks(const Options& options) {
   const RankOptions& ranks = options.ranks;
   if (!options.plan.sweep.starts_with("ranks="))
@@ -200,6 +213,7 @@ void check_options(const Options& options, Verb verb, ManifestUse manifest) {
   if (!resuming) {  // otherwise the manifest may set the option that is compared with
     check_batch(options.batch, std::max(options.ranks.count, options.ranks.gpus),
                 trains && manifest == ManifestUse::applied);
+    check_waves(options, std::max(options.ranks.count, options.ranks.gpus));
     check_min_learning_rate(options);
     if (trains) check_compression(options);
   }

@@ -24,7 +24,9 @@ Model sized_model(const ModelConfig& config, DType precision, const DeviceSizes&
 std::vector<int64_t> micro_batch_candidates(const BatchOptions& batch, int64_t sequence, int64_t tokens) {
   std::vector<int64_t> candidates;
   const auto add = [&](int64_t micro_batch) {
-    if (batch.batch / micro_batch <= kMicroBatchesMax) candidates.push_back(micro_batch);
+    const int64_t micro_batches = batch.batch / micro_batch;
+    if (micro_batches <= kMicroBatchesMax && micro_batches % batch.waves.value_or(1) == 0)
+      candidates.push_back(micro_batch);
   };
   if (batch.micro_batch) {
     add(*batch.micro_batch);
@@ -71,6 +73,7 @@ PlanRequest plan_request(const Options& options, const ModelConfig& config, cons
   r.micro_batches = micro_batch_candidates(batch, sequence, needs.sizes.micro_batch_tokens);
   r.micro_batch_tokens = needs.sizes.micro_batch_tokens;
   r.recompute = options.memory.recompute;
+  if (batch.waves) r.waves = static_cast<uint32_t>(*batch.waves);
   r.placement = options.memory.placement;
   r.overlap = options.memory.overlap;
   r.lower.batch = batch.batch;

@@ -69,7 +69,8 @@ std::vector<std::string> less_work(const PlanRequest& request) {
        ++halved) {
     PlanRequest fewer = request;
     fewer.lower.batch >>= halved;
-    std::erase_if(fewer.micro_batches, [&](int64_t m) { return fewer.lower.batch % m != 0; });
+    std::erase_if(fewer.micro_batches,
+                  [&](int64_t m) { return fewer.lower.batch % (m * request.waves.value_or(1)) != 0; });
     if (fewer.micro_batches.empty() || !is_feasible(fewer)) continue;
     found.push_back(fmt::format("--batch {}", fewer.lower.batch * ranks));
     break;

@@ -13,7 +13,7 @@ std::optional<StopTime> stop_time(const Plan& plan) {
   const BodyIds& bodies = plan.lowering.bodies();
   for (const Task& task : plan.program.bodies[*bodies.save].tasks)
     if (task_seconds(plan.program, plan.rates, task) == 0) return std::nullopt;
-  std::vector<BodyId> sequence{bodies.usual()};
+  std::vector<BodyId> sequence = bodies.usual();
   const double step = simulate(plan.program, plan.rates, sequence).seconds;
   if (bodies.drain) sequence.push_back(*bodies.drain);
   sequence.push_back(*bodies.save);

@@ -8,27 +8,30 @@ namespace {
 
 // Sequences of one rank's share of a batch.
 uint64_t rows_of(const Plan& plan) {
-  return static_cast<uint64_t>(plan.model.micro_batch) * plan.lowering.slices;
+  return static_cast<uint64_t>(plan.model.micro_batch) * plan.lowering.micro_batches();
 }
 
 // Returns the number of valid labels.
-int64_t fill_rows(Session& session, const TokenData& data, const DataOrder& order, uint64_t batch,
-                  uint8_t ring, uint64_t position) {
+int64_t fill_rows(Session& session, const TokenData& data, const DataOrder& order, uint64_t batch) {
   const Model& model = session.plan().model;
-  const BufferId tokens = input_buffer(model, session.plan().lowering, ring, "tokens");
-  const BufferId labels = input_buffer(model, session.plan().lowering, ring, "labels");
+  const Lowering& lowering = session.plan().lowering;
+  const BufferId tokens = input_buffer(model, lowering, "tokens");
+  const BufferId labels = input_buffer(model, lowering, "labels");
   const Buffer& buffer = session.plan().program.buffers[tokens];
-  std::byte* token_slot = session.runner().ring_slot(tokens, position);
-  std::byte* label_slot = session.runner().ring_slot(labels, position);
   const auto rows = static_cast<uint64_t>(model.micro_batch);
-  const uint64_t first = batch + static_cast<uint64_t>(session.ranks().rank()) * rows_of(session.plan());
+  uint64_t first = batch + static_cast<uint64_t>(session.ranks().rank()) * rows_of(session.plan());
   int64_t valid = 0;
-  for (uint32_t m = 0; m < session.plan().lowering.slices; ++m) {
-    auto* inputs = reinterpret_cast<int32_t*>(token_slot + buffer.cuts[m]);
-    auto* targets = reinterpret_cast<int32_t*>(label_slot + buffer.cuts[m]);
-    read_rows(order, data, first + m * rows, rows, inputs, targets);
-    valid += std::count_if(targets, targets + model.micro_batch * model.sequence,
-                           [](int32_t t) { return t != kIgnoreLabel; });
+  for (uint32_t wave = 0; wave < lowering.waves; ++wave) {
+    const uint64_t position = session.next_position(kWaveRing) + wave;
+    std::byte* token_slot = session.runner().ring_slot(tokens, position);
+    std::byte* label_slot = session.runner().ring_slot(labels, position);
+    for (uint32_t m = 0; m < lowering.slices; ++m, first += rows) {
+      auto* inputs = reinterpret_cast<int32_t*>(token_slot + buffer.cuts[m]);
+      auto* targets = reinterpret_cast<int32_t*>(label_slot + buffer.cuts[m]);
+      read_rows(order, data, first, rows, inputs, targets);
+      valid += std::count_if(targets, targets + model.micro_batch * model.sequence,
+                             [](int32_t t) { return t != kIgnoreLabel; });
+    }
   }
   return valid;
 }
@@ -36,10 +39,10 @@ int64_t fill_rows(Session& session, const TokenData& data, const DataOrder& orde
 }  // namespace
 
 RowsRead fill_all_rows(Session& session, const TokenData& data, const DataOrder& order, uint64_t batch,
-                       uint8_t ring, uint64_t position, bool stopping, std::exception_ptr& failure) {
+                       bool stopping, std::exception_ptr& failure) {
   RowsRead mine{0, stopping, 0};
   try {
-    mine.labels = fill_rows(session, data, order, batch, ring, position);
+    mine.labels = fill_rows(session, data, order, batch);
   } catch (...) {
     failure = std::current_exception();
     mine.failed = 1;
@@ -65,12 +68,13 @@ std::optional<double> evaluate(Session& session, const BodyIds& bodies, const To
     session.executor().make_room();
     if (issued >= 2) read(issued - 2);
     const uint64_t position = session.next_position(kValidationRing);
-    const RowsRead got = fill_all_rows(session, data, order, static_cast<uint64_t>(issued) * rows,
-                                       kValidationRing, position, stop, failure);
+    const RowsRead got =
+        fill_all_rows(session, data, order, static_cast<uint64_t>(issued) * rows, stop, failure);
     if (got.failed + got.stopping > 0) break;
     valid += got.labels;
     positions[issued % 2] = position;
-    tickets[issued % 2] = session.issue(*bodies.evaluate);
+    for (uint32_t wave = 0; wave < lowering.waves; ++wave)
+      tickets[issued % 2] = session.issue(wave == 0 ? *bodies.evaluate : *bodies.evaluate_more);
   }
   for (int64_t b = std::max<int64_t>(0, issued - 2); b < issued; ++b) read(b);
   if (issued < batches) return std::nullopt;

@@ -23,10 +23,11 @@ struct RowsRead {
   }
 };
 
-// Writes this rank's rows of a batch that begins at row `batch` into a ring slot, by micro-batch. Returns
-// what all ranks found; `failure` gets what this rank's reading threw.
+// Writes this rank's rows of a batch that begins at row `batch` into the next slots of kWaveRing, a slot for
+// each wave. No more than one body may be in flight. Returns what all ranks found; `failure` gets what this
+// rank's reading threw.
 RowsRead fill_all_rows(Session& session, const TokenData& data, const DataOrder& order, uint64_t batch,
-                       uint8_t ring, uint64_t position, bool stopping, std::exception_ptr& failure);
+                       bool stopping, std::exception_ptr& failure);
 
 // Mean loss over the first `batches` validation batches, with current weights, by the `bodies` of the current
 // phase (Lowering::phases). No update may be due (BodyState::clean). None where it was cut short: `stop` was

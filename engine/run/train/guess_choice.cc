@@ -2,7 +2,7 @@
 
 namespace sluice {
 
-BodyId next_step(Session& session, const BodyIds& bodies, const IssuedStep* last, bool guesses) {
+BodyId next_step(Session& session, const BodyIds& bodies, const IssuedWave* last, bool guesses) {
   if (last == nullptr) return *bodies.first;
   if (!bodies.guess || (bodies.step && !guesses)) return *bodies.step;
   const Body& before = session.plan().program.bodies[last->body];

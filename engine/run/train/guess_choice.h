@@ -36,13 +36,14 @@ class GuessChoice {
   uint32_t wrong_ = 0;  // a bit for each of the last steps
 };
 
-struct IssuedStep {
+struct IssuedWave {                   // a body of a training step
   uint64_t ticket = 0, position = 0;  // in kTrainRing
   BodyId body = 0;
 };
 
-// The body of the step that follows `last`; nullptr: no update is pending. `guesses`: whether it is to guess,
-// where the plan can do both. Returns when it is known whether the last guess was right.
-BodyId next_step(Session& session, const BodyIds& bodies, const IssuedStep* last, bool guesses);
+// The first body of the step that follows `last`, the last wave of a step; nullptr: no update is pending.
+// `guesses`: whether it is to guess, where the plan can do both. Returns when it is known whether the last
+// guess was right.
+BodyId next_step(Session& session, const BodyIds& bodies, const IssuedWave* last, bool guesses);
 
 }  // namespace sluice

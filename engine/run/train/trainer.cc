@@ -44,13 +44,16 @@ double break_even_of_first(const Session& session) {
 
 }  // namespace
 
-std::vector<uint64_t> moved_bytes(const Plan& plan, const Body& body) {
+std::vector<uint64_t> moved_bytes(const Plan& plan, std::span<const BodyId> bodies) {
   std::vector<uint64_t> bytes(plan.program.machine.lanes.size());
-  for (const Instruction& in : body.instructions) {
-    if (in.task == kNoTask)
-      bytes[in.lane] += operand_bytes(plan.program.buffers[in.operands[0].buffer], in.operands[0]);
-    else if (is_collective(body.tasks[in.task].kind))
-      bytes[in.lane] += sent_bytes(plan.program, body.tasks[in.task]);
+  for (const BodyId id : bodies) {
+    const Body& body = plan.program.bodies[id];
+    for (const Instruction& in : body.instructions) {
+      if (in.task == kNoTask)
+        bytes[in.lane] += operand_bytes(plan.program.buffers[in.operands[0].buffer], in.operands[0]);
+      else if (is_collective(body.tasks[in.task].kind))
+        bytes[in.lane] += sent_bytes(plan.program, body.tasks[in.task]);
+    }
   }
   return bytes;
 }
@@ -72,12 +75,15 @@ Trainer::Trainer(Session& session, const Options& options, const TrainData& data
   for (const Activation& a : session.plan().model.activations)
     CHECK(!a.input || a.name == "tokens" || a.name == "labels",
           "the trainer has no data for the input " + a.name);
-  for (const Body& body : program.bodies) moved_bytes_.push_back(moved_bytes(session.plan(), body));
+  for (BodyId b = 0; b < program.bodies.size(); ++b)
+    moved_bytes_.push_back(moved_bytes(session.plan(), {&b, 1}));
   for (const Tier& tier : program.machine.tiers) metrics_.peak_bytes.emplace_back(tier.name, 0);
   for (const Lane& lane : program.machine.lanes) {
     metrics_.moved_bytes.emplace_back(lane.name, 0);
     metrics_.lane_busy.emplace_back(lane.name, 0);
   }
+  moved_.assign(program.machine.lanes.size(), 0);
+  busy_.assign(program.machine.lanes.size(), 0);
   session.runner().set_steps_before(start.step - static_cast<int64_t>(session.position(kTrainRing)));
   pending_.reserve(4);  // three at most
   StepScalars& scalars = session.scalars(session.position(kTrainRing));
@@ -138,7 +144,7 @@ TrainResult Trainer::train() {
     if (step_ == bodies().until) enter_next_phase();
     if (!issue_step()) break;
     note("the trainers' sums");
-    read_steps(2);
+    read_bodies(2);
     const bool last = step_ == options_.batch.steps;
     const bool validates = data_.validation && (last || due(options_.data.val_every));
     const bool is_due = overdue_ || saves_by_time_ || due(options_.run.checkpoint_every.steps);
@@ -199,29 +205,38 @@ bool Trainer::stops() {
 bool Trainer::issue_step() {
   session_.executor().make_room();
   const uint64_t position = session_.next_position(kTrainRing);
-  const RowsRead rows = fill_all_rows(session_, *data_.train, data_.order, state_.cursor, kTrainRing,
-                                      position, false, failure_);
+  const RowsRead rows = fill_all_rows(session_, *data_.train, data_.order, state_.cursor, false, failure_);
   failed_ = rows.failed > 0;
   if (failed_) return false;
   StepScalars& scalars = session_.scalars(position);
   scalars.input.learning_rate = learning_rate(options_.optimizer, step_, options_.batch.steps);
   scalars.input.valid_tokens = static_cast<double>(rows.labels);
-  const IssuedStep* const last = pending_update_ ? &pending_.back() : nullptr;
-  const BodyId body = next_step(session_, bodies(), last, guess_choice_.guesses());
-  const uint64_t ticket = session_.issue(body);
+  const IssuedWave* const last = pending_update_ ? &pending_.back() : nullptr;
+  const BodyId begin = next_step(session_, bodies(), last, guess_choice_.guesses());
   pending_update_ = bodies().drain.has_value();
   state_.cursor += static_cast<uint64_t>(options_.batch.batch);
-  pending_.push_back({{ticket, position, body}, ++step_});
+  ++step_;
+  for (uint32_t wave = 0; wave < bodies().waves; ++wave) {
+    if (wave > 0) read_bodies(2);
+    const BodyId body = bodies().wave_of(begin, wave);
+    const uint64_t ticket = session_.issue(body);
+    pending_.push_back({{ticket, position, body}, step_, wave + 1 == bodies().waves});
+  }
   return true;
 }
 
-void Trainer::read_steps(size_t leave) {
+void Trainer::read_bodies(size_t leave) {
   while (pending_.size() > leave) {
     const Pending& oldest = pending_.front();
     session_.executor().wait(oldest.ticket);
     session_.check();
     record(oldest.step, oldest.ticket, oldest.body);
-    read_step(oldest);
+    for (LaneId l = 0; l < metrics_.lane_busy.size(); ++l) {
+      moved_[l] += moved_bytes_[oldest.body][l];
+      busy_[l] += session_.executor().trace().busy_seconds(l, oldest.ticket);
+    }
+    if (is_guessed(session_.plan().program.bodies[oldest.body].start)) order_ = StepOrder::guessed;
+    if (oldest.ends_step) read_step(oldest);
     pending_.erase(pending_.begin());
   }
 }
@@ -252,10 +267,9 @@ void Trainer::read_step(const Pending& p) {
   excluded_ = 0;
   m.tokens_per_second = static_cast<double>(options_.batch.batch * plan.model.sequence) / m.seconds;
   m.skipped = s.update.skip;
-  const Body& body = plan.program.bodies[p.body];
-  m.order = is_guessed(body.start) ? StepOrder::guessed
-            : is_guessed(body.end) ? StepOrder::repaired
-                                   : StepOrder::plain;
+  const StepOrder otherwise =
+      is_guessed(plan.program.bodies[p.body].end) ? StepOrder::repaired : StepOrder::plain;
+  m.order = std::exchange(order_, std::nullopt).value_or(otherwise);
   guess_choice_.add(s.update.as_guessed());
   m.micro_batch = plan.model.micro_batch;
   m.loss_scale = state_.loss_scale;  // as the step before left it
@@ -263,8 +277,8 @@ void Trainer::read_step(const Pending& p) {
   for (TierId t = 0; t < m.peak_bytes.size(); ++t)
     m.peak_bytes[t].second = session_.runner().high_water_bytes(t);
   for (LaneId l = 0; l < m.lane_busy.size(); ++l) {
-    m.moved_bytes[l].second = moved_bytes_[p.body][l];
-    m.lane_busy[l].second = session_.executor().trace().busy_seconds(l, p.ticket);
+    m.moved_bytes[l].second = std::exchange(moved_[l], 0);
+    m.lane_busy[l].second = std::exchange(busy_[l], 0);
   }
   state_.step = p.step;
   state_.t = s.update.t;
@@ -290,7 +304,7 @@ void Trainer::drain() {
   uint64_t ticket = pending_.empty() ? 0 : pending_.back().ticket;
   const bool ends = std::exchange(pending_update_, false);
   if (ends) ticket = session_.issue(*bodies().drain);
-  read_steps(0);
+  read_bodies(0);
   if (ticket) session_.executor().wait(ticket);
   session_.check();
   if (ends) record(0, ticket, *bodies().drain);

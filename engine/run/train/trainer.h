@@ -69,17 +69,18 @@ class Trainer {
   TrainResult run(AtEnd at_end = AtEnd::checkpoint);
 
  private:
-  struct Pending : IssuedStep {  // that has not been read
+  struct Pending : IssuedWave {  // that has not been read
     int64_t step = 0;
+    bool ends_step = false;
   };
   TrainResult train();
   TrainResult train_on_lanes();   // the same; where a lane failed, throws the lane's error
   bool stops();                   // sets saves_by_time_ and failed_ too
   const BodyIds& bodies() const;  // of phase_
   void enter_next_phase();
-  bool issue_step();              // false where a rank could not read its tokens: nothing was issued
-  void read_steps(size_t leave);  // reads the oldest pending steps until `leave` are left
-  void read_step(const Pending& pending);
+  bool issue_step();               // false where a rank could not read its tokens: nothing was issued
+  void read_bodies(size_t leave);  // reads the oldest pending bodies until `leave` are left
+  void read_step(const Pending& last_wave);
   const OutDirectory* directory() const { return out_ ? &*out_ : nullptr; }
   double norm_time(const Pending& pending) const;
   void record(int64_t step, uint64_t ticket, BodyId body);
@@ -119,13 +120,17 @@ class Trainer {
   bool overdue_ = false;          // a checkpoint could not be written
   std::vector<std::vector<uint64_t>> moved_bytes_;  // by body, lane
   StepMetrics metrics_;                             // of the last step that was read
-  bool cut_short_ = false;                          // the flag ended a validation
+  // Of the waves that were read since then: by lane, bytes moved and busy seconds.
+  std::vector<uint64_t> moved_;
+  std::vector<double> busy_;
+  std::optional<StepOrder> order_;  // if it is known from its first wave
+  bool cut_short_ = false;          // the flag ended a validation
   bool failed_ = false;         // a rank could not read its data, found them bad, or has lost its directory
   std::exception_ptr failure_;  // on that rank, what it throws
 };
 
-// Bytes that a body moves, by lane; for collectives, the bytes that this rank sends.
-std::vector<uint64_t> moved_bytes(const Plan& plan, const Body& body);
+// Bytes that bodies move, by lane; for collectives, the bytes that this rank sends.
+std::vector<uint64_t> moved_bytes(const Plan& plan, std::span<const BodyId> bodies);
 
 // A step of more seconds is long: the next one is issued only when a lane has nothing else to do. Of shorter
 // steps, it is issued early, so that no lane ever waits for the trainer.

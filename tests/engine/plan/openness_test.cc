@@ -22,7 +22,7 @@ class NullDevice final : public Device {
   void forward(const OpCall&) override {}
   void backward(const OpCall&) override {}
   uint64_t workspace_bytes(const OpShapes&, Pass) const override { return 0; }
-  void round(const float*, void*, DType, uint64_t, double*) override {}
+  void round(const Accumulators&, void*, DType, uint64_t, double*) override {}
   void sum(DType, const void*, uint32_t, uint64_t, DType, void*, double*) override {}
   void update(OptimizerKind, UpdateForm, const UpdateRange&, const UpdateScalars&) override {}
   void zero(void*, uint64_t) override {}
@@ -178,7 +178,7 @@ TEST(PlanOpenness, FrozenGroupsHaveWeightsOnly) {
     const GroupBuffers& b = c.lowering.groups[g];
     const bool trainable = c.model.groups[g].trainable;
     EXPECT_EQ(b.gradient != kNone, trainable);
-    EXPECT_EQ(b.accumulator != kNone, trainable);
+    EXPECT_EQ(b.accumulators.empty(), !trainable);
     EXPECT_EQ(b.block_sums != kNone, trainable);
     EXPECT_EQ(b.state.empty(), !trainable);
   }
@@ -218,9 +218,9 @@ TEST(PlanOpenness, PlansVerifiesAndSimulates) {
       const Plan& plan = std::get<Plan>(result);
       EXPECT_TRUE(verify(plan.program).empty());
       const BodyIds& b = plan.lowering.bodies();
-      std::vector<BodyId> run{*b.load, *b.first};
-      if (b.step) run.push_back(*b.step);
-      if (b.guess) run.insert(run.end(), {*b.repair, *b.guess});
+      std::vector<BodyId> run{*b.load};
+      for (const std::optional<BodyId> begin : {b.first, b.step, b.repair, b.guess})
+        if (begin) std::ranges::copy(b.step_from(*begin), std::back_inserter(run));
       run.insert(run.end(), {*b.drain, *b.evaluate, *b.save});
       const SimulationResult result_of_run = simulate(plan.program, plan.rates, run);
       EXPECT_GT(result_of_run.seconds, plan.step_seconds);
@@ -250,25 +250,26 @@ Plan expect_planned(const PlanRequest& request) {
 }
 
 // Two micro-batches go through all layers together, then the next two. Backward takes the pairs in reverse.
-StepSchedule waves_of_two(const Model& model, uint32_t slices) {
-  StepSchedule waves;
+StepSchedule in_pairs(const Model& model, uint32_t slices) {
+  StepSchedule pairs;
   for (uint32_t first = 0; first < slices; first += 2) {
-    StepSchedule wave = layer_major(model, std::min(2u, slices - first));
-    for (std::vector<Visit>* visits : {&wave.forward, &wave.backward})
+    StepSchedule pair = layer_major(model, std::min(2u, slices - first));
+    for (std::vector<Visit>* visits : {&pair.forward, &pair.backward})
       for (Visit& v : *visits) v.slice += first;
-    waves.forward.insert(waves.forward.end(), wave.forward.begin(), wave.forward.end());
-    waves.backward.insert(waves.backward.begin(), wave.backward.begin(), wave.backward.end());
+    pairs.forward.insert(pairs.forward.end(), pair.forward.begin(), pair.forward.end());
+    pairs.backward.insert(pairs.backward.begin(), pair.backward.begin(), pair.backward.end());
   }
-  return waves;
+  return pairs;
 }
 
 TEST(PlanOpenness, AScheduleIsData) {
   const NullDevice device;
   PlanRequest request = request_of(branches(), device, machine_of(Tiers::device_host_nvme), 3);
-  request.lower.schedule = waves_of_two;
+  request.lower.schedule = in_pairs;
+  request.waves = 1;
   const Plan plan = expect_planned(request);
   std::vector<uint32_t> head;  // the last layer's micro-batches in backward
-  for (const Task& t : plan.program.bodies[plan.lowering.bodies().usual()].tasks)
+  for (const Task& t : plan.program.bodies[plan.lowering.bodies().usual().front()].tasks)
     if (t.kind == TaskKind::backward && t.subject + 1 == plan.lowering.uses.size()) head.push_back(t.slice);
   EXPECT_EQ(head, (std::vector<uint32_t>{2, 0, 1}));
   request.lower.schedule = [](const Model& model, uint32_t slices) {
@@ -317,7 +318,7 @@ TEST(PlanOpenness, AGroupHasItsOwnRanksAndStage) {
   EXPECT_EQ(p.processes[1].count, 2u);
   EXPECT_EQ(p.processes[1].stride, 2u);
   uint32_t collectives = 0;
-  for (const Task& t : p.bodies[plan.lowering.bodies().usual()].tasks) {
+  for (const Task& t : p.bodies[plan.lowering.bodies().usual().front()].tasks) {
     if (!is_collective(t.kind)) continue;
     ++collectives;
     EXPECT_EQ(t.processes, t.subject == own ? 1 : 0) << task_kind_name(t.kind);
@@ -335,13 +336,11 @@ TEST(PlanOpenness, InputsHaveNamesOfTheirOwn) {
   model.activations.push_back(mask);
   const NullDevice device;
   const Plan plan = expect_planned(request_of(model, device, machine_of(Tiers::device_host), 3));
-  const Buffer& b = plan.program.buffers[input_buffer(plan.model, plan.lowering, kTrainRing, "mask")];
+  const Buffer& b = plan.program.buffers[input_buffer(plan.model, plan.lowering, "mask")];
   EXPECT_EQ(b.name, "mask");
   EXPECT_EQ(b.pieces(), 3u);
-  EXPECT_EQ(b.ring, kTrainRing);
-  const BufferId validation = input_buffer(plan.model, plan.lowering, kValidationRing, "mask");
-  EXPECT_EQ(plan.program.buffers[validation].name, "validation_mask");
-  EXPECT_THROW(input_buffer(plan.model, plan.lowering, kTrainRing, "image"), std::invalid_argument);
+  EXPECT_EQ(b.ring, kWaveRing);
+  EXPECT_THROW(input_buffer(plan.model, plan.lowering, "image"), std::invalid_argument);
 }
 
 // A plan's program whose training ring has five slots: assembled, verified, and read back from its text.

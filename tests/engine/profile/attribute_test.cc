@@ -330,7 +330,8 @@ TEST(Attribute, PlannedPrograms) {
       const BodyIds& bodies = c.lowering.bodies();
       std::vector<BodyId> sequence{*bodies.first};
       if (bodies.repair) sequence.push_back(*bodies.repair);
-      for (int i = 0; i < 3; ++i) sequence.push_back(bodies.usual());
+      const std::vector<BodyId> steps = repeated(bodies.usual(), 3);
+      sequence.insert(sequence.end(), steps.begin(), steps.end());
       if (bodies.drain) sequence.push_back(*bodies.drain);
       expect_sound(Simulated(c.program, sequence, default_machine_rates()));
       if (HasFailure()) return;

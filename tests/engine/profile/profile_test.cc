@@ -206,7 +206,7 @@ TEST(Obstacles, AreWhatOtherLanesDidLast) {
 TEST_F(Profiles, ARunThatFailsHalfWayLeavesItsRecords) {
   TestRun run = three_tiers();
   const Plan plan = std::get<Plan>(plan_of(run));
-  const Body& step = plan.program.bodies[plan.lowering.bodies().usual()];
+  const Body& step = plan.program.bodies[plan.lowering.bodies().usual().front()];
   const auto reads = static_cast<uint64_t>(
       std::count_if(step.instructions.begin(), step.instructions.end(), [&](const Instruction& in) {
         return in.task == kNoTask && plan.program.machine.tiers[in.places[0].tier].file;

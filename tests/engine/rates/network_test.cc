@@ -52,7 +52,7 @@ TEST(Network, OneLevelTakesEveryMessageOfARank) {
   // Five messages of 6 bytes at 3 bytes a second, and 0.5 seconds for each.
   EXPECT_DOUBLE_EQ(network_seconds(p, one, gather(p)), 5 * (6 / 3.0 + 0.5));
   EXPECT_DOUBLE_EQ(network_seconds(p, one, exchange(p)), 5 * (6 / 3.0 + 0.5));
-  EXPECT_EQ(network_bytes(p, one, p.bodies[0]), (std::vector<uint64_t>{60}));
+  EXPECT_EQ(network_bytes(p, one, std::vector<BodyId>{0}), (std::vector<uint64_t>{60}));
 }
 
 // Three nodes of two ranks: each rank of a node sends 5 messages, 4 of them out of the node.
@@ -61,7 +61,7 @@ TEST(Network, AnUpperLevelIsSharedByTheRanksOfAUnit) {
   const std::vector<NetworkLevel> slow_above{{"node", 2, 6, 0}, {"cluster", 6, 2, 0.25}};
   for (const Task& task : {exchange(p), gather(p)})
     EXPECT_DOUBLE_EQ(network_seconds(p, slow_above, task), 2 * 4 * 6 / 2.0 + 4 * 0.25);
-  EXPECT_EQ(network_bytes(p, slow_above, p.bodies[0]),
+  EXPECT_EQ(network_bytes(p, slow_above, std::vector<BodyId>{0}),
             (std::vector<uint64_t>{5 * 6 + 5 * 6, 2 * 4 * 6 + 2 * 4 * 6}));
   const std::vector<NetworkLevel> slow_below{{"node", 2, 1, 0.5}, {"cluster", 6, 1000, 0}};
   EXPECT_DOUBLE_EQ(network_seconds(p, slow_below, exchange(p)), 5 * (6 / 1.0 + 0.5));
@@ -81,7 +81,8 @@ TEST(Network, GroupsSendToTheirOwn) {
   Task& all = p.bodies[0].tasks[0];
   all.processes = 2;
   EXPECT_EQ(sent_bytes(p, all), 12);
-  EXPECT_EQ(network_bytes(p, levels, p.bodies[0]), (std::vector<uint64_t>{12 + 24, 2 * 12 + 2 * 24}));
+  EXPECT_EQ(network_bytes(p, levels, std::vector<BodyId>{0}),
+            (std::vector<uint64_t>{12 + 24, 2 * 12 + 2 * 24}));
 }
 
 // What leaves a rack has left its node, too.
@@ -102,7 +103,7 @@ TEST(Network, OthersThanCollectivesTakeNothing) {
   const Program p = program_from_text(kProgram);
   EXPECT_EQ(network_seconds(p, {{"node", 6, 1, 1}}, p.bodies[0].tasks[1]), 0);
   EXPECT_EQ(network_seconds(p, {}, gather(p)), 0);
-  EXPECT_TRUE(network_bytes(p, {}, p.bodies[0]).empty());
+  EXPECT_TRUE(network_bytes(p, {}, std::vector<BodyId>{0}).empty());
 }
 
 TEST(Network, TheSimulatorTakesTheLongerOfLaneAndNetwork) {

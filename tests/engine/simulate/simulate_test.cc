@@ -282,8 +282,9 @@ TEST(Simulate, SteadyStepLeavesOutTheEnds) {
                             "0 down:1 copy x2@0 host+0 -> device+0\n1 a:1 run 0 after down:1\n"
                             "2 up:1 copy x1@0 device+0 -> host+0 after a:1\n");
   EXPECT_DOUBLE_EQ(run(p, unit_rates()).seconds, 6);
-  EXPECT_DOUBLE_EQ(steady_step_seconds(p, unit_rates(), 0), 3);
-  EXPECT_DOUBLE_EQ(steady_step_seconds(p, unit_rates(), 0, 2, 3), 3);
+  const std::vector<BodyId> step{0};
+  EXPECT_DOUBLE_EQ(steady_step_seconds(p, unit_rates(), step), 3);
+  EXPECT_DOUBLE_EQ(steady_step_seconds(p, unit_rates(), step, 2, 3), 3);
 }
 
 TEST(Simulate, LoadsAreTheLeastThatResourcesTake) {
@@ -299,7 +300,7 @@ TEST(Simulate, LoadsAreTheLeastThatResourcesTake) {
   r.lanes[0].sharing.per_byte = r.links[0].sharing.per_byte = {{0, 2}};
   r.lanes[1].sharing.occupies = {{1, 1}};
   r.drives = {{"nvme", 4, 2, 2}, {"nvme", 4, 2, 4}};
-  const Loads loads = loads_of(p, r, 0);
+  const Loads loads = loads_of(p, r, std::vector<BodyId>{0});
   EXPECT_DOUBLE_EQ(loads.lanes[lane(p, "a")], 4);
   EXPECT_DOUBLE_EQ(loads.lanes[lane(p, "b")], 2);
   EXPECT_DOUBLE_EQ(loads.lanes[lane(p, "down")], 4);
@@ -359,7 +360,7 @@ TEST(Simulate, RandomPrograms) {
     for (const double busy : s.lane_busy) EXPECT_LE(busy, s.seconds * (1 + 1e-12));
     for (BodyId b = 0; b < p.bodies.size(); ++b) {
       const SimulationResult alone = simulate(p, r, std::vector<BodyId>{b});
-      const Loads loads = loads_of(p, r, b);
+      const Loads loads = loads_of(p, r, {&b, 1});
       for (const auto& all : {loads.lanes, loads.pools, loads.drives})
         for (const double load : all) EXPECT_LE(load, alone.seconds * (1 + 1e-12));
       for (LaneId l = 0; l < loads.lanes.size(); ++l) {

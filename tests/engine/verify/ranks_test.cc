@@ -178,7 +178,7 @@ TEST(VerifyRanks, PlansMeet) {
     const PlanRequest request = plan_request(options, config, budgets, needs_of(*device), true);
     const Plan plan = plan_or_throw(request, budgets);
     EXPECT_EQ(fault_of(plan.program, plan.program), "none") << "stage " << stage;
-    EXPECT_FALSE(collectives_of(plan.program.bodies[plan.lowering.bodies().usual()]).empty());
+    EXPECT_FALSE(collectives_of(plan.program.bodies[plan.lowering.bodies().usual().front()]).empty());
   }
 }
 

@@ -24,7 +24,7 @@ class Looking final : public Device {
   uint64_t workspace_bytes(const OpShapes& shapes, Pass pass) const override {
     return device_->workspace_bytes(shapes, pass);
   }
-  void round(const float*, void*, DType, uint64_t, double*) override {}
+  void round(const Accumulators&, void*, DType, uint64_t, double*) override {}
   void sum(DType, const void*, uint32_t, uint64_t, DType, void*, double*) override {}
   void update(OptimizerKind, UpdateForm, const UpdateRange&, const UpdateScalars&) override {}
   void zero(void*, uint64_t) override {}

@@ -92,7 +92,7 @@ TEST(PlanWhy, EveryTransferIsTold) {
       ASSERT_EQ(plan.program.buffers[buffer].pieces(), 1u);
       const int home = plan.program.buffers[buffer].home;
       size_t fetches = 0, returns = 0;
-      for (const Instruction& in : plan.program.bodies[plan.lowering.bodies().usual()].instructions) {
+      for (const Instruction& in : plan.program.bodies[plan.lowering.bodies().usual().front()].instructions) {
         if (in.task != kNoTask || in.operands[0].buffer != buffer) continue;
         const int from = std::abs(in.places[0].tier - home), to = std::abs(in.places[1].tier - home);
         ++(to > from ? fetches : returns);

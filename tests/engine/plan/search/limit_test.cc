@@ -113,7 +113,7 @@ TEST(Limit, NoPlanIsPredictedToTakeLess) {
     for (const bool shrunk : {false, true}) {
       for (TierId t = 0; shrunk && t < c.program.machine.tiers.size(); ++t) shrink(c, t);
       const double least = least_step_seconds(c.program.machine, rates, c.model, c.options);
-      const double step = steady_step_seconds(c.program, rates, *c.lowering.bodies().step, 3, 3);
+      const double step = steady_step_seconds(c.program, rates, std::vector{*c.lowering.bodies().step}, 3, 3);
       EXPECT_GT(least, 0);
       EXPECT_LE(least, step * (1 + 1e-9)) << (shrunk ? "least budgets" : "plenty");
     }

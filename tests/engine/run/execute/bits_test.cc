@@ -110,10 +110,11 @@ class Run {
       const uint64_t position = session_.next_position(kTrainRing);
       StepScalars& scalars = session_.scalars(position);
       scalars.input.learning_rate = 0.01 * (step + 1);
-      scalars.input.valid_tokens = fill_tokens(step, kTrainRing, position);
-      const BodyId body = next_body(step, ticket, position);
-      ticket = session_.issue(body);
-      last_ = body;
+      scalars.input.valid_tokens = fill_tokens(step);
+      for (const BodyId body : bodies.step_from(first_body(step, ticket, position))) {
+        ticket = session_.issue(body);
+        last_ = body;
+      }
     }
     finish(ticket);
     Outcome out;
@@ -131,7 +132,7 @@ class Run {
   }
 
  private:
-  BodyId next_body(uint32_t step, uint64_t ticket, uint64_t position) {
+  BodyId first_body(uint32_t step, uint64_t ticket, uint64_t position) {
     const BodyIds& bodies = plan_.lowering.bodies();
     if (step == 0) return *bodies.first;
     if (!bodies.guess || step % 4 == 3) return *bodies.step;
@@ -155,21 +156,29 @@ class Run {
   double validate() {
     session_.executor().make_room();
     const uint64_t position = session_.next_position(kValidationRing);
-    fill_tokens(kSteps, kValidationRing, position);
-    finish(session_.issue(*plan_.lowering.bodies().evaluate));
+    fill_tokens(kSteps);
+    const BodyIds& bodies = plan_.lowering.bodies();
+    for (uint32_t wave = 0; wave < bodies.waves; ++wave)
+      finish(session_.issue(wave == 0 ? *bodies.evaluate : *bodies.evaluate_more));
     return *reinterpret_cast<const double*>(
         session_.runner().ring_slot(plan_.lowering.validation_loss, position));
   }
   // Tokens as a function of step, row and column; every seventh label is ignored. Returns how many are not.
-  double fill_tokens(uint32_t step, uint8_t ring, uint64_t position) {
+  double fill_tokens(uint32_t step) {
+    double valid = 0;
+    uint64_t number = 1000 * step;
+    for (uint32_t wave = 0; wave < plan_.lowering.waves; ++wave)
+      valid += fill_wave(session_.next_position(kWaveRing) + wave, number);
+    return valid;
+  }
+  double fill_wave(uint64_t position, uint64_t& number) {
     const Model& m = plan_.model;
-    const BufferId tokens = input_buffer(m, plan_.lowering, ring, "tokens");
-    const BufferId labels = input_buffer(m, plan_.lowering, ring, "labels");
+    const BufferId tokens = input_buffer(m, plan_.lowering, "tokens");
+    const BufferId labels = input_buffer(m, plan_.lowering, "labels");
     const Buffer& b = plan_.program.buffers[tokens];
     std::byte* x = session_.runner().ring_slot(tokens, position);
     std::byte* y = session_.runner().ring_slot(labels, position);
     double valid = 0;
-    uint64_t number = 1000 * step;
     for (uint32_t slice = 0; slice < plan_.lowering.slices; ++slice)
       for (int64_t i = 0; i < m.micro_batch * m.sequence; ++i, ++number) {
         const auto token =
@@ -210,6 +219,7 @@ struct Variant {
   int threads = 1;
   bool transient_on_top = false;  // otherwise homes of transient buffers are random
   Some backward = Some::random;   // groups that are updated there
+  Some waves = Some::none;        // none: one; all: one for each micro-batch
 };
 
 constexpr uint64_t kSmallShard = kNormBlock;  // the smallest: block sums never cross shards
@@ -237,6 +247,31 @@ const std::vector<Variant> kVariants{
      1, true},
     {"transient on top, three tiers", ExecutorKind::threaded, Tiers::device_host_nvme, Some::random, 0,
      layer_major, 2, 20, 2, true},
+    {.name = "waves, host", .backward = Some::all, .waves = Some::all},
+    {.name = "waves, device and host, least",
+     .executor = ExecutorKind::shuffled,
+     .tiers = Tiers::device_host,
+     .recompute = Some::random,
+     .waves = Some::all},
+    {.name = "waves, three tiers, more",
+     .executor = ExecutorKind::threaded,
+     .tiers = Tiers::device_host_nvme,
+     .recompute = Some::none,
+     .lead = 2,
+     .slack = 30,
+     .threads = 2,
+     .waves = Some::random},
+    {.name = "waves, three tiers, least",
+     .executor = ExecutorKind::shuffled,
+     .tiers = Tiers::device_host_nvme,
+     .recompute = Some::random,
+     .waves = Some::random},
+    {.name = "waves, slice-major, small shards",
+     .executor = ExecutorKind::shuffled,
+     .tiers = Tiers::host_nvme,
+     .shard_elements = kFileElements,
+     .schedule = slice_major,
+     .waves = Some::random},
 };
 
 struct Setting {
@@ -260,6 +295,12 @@ Case plan_variant(const Model& model, const Setting& setting, const Variant& v, 
   for (size_t g = 0; g < model.groups.size(); ++g)
     c.options.updated_in_backward.push_back(v.backward == Some::all ||
                                             (v.backward == Some::random && chance(random, 50)));
+  const auto micro_batches = static_cast<uint32_t>(setting.slices);
+  do
+    c.options.waves = v.waves == Some::random ? static_cast<uint32_t>(pick(random, 1, micro_batches))
+                      : v.waves == Some::all  ? micro_batches
+                                              : 1;
+  while (micro_batches % c.options.waves != 0);
   c.options.shard_elements = v.shard_elements;
   c.options.optimizer = {model.precision == DType::f32 ? 2u : 3u, state_plane_stride};
   c.options.workspace_bytes = [&device](const OpShapes& s, Pass pass) {
@@ -284,14 +325,6 @@ Case plan_variant(const Model& model, const Setting& setting, const Variant& v, 
   return c;
 }
 
-bool every_group_has_one_use(const Model& model) {
-  std::vector<int> uses(model.groups.size());
-  for (const Layer& layer : model.layers)
-    for (const SegmentUse& use : layer.segments)
-      for (const uint32_t g : use.groups) ++uses[g];
-  return std::all_of(uses.begin(), uses.end(), [](int n) { return n == 1; });
-}
-
 Outcome run(const Model& model, const Setting& setting, const Variant& v, uint64_t seed) {
   const auto device = make_reference_device();
   const Case c = plan_variant(model, setting, v, *device, seed);
@@ -312,7 +345,8 @@ void expect_same_bits_everywhere(const Model& model, const Setting& setting, uin
   for (size_t k = 0; k < kSteps; ++k)  // a step of fp16 may overflow, and is then skipped
     ASSERT_TRUE(wanted.norms[k] > 0 || (model.precision == DType::f16 && wanted.scales[k] < kFirstLossScale));
   for (const Variant& v : kVariants) {
-    if (v.schedule == slice_major && !every_group_has_one_use(model)) continue;
+    const bool one_wave = v.schedule == layer_major && v.waves == Some::none;
+    if (!one_wave && uses_of_groups(model).shares_layers) continue;
     SCOPED_TRACE(v.name);
     expect_same_bits(run(model, setting, v, seed), wanted);
     if (::testing::Test::HasFailure()) return;

