@@ -123,7 +123,8 @@ struct Infeasible {
 
 std::variant<Plan, Infeasible> make_plan(const PlanRequest& request);
 
-// The size of the program for a micro-batch: the largest of those whose layers all recompute alike.
+// The size of the program for a micro-batch: the largest of those whose layers all recompute alike, with as
+// few waves as the request allows. A plan with more waves has no larger one.
 ProgramSize program_size(const PlanRequest& request, int64_t micro_batch);
 
 // Whether there is a plan. Takes a fraction of the time of make_plan().

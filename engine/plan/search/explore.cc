@@ -161,8 +161,9 @@ std::optional<Candidate> Search::vary_waves_coarsely(const Candidate& from) {
   std::optional<Candidate> best;
   double seconds = kNotFeasible;
   const auto halves = static_cast<uint32_t>(2 * (levels_.size() - 1));
-  for (auto waves = waves_.rbegin(); waves != waves_.rend(); ++waves)
-    for (uint32_t half = halves + 1; *waves != from.waves && half-- > 0;)
+  for (auto waves = waves_.rbegin(); waves != waves_.rend(); ++waves) {
+    if (*waves == from.waves || !may_gain_with(*waves)) continue;
+    for (uint32_t half = halves + 1; half-- > 0;)
       for (const uint32_t upper : uppers) {
         Candidate c = from;
         c.waves = *waves;
@@ -173,7 +174,19 @@ std::optional<Candidate> Search::vary_waves_coarsely(const Candidate& from) {
         seconds = took;
         best = std::move(c);
       }
+  }
   return best;
+}
+
+// Whether so many waves could be faster than the best so far.
+bool Search::may_gain_with(uint32_t waves) {
+  const auto [known, is_new] = least_with_waves_.try_emplace(waves);
+  if (is_new) {
+    LowerOptions options = request_.lower;
+    options.waves = waves;
+    known->second = least_moving_seconds(request_.machine, request_.rates, model_, options);
+  }
+  return known->second < kWorthwhile * best_seconds_;
 }
 
 Candidate Search::descend(Candidate from, Vary what, uint64_t spare) {
@@ -269,6 +282,7 @@ class Search::Round {
     std::vector<uint32_t> near;
     if (at != all.begin()) near.push_back(*std::prev(at));
     if (std::next(at) != all.end()) near.push_back(*std::next(at));
+    std::erase_if(near, [&](uint32_t waves) { return !search_.may_gain_with(waves); });
     for (const uint32_t waves : near)
       for (const uint32_t raised : {from_.kept.raised, search_.most_raised_}) {
         Candidate c = from_;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <iterator>
+#include <map>
 
 #include "engine/plan/assemble/assemble.h"
 #include "engine/simulate/simulate.h"
@@ -31,7 +32,15 @@ double seconds_shared(double first, double second, std::vector<Choice> choices) 
   return std::max(first, second);
 }
 
-// A program for loads_of(), not to be run: its body has tasks and transfers without order.
+double longest(const Loads& loads) {
+  double most = 0;
+  for (const std::vector<double>* all : {&loads.lanes, &loads.pools, &loads.drives})
+    for (const double seconds : *all) most = std::max(most, seconds);
+  return most;
+}
+
+// A program for loads_of(), not to be run: its last body has the tasks and transfers of a step, without
+// order.
 class Work {
  public:
   Work(const Machine& machine, const MachineRates& rates, const Model& model, LowerOptions options)
@@ -40,21 +49,32 @@ class Work {
     size_t uses = 0;
     for (const Layer& layer : model.layers) uses += layer.segments.size();
     options.recompute.assign(uses, Recompute::none);
-    options.waves = 1;
     const Lowering lowering = lower(model, options, program_);
-    step_ = *lowering.bodies().step;
-    visits_.resize(program_.buffers.size(), lowest_tier(machine));
-    written_ = visits_;
+    for (const BodyId wave : lowering.bodies().step_from(*lowering.bodies().step)) ++waves_[wave];
+    step_ = static_cast<BodyId>(program_.bodies.size());
+    program_.bodies.emplace_back();
+  }
+
+  double seconds_of_moves() {
+    const size_t buffers = program_.buffers.size();
+    for (const auto& [wave, times] : waves_) {
+      visits_.assign(buffers, lowest_tier(program_.machine));
+      written_ = visits_;
+      for (const Task& task : program_.bodies[wave].tasks) visit(task);
+      for (TierId tier = 0; tier < lowest_tier(program_.machine); ++tier)
+        add_moves(tier, program_.bodies[wave].end, times);
+    }
+    return longest(loads_of(program_, rates_, {&step_, 1}));
   }
 
   double seconds() {
-    for (uint32_t t = 0; t < body().tasks.size(); ++t) add_task(t);
-    for (TierId tier = 0; tier < lowest_tier(program_.machine); ++tier) add_moves(tier);
+    seconds_of_moves();
+    for (const auto& [wave, times] : waves_)
+      for (uint32_t time = 0; time < times; ++time)
+        for (const Task& task : program_.bodies[wave].tasks) add_task(task);
     Loads loads = loads_of(program_, rates_, {&step_, 1});
     add_least_of_choices(loads.pools);
-    double most = 0;
-    for (const std::vector<double>* all : {&loads.lanes, &loads.pools, &loads.drives})
-      for (const double seconds : *all) most = std::max(most, seconds);
+    double most = longest(loads);
     for (LaneId first = 0; first < loads.lanes.size(); ++first)
       for (LaneId second = 0; second < loads.lanes.size(); ++second) {
         std::vector<Choice> theirs;
@@ -69,19 +89,22 @@ class Work {
  private:
   Body& body() { return program_.bodies[step_]; }
 
-  void add_task(uint32_t t) {
-    const Task& task = body().tasks[t];
+  void visit(const Task& task) {
     TierId down = 0;  // the lowest tier in which it can run
-    std::vector<const Unit*> units;
-    for (const Unit& unit : program_.machine.units) {
-      if (unit.kind != task.kind) continue;
-      down = std::max(down, unit.tier);
-      if (seconds_on(unit, task) < kUnlimited) units.push_back(&unit);
-    }
+    for (const Unit& unit : program_.machine.units)
+      if (unit.kind == task.kind) down = std::max(down, unit.tier);
     for (const Operand& o : task.operands) {
       visits_[o.buffer] = std::min(visits_[o.buffer], down);
       if (o.access != Access::read) written_[o.buffer] = std::min(written_[o.buffer], down);
     }
+  }
+
+  void add_task(const Task& task) {
+    const auto t = static_cast<uint32_t>(body().tasks.size());
+    body().tasks.push_back(task);
+    std::vector<const Unit*> units;
+    for (const Unit& unit : program_.machine.units)
+      if (unit.kind == task.kind && seconds_on(unit, task) < kUnlimited) units.push_back(&unit);
     if (units.size() == 1) return body().instructions.push_back(run_on(*units[0], t));
     alternatives_.resize(std::max(alternatives_.size(), units.size()));
     for (size_t k = 0; k < units.size(); ++k) alternatives_[k].push_back(run_on(*units[k], t));
@@ -111,19 +134,19 @@ class Work {
     for (size_t p = 0; p < pools.size(); ++p) pools[p] += least[p];
   }
 
-  // Adds the transfers over the boundary below `tier`.
-  void add_moves(TierId tier) {
+  // Adds the transfers over the boundary below `tier`, of a wave that runs so many times.
+  void add_moves(TierId tier, BodyState end, uint32_t times) {
     uint64_t room = 0, visited = 0, written = 0;
     for (TierId above = 0; above <= tier; ++above) room += program_.machine.tiers[above].capacity;
     for (BufferId b = 0; b < visits_.size(); ++b) {
       const Buffer& buffer = program_.buffers[b];
       if (!buffer.permanent || buffer.ring != kNoRing) continue;
       if (visits_[b] <= tier) visited += buffer.bytes();
-      if (written_[b] <= tier) written += buffer.bytes();
+      if (written_[b] <= tier && !buffer.is_empty_in(end)) written += buffer.bytes();
     }
     const auto below = static_cast<TierId>(tier + 1);
-    move(below, tier, visited - std::min(visited, room));
-    move(tier, below, written - std::min(written, room));
+    move(below, tier, times * (visited - std::min(visited, room)));
+    move(tier, below, times * (written - std::min(written, room)));
   }
 
   void move(TierId from, TierId to, uint64_t bytes) {
@@ -141,10 +164,12 @@ class Work {
 
   const MachineRates& rates_;
   Program program_;
+  std::map<BodyId, uint32_t> waves_;  // how often each runs in a step
   BodyId step_ = 0;
   std::vector<Choice> choices_;
   std::vector<std::vector<Instruction>> alternatives_;  // tasks with a choice: on the first unit, on the next
-  std::vector<TierId> visits_, written_;  // by buffer: the highest tier that one of its tasks insists on
+  // By buffer: the highest tier that one of a wave's tasks insists on.
+  std::vector<TierId> visits_, written_;
 };
 
 }  // namespace
@@ -152,6 +177,11 @@ class Work {
 double least_step_seconds(const Machine& machine, const MachineRates& rates, const Model& model,
                           LowerOptions options) {
   return Work(machine, rates, model, std::move(options)).seconds();
+}
+
+double least_moving_seconds(const Machine& machine, const MachineRates& rates, const Model& model,
+                            LowerOptions options) {
+  return Work(machine, rates, model, std::move(options)).seconds_of_moves();
 }
 
 }  // namespace sluice

@@ -2,9 +2,10 @@
 //
 // 1. Every task's work is done, none of it twice (nothing is made again). Tasks that may run on either of two
 //    lanes are divided between these, parts of tasks too, so that the lane that ends last ends soonest.
-// 2. Over the boundary below a tier, a step moves permanent buffers. Up: the bytes that tasks must find in
-//    this tier or above, less the capacity of these tiers. Down: the same for bytes that tasks write there.
-//    Transient buffers might never leave, so they do not count.
+// 2. Over the boundary below a tier, every wave of a step moves permanent buffers. Up: the bytes that tasks
+//    must find in this tier or above, less the capacity of these tiers. Down: the same for bytes that tasks
+//    write there, if they have content after the wave. Transient buffers might never leave, so they do not
+//    count.
 // 3. The bound is the longest time that this takes on any lane, pool or drive at its full rate, as if all
 //    were busy all of the time.
 #pragma once
@@ -14,8 +15,13 @@
 
 namespace sluice {
 
-// Seconds; capacities of the machine's tiers are those of the arenas, `options` those of the plan.
+// Seconds; capacities of the machine's tiers are those of the arenas, `options` those of the plan. With one
+// wave, it is a bound for any number of them.
 double least_step_seconds(const Machine& machine, const MachineRates& rates, const Model& model,
                           LowerOptions options);
+
+// The same of step 2 alone, for the options' number of waves.
+double least_moving_seconds(const Machine& machine, const MachineRates& rates, const Model& model,
+                            LowerOptions options);
 
 }  // namespace sluice

@@ -60,13 +60,12 @@ ProgramSize program_size(const PlanRequest& request, int64_t micro_batch) {
   const Model model = request.model(micro_batch, request.sequence);
   const std::vector<uint32_t> backward =
       backward_choices(request.overlap, request.lower.update_waits_for_norm, model.precision);
-  const std::vector<uint32_t> waves = wave_choices(request, model);
-  const auto sized = [&](Recompute level, uint32_t in_backward, uint32_t in_waves) {
+  const auto sized = [&](Recompute level, uint32_t in_backward) {
     Program program;
     program.machine = request.machine;
     LowerOptions options = request.lower;
     options.recompute.clear();
-    options.waves = in_waves;
+    options.waves = wave_choices(request, model).front();
     options.updated_in_backward =
         updated_in_backward({.backward = in_backward}, model, options.update_waits_for_norm);
     for (const Layer& layer : model.layers)
@@ -77,11 +76,9 @@ ProgramSize program_size(const PlanRequest& request, int64_t micro_batch) {
   };
   ProgramSize size;
   for (const Recompute level : kRecomputes)
-    if (!request.recompute || level == *request.recompute) {
-      for (const uint32_t in_backward : backward)
-        size = larger_of(size, sized(level, in_backward, waves.front()));
-      if (waves.size() > 1) size = larger_of(size, sized(level, backward.front(), waves.back()));
-    }
+    for (const uint32_t in_backward : backward)
+      if (!request.recompute || level == *request.recompute)
+        size = larger_of(size, sized(level, in_backward));
   return size;
 }
 

@@ -26,10 +26,12 @@ constexpr double kHopeless = 1.3;        // of the best seconds: above that, kee
 uint64_t work_of(uint64_t instructions) { return 200 + 4 * instructions + instructions * instructions / 500; }
 constexpr uint64_t kRepeatWork = 1;  // to simulate an instruction once more
 
-uint64_t work_of_tasks(const Program& program) {
+// Of the bodies that have tasks. `of`: counts a body's length.
+template <typename Length>
+uint64_t work_of_bodies(const Program& program, Length of) {
   uint64_t work = 0;
   for (const Body& body : program.bodies)
-    if (!body.tasks.empty()) work += work_of(body.tasks.size());
+    if (!body.tasks.empty()) work += work_of(of(body));
   return work;
 }
 
@@ -131,9 +133,14 @@ const Search::Base& Search::base(const Candidate& c) const {
 // What is needed least is needed with one wave or with the most: activations shrink with more waves, and
 // accumulators stay between bodies as soon as there are two.
 std::optional<uint32_t> Search::feasible_waves(const std::vector<uint64_t>& capacities) const {
-  for (const uint32_t waves : {waves_.front(), waves_.back()})
+  for (const uint32_t waves : least_waves())
     if (base(waves).least.arrangement(capacities)) return waves;
   return std::nullopt;
+}
+std::vector<uint32_t> Search::least_waves() const {
+  if (waves_.size() == 1 || !size_fits(size_at_most(base(waves_.back()).plan.program)))
+    return {waves_.front()};
+  return {waves_.front(), waves_.back()};
 }
 
 double Search::weigh(const Candidate& c, double to_beat, bool whatever_the_work) {
@@ -167,14 +174,13 @@ Search::Outcome Search::simulated(const Candidate& c) {
   Plan plan = lowered(c, search_shard_);
   const std::vector<BodyId> step = plan.lowering.bodies().usual();
   keep_only(plan.program, step);
-  const uint64_t lowering_work = work_of_tasks(plan.program);
+  const uint64_t lowering_work = work_of_bodies(plan.program, [](const Body& b) { return b.tasks.size(); });
   spend(lowering_work);
   for (const Body& body : plan.program.bodies)
     if (bytes_at_once(plan.program, body) > all_tiers_) return out;
   if (assemble(plan.program, arrange(plan.program, c))) return out;
-  uint64_t work = 0;
-  for (const Body& body : plan.program.bodies) work += work_of(body.instructions.size());
-  for (size_t wave = 0; wave < std::min(step.size(), 2 * kWavesSimulated); ++wave)
+  uint64_t work = work_of_bodies(plan.program, [](const Body& b) { return b.instructions.size(); });
+  for (size_t wave = 1; wave < std::min(step.size(), 2 * kWavesSimulated); ++wave)
     work += kRepeatWork * plan.program.bodies[step[wave]].instructions.size();
   spend(work - lowering_work);
   out.seconds = estimated_step_seconds(plan.program, request_.rates, step);
@@ -199,9 +205,9 @@ bool Search::is_feasible() {
 }
 
 // With layers of different levels, tasks may have a few operands more; what counts is the whole.
-bool Search::program_fits(const Program& program) const {
+bool Search::size_fits(const ProgramSize& size) const {
   const auto& bytes = request_.program_memory.running;
-  return !bytes || bytes(size_of(program)) <= program_bytes_;
+  return !bytes || bytes(size) <= program_bytes_;
 }
 
 // So much less that smaller shards make no difference.
@@ -283,7 +289,7 @@ std::optional<Plan> Search::assembled_best() const {
     const StepOrders orders = orders_of(o->candidate);
     Plan whole = lowered(o->candidate, 0, orders.break_even() < 1 && request_.overlap != Overlap::always);
     const Arrangement arrangement = arrange(whole.program, o->candidate);
-    if (assemble(whole.program, arrangement) || !program_fits(whole.program)) continue;
+    if (assemble(whole.program, arrangement) || !size_fits(size_of(whole.program))) continue;
     --left;
     const bool is_estimate = search_shard_ > 0 || o->candidate.waves > 2 * kWavesSimulated;
     HomeRule rule = home_rule(o->candidate, whole.program, capacities_, base(o->candidate).least);
@@ -359,7 +365,7 @@ Plan Search::finished(Plan plan, double seconds, const StepOrders& orders, const
 
 Infeasible Search::infeasible() const {
   Infeasible out = infeasible(waves_.front());
-  if (waves_.size() > 1) out = better_of(std::move(out), infeasible(waves_.back()));
+  for (const uint32_t waves : least_waves()) out = better_of(std::move(out), infeasible(waves));
   return out;
 }
 

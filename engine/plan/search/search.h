@@ -36,8 +36,8 @@
 namespace sluice {
 
 // Work of all searches for one plan together, without that for the number of waves. A unit is about a
-// microsecond for short programs, and less for long ones. Models of few layers get as much again, and so do those that must be searched again with the
-// plan's own shards.
+// microsecond for short programs, and less for long ones. Models of few layers get as much again, and so do
+// those that must be searched again with the plan's own shards.
 constexpr uint64_t kSearchWork = 2'000'000;
 
 // Of two ways to plan that do not fit, what works least memory.
@@ -89,6 +89,7 @@ class Search {
   Candidate weigh_first(Placement placement, uint32_t raised);
   Candidate vary_coarsely(const Candidate& from);
   std::optional<Candidate> vary_waves_coarsely(const Candidate& from);
+  bool may_gain_with(uint32_t waves);
   Candidate descend(Candidate from, Vary what, uint64_t spare = 0);  // `spare`: work that it leaves
   bool improve(Candidate& from, Vary what);
   void forget_too_much_kept();
@@ -113,8 +114,9 @@ class Search {
   const Base& base(uint32_t waves) const {
     return base(Candidate{.backward = first_.backward, .waves = waves});
   }
-  // The first of waves_ with which the least arrangement fits; none: with no number of waves it does.
+  // Numbers of waves that need least memory, and the first of them with which the least arrangement fits.
   std::optional<uint32_t> feasible_waves(const std::vector<uint64_t>& capacities) const;
+  std::vector<uint32_t> least_waves() const;
 
   std::vector<Recompute> recompute_of(const Candidate& c) const;
   std::vector<TierId> homes_of_candidate(const Candidate& c) const {
@@ -126,7 +128,7 @@ class Search {
   Arrangement leading(const Program& program, std::vector<TierId> homes, uint32_t lead) const;
   std::vector<const Outcome*> ranked() const;
   std::vector<uint64_t> clearly_less() const;
-  bool program_fits(const Program& program) const;
+  bool size_fits(const ProgramSize& size) const;
   std::optional<Plan> assembled_best() const;
   Plan finished(Plan plan, double seconds, const StepOrders& orders, const Arrangement& arrangement,
                 std::optional<HomeRule> rule) const;
@@ -152,6 +154,7 @@ class Search {
   Candidate best_;
   double best_seconds_ = kNotFeasible;
   std::map<std::pair<uint32_t, bool>, uint32_t> too_much_kept_;  // raised, by waves and KeptLayers::first
+  std::map<uint32_t, double> least_with_waves_;                  // least_moving_seconds(), by waves
   double least_seconds_ = 0;                                     // least_step_seconds() of the request
   bool explored_ = false;
   uint64_t work_left_ = 0;

@@ -103,7 +103,7 @@ TEST_F(CliRanks, AutoTakesWhatIsPredictedToBeFastest) {
             std::string::npos)
       << stage.out;
   EXPECT_NE(stage.out.find("16 ranks at ZeRO stage 3 within nodes, 4 on a node"), std::string::npos);
-  const CommandResult little = plan(more + Words{"--host-mem", "480MiB"});
+  const CommandResult little = plan(more + Words{"--host-mem", "580MiB"});
   EXPECT_NE(little.out.find("s, 3 within nodes: does not fit, 1: does not fit, 0: does not fit)."),
             std::string::npos)
       << little.out;

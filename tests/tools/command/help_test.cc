@@ -62,7 +62,7 @@ TEST(Help, BeginsWithTheOptionsThatOneNeeds) {
             (std::vector<std::string>{"--model", "--data", "--batch", "--steps", "--host-mem", "--out"}));
   ASSERT_EQ(headings.size(), 8u);
   EXPECT_EQ(headings[0], "  model                     --from-scratch");
-  EXPECT_EQ(headings[2], "  batch                     --seq, --micro-batch");
+  EXPECT_EQ(headings[2], "  batch                     --seq, --micro-batch, --waves");
   EXPECT_LT(lines.size(), 60u);
   EXPECT_GT(lines_of_help(Verb::train, HelpExtent::all).size(), 120u);
 }

@@ -36,18 +36,18 @@ Words plan_in(const std::string& gpu_mem) {
   return {"plan",       "--no-advice", "--model",    "gpt2:layers=2,width=64,heads=2,vocab=256,context=64",
           "--device",   "reference",   "--gpu-mem",  gpu_mem,
           "--host-mem", "1GiB",        "--nvme-mem", "1GiB",
-          "--threads",  "2",           "--explain"};
+          "--threads",  "2",           "--explain",  "--waves",    "1"};
 }
 
 TEST_F(Cli, PlanSaysWhenRoomIsLeftUnused) {
-  const CommandResult explained = run(plan_in("3610KB"));
+  const CommandResult explained = run(plan_in("3580KB"));
   EXPECT_NE(explained.out.find("All of it would fit in device, but no better"), std::string::npos)
       << explained.out;
 }
 
 // Writing more to drives for a gain within the error of prediction is not worth the wear.
 TEST_F(Cli, PlanWearsDrivesOnlyWhereItIsWorthIt) {
-  const Words plan = plan_in("1350KB");
+  const Words plan = plan_in("1000KB");
   const CommandResult json = run(plan + Words{"--json"});
   ASSERT_EQ(json.code, 0) << json.err;
   const nlohmann::json facts = nlohmann::json::parse(json.out);
