@@ -296,6 +296,16 @@ inline LowerOptions random_lower_options(Random& random, const Model& model) {
   return o;
 }
 
+// One in half of the cases; else a divisor of the micro-batches.
+inline uint32_t random_waves(uint64_t seed, const Model& model, int64_t batch) {
+  Random random(seed);
+  const auto micro_batches = static_cast<uint64_t>(batch / model.micro_batch);
+  if (chance(random, 50) || uses_of_groups(model).shares_layers) return 1;
+  uint64_t waves = pick(random, 1, micro_batches);
+  while (micro_batches % waves != 0) --waves;
+  return static_cast<uint32_t>(waves);
+}
+
 inline Case random_case(uint64_t seed) {
   Random random(seed);
   constexpr DType kPrecisions[] = {DType::bf16, DType::f16, DType::f32};
@@ -307,6 +317,7 @@ inline Case random_case(uint64_t seed) {
   c.model = chance(random, 60) ? random_graph(random, sizes, GraphBuilder::Kind::documents)
                                : random_family_model(random, sizes);
   c.options = random_lower_options(random, c.model);
+  c.options.waves = random_waves(~seed, c.model, c.options.batch);
   Machine machine = machine_of(static_cast<Tiers>(random() % 4));
   // Pieces in files begin at multiples of the file tier's alignment, so small shards need a tier with a small
   // one.

@@ -25,9 +25,8 @@ using OrderedJson = nlohmann::ordered_json;
 
 constexpr const char* kFormat = "sluice-checkpoint";
 // Version 3 has no options that never change bits (OnResume::kept). Older ones lack options or checksums that
-// a resume needs. A manifest with matmul_algorithms has version 5, since a reader that does not know them
-// would change bits; any other has version 4.
-constexpr int64_t kVersion = 5, kWithoutAlgorithms = 4, kOldestRead = 3;
+// a resume needs. Versions 4 and 5 had numerics 1; 5 always had matmul_algorithms.
+constexpr int64_t kVersion = 6, kWithAlgorithms = 5, kOldestRead = 3;
 constexpr std::array<const char*, kAllPlanes> kPlaneNames = {"master", "exp_avg", "exp_avg_sq",
                                                              "frozen", "error",   "factors"};
 constexpr std::array<DType, 3> kPrecisions = {DType::bf16, DType::f16, DType::f32};
@@ -226,7 +225,9 @@ CheckpointState read_state(const Fields& file, const std::string& path, int64_t 
   state.tokens = file.count("tokens", std::numeric_limits<uint64_t>::max());
   state.data_checksum = file.checksum("data_checksum");
   state.micro_batch = file.integer("micro_batch", 1, kNumberMax);
-  if (version > kWithoutAlgorithms) state.matmul_algorithms = file.text("matmul_algorithms");
+  state.numerics = version < kVersion ? 1 : file.integer("numerics", 1, kNumerics);
+  if (version == kWithAlgorithms || (version == kVersion && file.has("matmul_algorithms")))
+    state.matmul_algorithms = file.text("matmul_algorithms");
   const std::string precision = file.text("precision");
   const auto found = std::find_if(kPrecisions.begin(), kPrecisions.end(),
                                   [&](DType type) { return precision == dtype_name(type); });
@@ -359,7 +360,8 @@ std::string manifest_to_json(const Manifest& manifest) {
   }
   for (const ManifestTensor& tensor : manifest.tensors) tensors.push_back(tensor_to_json(manifest, tensor));
   OrderedJson out{{"format", kFormat},
-                  {"version", state.matmul_algorithms.empty() ? kWithoutAlgorithms : kVersion},
+                  {"version", kVersion},
+                  {"numerics", kNumerics},
                   {"run", checksum_text(state.run)},
                   {"step", state.step},
                   {"t", state.t},

@@ -1,7 +1,8 @@
 // A checkpoint's manifest: the numbers of the run at that step, and where every tensor's elements are.
 //
 // manifest.json holds:
-// - format "sluice-checkpoint" and its version; run, step, t, loss_scale, clean_steps, skipped_steps, cursor,
+// - format "sluice-checkpoint" and its version; numerics, run, step, t, loss_scale, clean_steps,
+// skipped_steps, cursor,
 //   tokens, data_checksum, micro_batch, matmul_algorithms (if there are any), precision, optimizer, writers,
 //   options, model_config
 // - `files`, each with its exact size and its sections, which follow each other from the first byte to the
@@ -32,8 +33,14 @@ const char* plane_name(Plane plane);  // in manifests and file names: "exp_avg"
 // A rank's file: "exp_avg.safetensors", or "exp_avg-00002-of-00004.safetensors" with several writers.
 std::string plane_file_name(Plane plane, size_t writer, size_t writers);
 
+// What decides bits beside options, shapes and devices: a checkpoint says with which numerics it was written.
+// 2: the gradient of a group with several kinds of uses (a tied embedding) is the sum of a sum by kind;
+// 1: one sum of all, in the order of backward.
+constexpr int64_t kNumerics = 2;
+
 // What a run resumes from, besides tensors.
 struct CheckpointState {
+  int64_t numerics = kNumerics;
   uint64_t run = 0;            // drawn at random when the run begins; 0: not known
   int64_t step = 0;            // steps done
   int64_t t = 0;               // steps whose update was not skipped

@@ -120,6 +120,10 @@ RunStart open_run_start(Options& options, Verb verb) {
     start.is_same_run = fs::equivalent(run_of(start.checkpoint->path()), options.run.out, missing);
     note(go_on_with(*start.checkpoint, start.is_same_run, options));
     note(leave_out_lost(options));
+    if (start.checkpoint->state().numerics < kNumerics)
+      note(
+          {"The checkpoint is an older version's, which added gradients of tied embeddings in another order: "
+           "losses may differ in their last bits from those that it would have had."});
   } else if (resuming) {
     note({fresh_start(options, verb)});
   }

@@ -328,8 +328,8 @@ TEST(Attribute, PlannedPrograms) {
       if (shrunk > 0) testing::shrink(c, static_cast<TierId>(shrunk - 1));
       ASSERT_FALSE(assemble(c.program, c.arrangement).has_value());
       const BodyIds& bodies = c.lowering.bodies();
-      std::vector<BodyId> sequence{*bodies.first};
-      if (bodies.repair) sequence.push_back(*bodies.repair);
+      std::vector<BodyId> sequence = bodies.step_from(*bodies.first);
+      if (bodies.repair) std::ranges::copy(bodies.step_from(*bodies.repair), std::back_inserter(sequence));
       const std::vector<BodyId> steps = repeated(bodies.usual(), 3);
       sequence.insert(sequence.end(), steps.begin(), steps.end());
       if (bodies.drain) sequence.push_back(*bodies.drain);

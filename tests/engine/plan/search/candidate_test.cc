@@ -39,5 +39,25 @@ TEST(Candidate, LayersAreRaisedFromLevelToLevel) {
   EXPECT_EQ(all({8, false}), Levels(4, kEverything));
 }
 
+TEST(Candidate, WavesAreDivisorsOfTheMicroBatches) {
+  const auto choices = [](int64_t micro_batches) {
+    PlanRequest request;
+    request.lower.batch = 2 * micro_batches;
+    return wave_choices(request, Model{.micro_batch = 2});
+  };
+  using Waves = std::vector<uint32_t>;
+  EXPECT_EQ(choices(1), (Waves{1}));
+  EXPECT_EQ(choices(8), (Waves{1, 2, 4, 8}));
+  EXPECT_EQ(choices(7), (Waves{1, 7}));
+  EXPECT_EQ(choices(12), (Waves{1, 2, 4, 6, 12}));
+  EXPECT_EQ(choices(1024).size(), 11u);
+  PlanRequest request;
+  request.lower.batch = 8;
+  request.lower.share_layers_until = 5;
+  EXPECT_EQ(wave_choices(request, Model{.micro_batch = 1}), (Waves{1}));
+  request.waves = 4;
+  EXPECT_EQ(wave_choices(request, Model{.micro_batch = 1}), (Waves{4}));
+}
+
 }  // namespace
 }  // namespace sluice

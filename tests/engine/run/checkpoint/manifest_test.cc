@@ -118,7 +118,10 @@ TEST_F(ManifestTest, ReadersTakeAnyNumberOfPieces) {
 
 TEST_F(ManifestTest, ManifestsThatLieAreRejected) {
   rejects("is not that of a Sluice checkpoint", [](Json& m) { m["format"] = "other"; });
-  rejects("format version 6", [](Json& m) { m["version"] = 6; });
+  rejects("format version 7", [](Json& m) { m["version"] = 7; });
+  rejects("lacks 'numerics'", [](Json& m) { m.erase("numerics"); });
+  rejects("'numerics' 3, which is out of range", [](Json& m) { m["numerics"] = 3; });
+  rejects("'numerics' 0, which is out of range", [](Json& m) { m["numerics"] = 0; });
   rejects("lacks 'matmul_algorithms'", [](Json& m) { m["version"] = 5; });
   rejects("format version 2", [](Json& m) { m["version"] = 2; });
   rejects("lacks 'step'", [](Json& m) { m.erase("step"); });
