@@ -41,7 +41,7 @@ double Search::explore(uint64_t work) {
       }
       starts = best_first(std::move(starts));
       if (waves_.size() > 1 && best_seconds_ > kNearLeast * least_seconds_) {
-        const uint64_t left = std::exchange(work_left_, work / 2);
+        const uint64_t left = std::exchange(work_left_, work);
         const std::optional<Candidate> other = vary_waves_coarsely(starts.front());
         work_left_ += work / 2;
         if (other) starts.push_back(descend(*other, Vary::quantities));
