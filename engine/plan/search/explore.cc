@@ -62,7 +62,7 @@ double Search::explore(uint64_t work) {
   // Each shard of state is a buffer, so single buffers move only in a search with the plan's own shards.
   const bool own_shards = search_shard_ == 0;
   const Vary what = own_shards ? Vary::buffers_too : Vary::quantities;
-  if (layers_ <= kFewLayers) work_left_ += kSearchWork;
+  if (layers_ <= kFewLayers) work_left_ += kSearchWork / 2;
   if (free_kept) descend(vary_coarsely(best_), what);
   descend(best_, what);
   for (const Candidate& rule : ruled) starts.push_back(descend(rule, Vary::kept_and_lead));

@@ -36,8 +36,8 @@
 namespace sluice {
 
 // Work of all searches for one plan together, without that for the number of waves. A unit is about a
-// microsecond for short programs, and less for long ones. Models of few layers get as much again, and so do
-// those that must be searched again with the plan's own shards.
+// microsecond for short programs, and less for long ones. Models of few layers get half as much again, and
+// those that must be searched again with the plan's own shards as much again.
 constexpr uint64_t kSearchWork = 2'000'000;
 
 // Of two ways to plan that do not fit, what works least memory.
