@@ -52,7 +52,7 @@ struct DeviceSizes {
 // added in this order.
 struct Accumulators {
   Accumulators() = default;
-  Accumulators(const float* only) : of{only}, count(1) {}
+  Accumulators(const float* only) : of{only}, count(1) {}  // implicit: most groups have one
   const float* of[kAccumulatorsMax] = {};
   uint32_t count = 0;
 };

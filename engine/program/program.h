@@ -111,7 +111,6 @@ struct Machine {
 // clean    all updates are committed
 // pending  rounded gradients wait for their update, and so do the weights that it makes
 // guessed  rounded gradients wait for their update, but weights have been made by a guess of it
-// partial  some waves of a step have run: accumulators have the sums of their gradients
 // partial  some waves of a step have run, and accumulators have the sums of their gradients. Before a step
 //          that guesses, rounded gradients wait for their update meanwhile: guessed_partial
 // shared   layers that are alike use one parameter group

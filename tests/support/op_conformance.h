@@ -245,9 +245,17 @@ TEST_F(DeviceConformance, InfiniteScoresAreNotCapped) {
       }
 }
 
+// The sums of so many kinds of uses.
+Accumulators accumulators_of(const std::vector<std::vector<float>>& sums, uint32_t count) {
+  Accumulators accumulators;
+  for (; accumulators.count < count; ++accumulators.count)
+    accumulators.of[accumulators.count] = sums[accumulators.count].data();
+  return accumulators;
+}
+
 // Values of many magnitudes, from below fp16's smallest to 2^9.
-std::vector<float> accumulator_of(uint64_t elements) {
-  std::mt19937 generator(static_cast<uint32_t>(elements));
+std::vector<float> accumulator_of(uint64_t elements, uint32_t seed = 0) {
+  std::mt19937 generator(static_cast<uint32_t>(elements) + seed);
   std::vector<float> out(elements);
   for (float& value : out)
     value = static_cast<float>((generator() * 0x1p-31 - 1) * std::exp2(generator() % 40 - 30.0));
@@ -258,18 +266,22 @@ TEST_F(DeviceConformance, RoundAgreesWithReference) {
   const auto oracle = make_reference_device();
   for (const DeviceEntry& entry : devices())
     for (const DType precision : {DType::f32, DType::bf16, DType::f16})
-      for (const uint64_t elements : {1ul, 15ul, 17ul, 65535ul, 65536ul, 65537ul, 3 * 65536ul + 100}) {
+      for (const uint64_t elements :
+           {1ul, 15ul, 17ul, 18ul, 20ul, 65535ul, 65536ul, 65537ul, 65538ul, 3 * 65536ul + 100}) {
         SCOPED_TRACE(std::string(entry.name) + ", " + dtype_name(precision) + ", " +
                      std::to_string(elements));
-        const std::vector<float> accumulator = accumulator_of(elements);
+        const uint32_t count = elements % 2 ? 1 : elements % 3 ? kAccumulatorsMax : 2;
+        std::vector<std::vector<float>> kept;
+        for (uint32_t a = 0; a < count; ++a) kept.push_back(accumulator_of(elements, a));
+        const Accumulators sums_of_uses = accumulators_of(kept, count);
         const uint64_t blocks = (elements + kNormBlock - 1) / kNormBlock;
         Guarded wanted(elements * dtype_bytes(precision), kPoison),
             wanted_sums(blocks * sizeof(double), kPoison);
-        oracle->round(accumulator.data(), wanted.data(), precision, elements,
+        oracle->round(sums_of_uses, wanted.data(), precision, elements,
                       static_cast<double*>(wanted_sums.data()));
         for (const int threads : {1, 2}) {
           Guarded found(elements * dtype_bytes(precision), kPoison), sums(blocks * sizeof(double), kPoison);
-          entry.make(threads)->round(accumulator.data(), found.data(), precision, elements,
+          entry.make(threads)->round(sums_of_uses, found.data(), precision, elements,
                                      static_cast<double*>(sums.data()));
           EXPECT_TRUE(found.bands_intact() && sums.bands_intact());
           EXPECT_EQ(std::memcmp(found.data(), wanted.data(), wanted.bytes()), 0) << "rounded values differ";

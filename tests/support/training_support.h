@@ -90,11 +90,8 @@ struct TestResult {
 
 // A recorder with room for the steps of a run and its drain.
 inline Recorder recorder_for(const Plan& plan, int64_t steps) {
-  const BodyIds& bodies = plan.lowering.bodies();
-  std::vector<BodyId> kinds{*bodies.first, *bodies.step};
-  for (const auto& body : {bodies.guess, bodies.repair, bodies.drain})
-    if (body) kinds.push_back(*body);
-  return Recorder(plan.program, kinds, static_cast<size_t>(steps) + 1);
+  return Recorder(plan.program, plan.lowering.bodies().of_training(),
+                  static_cast<size_t>(steps) * plan.lowering.waves + 1);
 }
 
 // Options of a short run on `data`. Its run directory and nvme directory lie in `directory`.

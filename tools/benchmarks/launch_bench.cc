@@ -179,6 +179,7 @@ class Launches {
     plan_.lowering.ranks = static_cast<uint32_t>(ranks.size());
     plan_.lowering.groups.resize(1);
     plan_.lowering.groups[0].shards = {0, kElements};
+    plan_.lowering.groups[0].accumulators.resize(1);
     std::byte* device_memory = nullptr;
     if (Accelerator* const accelerator = device_->accelerator()) {
       if (ranks.size() > 1) {

@@ -98,10 +98,7 @@ Origin origin_here() {
 Recorder make_recorder(const Plan& plan, int64_t steps) {
   std::vector<BodyId> kinds;
   for (const BodyIds& phase : plan.lowering.phases)
-    for (const auto& body :
-         {phase.first, phase.step, phase.guess, phase.repair, phase.drain, phase.unlock, phase.plain.middle,
-          phase.plain.last, phase.guessing.middle, phase.guessing.last})
-      if (body) kinds.push_back(*body);
+    std::ranges::copy(phase.of_training(), std::back_inserter(kinds));
   const size_t others = 2 * plan.lowering.phases.size();  // a phase may end with a drain, and unlock the next
   return Recorder(plan.program, kinds, static_cast<size_t>(steps) * plan.lowering.waves + others);
 }

@@ -177,6 +177,8 @@ struct BodyIds {
     for (uint32_t wave = 0; wave < waves; ++wave) bodies.push_back(wave_of(begin, wave));
     return bodies;
   }
+  // Every body that training may run.
+  std::vector<BodyId> of_training() const;
   // The training step that follows its like when all goes well.
   std::vector<BodyId> usual() const { return step_from(guess ? *guess : *step); }
   std::optional<BodyId> unlock;  // runs before the next phase; no update is pending then

@@ -26,12 +26,12 @@ constexpr double kHopeless = 1.3;        // of the best seconds: above that, kee
 uint64_t work_of(uint64_t instructions) { return 200 + 4 * instructions + instructions * instructions / 500; }
 constexpr uint64_t kRepeatWork = 1;  // to simulate an instruction once more
 
-// Of the bodies that have tasks. `of`: counts a body's length.
+// Of the bodies that have tasks.
 template <typename Length>
-uint64_t work_of_bodies(const Program& program, Length of) {
+uint64_t work_of_bodies(const Program& program, Length length) {
   uint64_t work = 0;
   for (const Body& body : program.bodies)
-    if (!body.tasks.empty()) work += work_of(of(body));
+    if (!body.tasks.empty()) work += work_of(length(body));
   return work;
 }
 
@@ -57,7 +57,7 @@ void keep_only(Program& program, const std::vector<BodyId>& bodies) {
 
 }  // namespace
 
-// As a rule what needs least memory: the smallest micro-batch. Not always: more micro-batches round up more.
+// As a rule the smallest micro-batch needs least memory. Not always: more micro-batches round up more.
 Infeasible better_of(Infeasible a, Infeasible b) {
   if (b.least_together < a.least_together) std::swap(a, b);
   for (size_t t = 0; t < a.least.size(); ++t)

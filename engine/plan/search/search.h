@@ -35,12 +35,12 @@
 
 namespace sluice {
 
-// Work of all searches for one plan together, without that for the number of waves. A unit is about a
-// microsecond for short programs, and less for long ones. Models of few layers get half as much again, and
-// those that must be searched again with the plan's own shards as much again.
+// Work of all searches for one plan together, but for that which is spent on other numbers of waves. A unit
+// is about a microsecond for short programs, and less for long ones. Models of few layers get half as much
+// again, and those that must be searched again with the plan's own shards as much again.
 constexpr uint64_t kSearchWork = 2'000'000;
 
-// Of two ways to plan that do not fit, what works least memory.
+// Of two requests that cannot be planned, which needs less memory; of each tier, the least of both.
 Infeasible better_of(Infeasible a, Infeasible b);
 
 class Search {

@@ -1,5 +1,7 @@
 #include "engine/run/start/plan_request.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <utility>
 
@@ -23,10 +25,12 @@ Model sized_model(const ModelConfig& config, DType precision, const DeviceSizes&
 
 std::vector<int64_t> micro_batch_candidates(const BatchOptions& batch, int64_t sequence, int64_t tokens) {
   std::vector<int64_t> candidates;
+  bool waves_fit = true;
   const auto add = [&](int64_t micro_batch) {
     const int64_t micro_batches = batch.batch / micro_batch;
-    if (micro_batches <= kMicroBatchesMax && micro_batches % batch.waves.value_or(1) == 0)
-      candidates.push_back(micro_batch);
+    if (micro_batches > kMicroBatchesMax) return;
+    waves_fit = micro_batches % batch.waves.value_or(1) == 0;
+    if (waves_fit) candidates.push_back(micro_batch);
   };
   if (batch.micro_batch) {
     add(*batch.micro_batch);
@@ -35,6 +39,11 @@ std::vector<int64_t> micro_batch_candidates(const BatchOptions& batch, int64_t s
       if (batch.batch % m == 0) add(m);
     add(1);
   }
+  if (!waves_fit && candidates.empty())
+    throw Error(ExitCode::usage,
+                fmt::format("--waves {} does not divide the micro-batches of a step of {} sequences.",
+                            *batch.waves, batch.batch),
+                "Give a number that does, or leave out --waves: then the planner chooses.");
   if (candidates.empty())
     throw Error(ExitCode::usage,
                 "--batch " + std::to_string(batch.batch) + " makes more than " +

@@ -88,6 +88,19 @@ TEST_F(Cli, AbsurdSteps) {
   expect_refusal({"plan", "--model", "gpt2:layers=2049"}, 2, {"layers", "2048"});
 }
 
+// The batch has two micro-batches.
+TEST_F(Cli, WavesDivideTheMicroBatches) {
+  expect_refused_training({"--waves", "4"}, 2, {"--waves 4", "2 micro-batches", "leave out --waves"});
+  expect_refused_training({"--waves", "0"}, 2, {"--waves", "from 1"});
+  expect_refused_training({"--waves", "2", "--gpus", "2", "--share-layers-until", "3"}, 2, {"--waves 2"});
+  expect_refused_training({"--waves", "2", "--share-layers-until", "3"}, 2,
+                          {"--waves above 1", "--share-layers-until", "Leave out one"});
+  const Words model{"plan", "--no-advice", "--model", kTiny, "--host-mem", "1GiB"};
+  expect_refusal(model + Words{"--batch", "4", "--waves", "3"}, 2, {"4 sequences"});
+  expect_refusal(model + Words{"--batch", "4", "--waves", "4", "--sweep", "batch=2:4"}, 2,
+                 {"--waves 4", "2 sequences"});
+}
+
 TEST_F(Cli, BenchRefusesBeforeItMeasures) {
   write_bytes(directory / "there.json", "{}");
   expect_refusal({"bench", "--device", "cpu", "--out", directory / "there.json"}, 2, {"exists already"});

@@ -20,10 +20,12 @@ namespace sluice {
 namespace {
 
 // A small model within budgets that make it fetch.
-Plan small_plan(uint64_t device_bytes) {
+Plan small_plan(uint64_t device_bytes, int64_t waves = 1) {
   Options options;
   options.model.model = "gpt2:layers=3,width=64,heads=2,vocab=256,context=32";
   options.batch.batch = 4;
+  options.batch.micro_batch = 1;
+  options.batch.waves = waves;
   options.memory.gpu = {Size::Kind::bytes, device_bytes};
   options.memory.host = {Size::Kind::bytes, 512ull << 20};
   const std::unique_ptr<Device> device = make_reference_device();
@@ -107,6 +109,17 @@ TEST(PlanWhy, EveryTransferIsTold) {
 }
 
 // The tasks of a buffer, in order; those that differ in micro-batch or shard only are one line.
+TEST(PlanWhy, EveryKindOfWaveIsTold) {
+  EXPECT_EQ(count(why_text(small_plan(1 << 20, 1), "w.h.1"), " wave"), 0u);
+  const std::string two = why_text(small_plan(1 << 20, 2), "w.h.1");
+  EXPECT_EQ(count(two, "in the first wave\nw.h.1: "), 1u) << two;
+  EXPECT_EQ(count(two, "in the last wave\nw.h.1: "), 1u) << two;
+  EXPECT_EQ(count(two, " wave"), 2u) << two;
+  const std::string four = why_text(small_plan(1 << 20, 4), "w.h.1");
+  EXPECT_EQ(count(four, "in the second wave, and likewise in the next\nw.h.1: "), 1u) << four;
+  EXPECT_EQ(count(four, " wave"), 3u) << four;
+}
+
 TEST(PlanWhy, TasksThatUseTheBufferAreTold) {
   const Plan plan = small_plan(64 << 20);
   const std::string weights = why_text(plan, "w.h.1");

@@ -118,10 +118,17 @@ TEST(Limit, NoPlanIsPredictedToTakeLess) {
     rates.precision = c.model.precision;
     for (const bool shrunk : {false, true}) {
       for (TierId t = 0; shrunk && t < c.program.machine.tiers.size(); ++t) shrink(c, t);
-      const double least = least_step_seconds(c.program.machine, rates, c.model, c.options);
-      const double step = steady_step_seconds(c.program, rates, std::vector{*c.lowering.bodies().step}, 3, 3);
+      LowerOptions one_wave = c.options;
+      one_wave.waves = 1;
+      const double least = least_step_seconds(c.program.machine, rates, c.model, one_wave);
+      const double of_waves = least_step_seconds(c.program.machine, rates, c.model, c.options);
+      const double moving = least_moving_seconds(c.program.machine, rates, c.model, c.options);
+      const BodyIds& bodies = c.lowering.bodies();
+      const double step = steady_step_seconds(c.program, rates, bodies.step_from(*bodies.step), 3, 3);
       EXPECT_GT(least, 0);
-      EXPECT_LE(least, step * (1 + 1e-9)) << (shrunk ? "least budgets" : "plenty");
+      EXPECT_LE(least, of_waves * (1 + 1e-9)) << "one wave moves least";
+      EXPECT_LE(moving, of_waves);
+      EXPECT_LE(of_waves, step * (1 + 1e-9)) << (shrunk ? "least budgets" : "plenty");
     }
     if (HasFailure()) return;
   }

@@ -116,6 +116,19 @@ TEST_F(ManifestTest, ReadersTakeAnyNumberOfPieces) {
   EXPECT_EQ(shard[66], 0.0f);
 }
 
+TEST_F(ManifestTest, OlderOnesHaveTheFirstNumerics) {
+  EXPECT_EQ(CheckpointReader::open(path("c")).state().numerics, kNumerics);
+  for (const int version : {4, 5}) {
+    Json older = manifest;
+    older["version"] = version;
+    older.erase("numerics");
+    if (version == 5) older["matmul_algorithms"] = "{}";
+    write_manifest(older);
+    EXPECT_EQ(CheckpointReader::open(path("c")).state().numerics, 1);
+    EXPECT_EQ(CheckpointReader::open(path("c")).state().matmul_algorithms, version == 5 ? "{}" : "");
+  }
+}
+
 TEST_F(ManifestTest, ManifestsThatLieAreRejected) {
   rejects("is not that of a Sluice checkpoint", [](Json& m) { m["format"] = "other"; });
   rejects("format version 7", [](Json& m) { m["version"] = 7; });

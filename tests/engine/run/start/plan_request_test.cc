@@ -23,6 +23,11 @@ TEST(MicroBatches, AreDivisorsThatFillTheDevice) {
   BatchOptions given = batch_of(16);
   given.micro_batch = 8;
   EXPECT_EQ(micro_batch_candidates(given, 1024, 2048), (Sizes{8}));
+  BatchOptions in_waves = batch_of(12);
+  in_waves.waves = 4;
+  EXPECT_EQ(micro_batch_candidates(in_waves, 1024, kCudaSizes.micro_batch_tokens), (Sizes{3, 1}));
+  in_waves.waves = 5;
+  EXPECT_THROW(micro_batch_candidates(in_waves, 1024, kCudaSizes.micro_batch_tokens), Error);
 }
 
 // A function of the vocabulary and the kind of device, whatever the budgets.
