@@ -16,7 +16,7 @@ constexpr std::array<uint32_t, 8> kEighths{4, 6, 2, 0, 7, 5, 3, 1};
 }  // namespace
 
 double Search::explore(uint64_t work) {
-  work_left_ = work;
+  work_left_ = work = std::min(work, repaid_work());
   if (least_seconds_ == 0)
     least_seconds_ = least_step_seconds(request_.machine, request_.rates, model_, request_.lower);
   if (!request_.recompute && levels_.size() == 1) {
@@ -25,6 +25,8 @@ double Search::explore(uint64_t work) {
   }
   if (!std::exchange(explored_, true)) {
     weigh_first(request_.placement, 0);
+    work = std::min(work, repaid_work());
+    work_left_ = std::min(work_left_, work);
     if (best_seconds_ < kNotFeasible) {
       const Candidate first = best_;
       for (const uint32_t backward : backwards_) {
@@ -62,7 +64,7 @@ double Search::explore(uint64_t work) {
   // Each shard of state is a buffer, so single buffers move only in a search with the plan's own shards.
   const bool own_shards = search_shard_ == 0;
   const Vary what = own_shards ? Vary::buffers_too : Vary::quantities;
-  if (layers_ <= kFewLayers) work_left_ += kSearchWork / 2;
+  if (layers_ <= kFewLayers) work_left_ += std::min(kSearchWork / 2, repaid_work());
   if (free_kept) descend(vary_coarsely(best_), what);
   descend(best_, what);
   for (const Candidate& rule : ruled) starts.push_back(descend(rule, Vary::kept_and_lead));
@@ -78,6 +80,12 @@ double Search::explore(uint64_t work) {
     }
   for (const Candidate& start : best_first(std::move(starts))) descend(start, what);
   return best_seconds_;
+}
+
+uint64_t Search::repaid_work() const {
+  constexpr double kMicrosecond = 1e-6;
+  return static_cast<uint64_t>(
+      std::min(kRepayingSteps * best_seconds_ / kMicrosecond, static_cast<double>(kSearchWork)));
 }
 
 // Candidates with every class as a whole in one tier or another.

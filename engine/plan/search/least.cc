@@ -72,25 +72,34 @@ std::vector<uint64_t> Least::without_movable(std::vector<uint64_t> peaks,
 }
 
 void Least::find_first_choice() {
-  Choice low{std::vector<TierId>(lowered_.buffers.size(), lowest_)};
+  Choice first{std::vector<TierId>(lowered_.buffers.size(), lowest_)};
   Program p = lowered_;
-  permanent_ = place_homes(p, low.homes);
-  const auto add = [&](const Arrangement& a, std::vector<uint64_t>& bytes, std::vector<uint64_t>& of_shards) {
-    stage_peaks(p, a);
-    take_most(bytes, without_movable(p.arena_bytes, a));
-    for (const Body& body : p.bodies)
-      if (!has_transient(p, body)) take_most(of_shards, without_movable(body.peak_bytes, a));
-  };
-  add(arrangement_of(low.homes), low.low, shards_low_);
-  low.with_upper = low.at_least = low.low;
+  permanent_ = place_homes(p, first.homes);
+  add_peaks(p, arrangement_of(first.homes), first.low, shards_low_);
+  first.at_least = first.low;
+  lowest_together_ = with_movable(first.low);
+  choices_.push_back(std::move(first));
+}
+
+void Least::add_peaks(Program& p, const Arrangement& a, std::vector<uint64_t>& bytes,
+                      std::vector<uint64_t>& of_shards) const {
+  stage_peaks(p, a);
+  take_most(bytes, without_movable(p.arena_bytes, a));
+  for (const Body& body : p.bodies)
+    if (!has_transient(p, body)) take_most(of_shards, without_movable(body.peak_bytes, a));
+}
+
+const Least::Choice& Least::first_with_upper() const {
+  Choice& first = choices_.front();
+  if (!first.with_upper.empty()) return first;
+  first.with_upper = first.low;
   shards_with_upper_ = shards_low_;
-  lowest_together_ = with_movable(low.low);
-  for (TierId upper = 0; upper < memory_; ++upper) {
-    add(with_raised(low, {BufferClass::state}, upper), low.with_upper, shards_with_upper_);
-    add(with_raised(low, {BufferClass::weights, BufferClass::gradients, BufferClass::state}, upper),
-        low.with_upper, shards_with_upper_);
-  }
-  choices_.push_back(std::move(low));
+  Program p = lowered_;
+  for (TierId upper = 0; upper < memory_; ++upper)
+    for (const auto& kinds : {std::vector{BufferClass::state},
+                              {BufferClass::weights, BufferClass::gradients, BufferClass::state}})
+      add_peaks(p, with_raised(first, kinds, upper), first.with_upper, shards_with_upper_);
+  return first;
 }
 
 const std::vector<Least::Choice>& Least::choices() const {
@@ -125,7 +134,7 @@ const Least::Choice& Least::found(size_t number) const {
   for (TierId upper = 0; upper < memory_; ++upper)
     take_most(c.with_upper, bytes_of(with_raised(c, {BufferClass::state}, upper)));
   add_to_middle(c.low, choices_.front().low);
-  add_to_middle(c.with_upper, choices_.front().with_upper);
+  add_to_middle(c.with_upper, first_with_upper().with_upper);
   take_most(c.low, shards_low_);
   take_most(c.with_upper, shards_with_upper_);
   return c;
@@ -156,7 +165,8 @@ std::optional<Arrangement> Least::arrangement(size_t choice, const std::vector<u
   if (choice > 0 && !fill(choices()[choice], capacities, choices()[choice].at_least, 0)) return std::nullopt;
   const Choice& c = choice > 0 ? found(choice) : choices_.front();
   if (auto low = fill(c, capacities, c.low, memory_)) return low;
-  return memory_ > 0 ? fill(c, capacities, c.with_upper, 0) : std::nullopt;
+  if (memory_ == 0) return std::nullopt;
+  return fill(c, capacities, choice > 0 ? c.with_upper : first_with_upper().with_upper, 0);
 }
 
 std::optional<size_t> Least::sufficient(const std::vector<uint64_t>& capacities) const {

@@ -54,7 +54,8 @@ class Least {
   struct Choice {               // of step 1
     std::vector<TierId> homes;  // with permanent ones in the lowest tier
     // Bytes by tier beside movable homes: `low`: none of these lies above memory_; `with_upper`: some do.
-    // Both are empty until they are asked for. `at_least` is a lower bound of both that is quickly computed.
+    // Both are empty until they are asked for, but for `low` of the first. `at_least` is a lower bound of
+    // both that is quickly computed.
     std::vector<uint64_t> at_least = {}, low = {}, with_upper = {};
   };
 
@@ -63,6 +64,11 @@ class Least {
   Arrangement with_raised(const Choice& choice, const std::vector<BufferClass>& kinds, TierId tier) const;
   std::vector<uint64_t> without_movable(std::vector<uint64_t> peaks, const Arrangement& arrangement) const;
   void find_first_choice();
+  // Lays `program` out. Takes the most of `bytes` and what it needs beside movable homes; of `of_shards` and
+  // what bodies without transient buffers need.
+  void add_peaks(Program& program, const Arrangement& arrangement, std::vector<uint64_t>& bytes,
+                 std::vector<uint64_t>& of_shards) const;
+  const Choice& first_with_upper() const;  // the first, with all its figures
   const std::vector<Choice>& choices() const;
   const Choice& found(size_t number) const;  // with all its figures
   // In each tier between the top and the lowest, adds to `bytes` what the first choice needs there beside
@@ -83,7 +89,8 @@ class Least {
   mutable std::vector<Choice> choices_;  // one until another is asked for, then all; the first raises nothing
   std::vector<uint64_t> lowest_together_, permanent_;  // by tier, with every home as low as it can be
   // As `low` and `with_upper` of the first choice, but of bodies without transient buffers only.
-  std::vector<uint64_t> shards_low_, shards_with_upper_;
+  std::vector<uint64_t> shards_low_;
+  mutable std::vector<uint64_t> shards_with_upper_;
 };
 
 }  // namespace sluice

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <list>
 #include <map>
+#include <set>
 
 #include "engine/base/error.h"
 #include "engine/plan/assemble/program_size.h"
@@ -58,8 +59,10 @@ class ProgramShare {
 
 ProgramSize program_size(const PlanRequest& request, int64_t micro_batch) {
   const Model model = request.model(micro_batch, request.sequence);
+  // Each group's part of a size depends on whether it is updated in backward, and not on the others.
   const std::vector<uint32_t> backward =
       backward_choices(request.overlap, request.lower.update_waits_for_norm, model.precision);
+  const auto [fewest, most] = std::ranges::minmax(backward);
   const auto sized = [&](Recompute level, uint32_t in_backward) {
     Program program;
     program.machine = request.machine;
@@ -76,7 +79,7 @@ ProgramSize program_size(const PlanRequest& request, int64_t micro_batch) {
   };
   ProgramSize size;
   for (const Recompute level : kRecomputes)
-    for (const uint32_t in_backward : backward)
+    for (const uint32_t in_backward : std::set{fewest, most})
       if (!request.recompute || level == *request.recompute)
         size = larger_of(size, sized(level, in_backward));
   return size;

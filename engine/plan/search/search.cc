@@ -133,6 +133,7 @@ const Search::Base& Search::base(const Candidate& c) const {
 // What is needed least is needed with one wave or with the most: activations shrink with more waves, and
 // accumulators stay between bodies as soon as there are two.
 std::optional<uint32_t> Search::feasible_waves(const std::vector<uint64_t>& capacities) const {
+  if (base(waves_.front()).least.arrangement(capacities)) return waves_.front();
   for (const uint32_t waves : least_waves())
     if (base(waves).least.arrangement(capacities)) return waves;
   return std::nullopt;
