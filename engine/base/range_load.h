@@ -1,4 +1,5 @@
-// Bytes in use at every position of a list, under range additions: a segment tree with maxima, O(log n) each.
+// Bytes in use at every position of a list, under range additions: a segment tree with maxima, O(log n) each,
+// walked from the leaves up.
 #pragma once
 
 #include <algorithm>
@@ -10,38 +11,52 @@ namespace sluice {
 class RangeLoad {
  public:
   explicit RangeLoad(uint32_t positions) {
-    while (size_ < positions) size_ *= 2;
-    max_.assign(2 * size_, 0);
-    add_.assign(2 * size_, 0);
+    while (leaves_ < positions + 2) leaves_ *= 2;
+    nodes_.assign(2 * leaves_, {});
   }
   // Adds `bytes` (may be negative) to positions [first, last].
-  void add(uint32_t first, uint32_t last, int64_t bytes) { add(1, 0, size_, first, last + 1, bytes); }
+  void add(uint32_t first, uint32_t last, int64_t bytes) {
+    uint32_t left = leaf(first) - 1, right = leaf(last) + 1;  // next to the range, on both sides
+    for (; (left ^ right) != 1; find_max(left), find_max(right)) {
+      if (left % 2 == 0) add_to(nodes_[left + 1], bytes);
+      if (right % 2 == 1) add_to(nodes_[right - 1], bytes);
+      left /= 2, right /= 2;
+    }
+    while (left > 1) find_max(left /= 2);
+  }
   // The largest load in [first, last].
-  int64_t max(uint32_t first, uint32_t last) const { return max(1, 0, size_, first, last + 1); }
+  int64_t max(uint32_t first, uint32_t last) const {
+    uint32_t left = leaf(first) - 1, right = leaf(last) + 1;
+    int64_t on_left = kNone, on_right = kNone;
+    while ((left ^ right) != 1) {
+      if (left % 2 == 0) on_left = std::max(on_left, nodes_[left + 1].max);
+      if (right % 2 == 1) on_right = std::max(on_right, nodes_[right - 1].max);
+      left /= 2, right /= 2;
+      on_left += nodes_[left].added;
+      on_right += nodes_[right].added;
+    }
+    int64_t most = std::max(on_left, on_right);
+    while (left > 1) most += nodes_[left /= 2].added;
+    return most;
+  }
 
  private:
-  void add(uint32_t node, uint32_t begin, uint32_t end, uint32_t first, uint32_t last, int64_t bytes) {
-    if (last <= begin || end <= first) return;
-    if (first <= begin && end <= last) {
-      max_[node] += bytes;
-      add_[node] += bytes;
-      return;
-    }
-    const uint32_t middle = (begin + end) / 2;
-    add(2 * node, begin, middle, first, last, bytes);
-    add(2 * node + 1, middle, end, first, last, bytes);
-    max_[node] = std::max(max_[2 * node], max_[2 * node + 1]) + add_[node];
+  struct Node {
+    int64_t max = 0, added = 0;  // of its positions; to all of them
+  };
+  static constexpr int64_t kNone = INT64_MIN / 2;
+
+  uint32_t leaf(uint32_t position) const { return leaves_ + 1 + position; }  // one is free on both sides
+  static void add_to(Node& node, int64_t bytes) {
+    node.max += bytes;
+    node.added += bytes;
   }
-  int64_t max(uint32_t node, uint32_t begin, uint32_t end, uint32_t first, uint32_t last) const {
-    if (last <= begin || end <= first) return INT64_MIN / 2;
-    if (first <= begin && end <= last) return max_[node];
-    const uint32_t middle = (begin + end) / 2;
-    return std::max(max(2 * node, begin, middle, first, last), max(2 * node + 1, middle, end, first, last)) +
-           add_[node];
+  void find_max(uint32_t node) {
+    nodes_[node].max = std::max(nodes_[2 * node].max, nodes_[2 * node + 1].max) + nodes_[node].added;
   }
 
-  uint32_t size_ = 1;
-  std::vector<int64_t> max_, add_;
+  uint32_t leaves_ = 2;
+  std::vector<Node> nodes_;  // the root is 1, and below n are 2 n and 2 n + 1
 };
 
 }  // namespace sluice

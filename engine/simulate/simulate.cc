@@ -23,6 +23,7 @@
 
 #include <algorithm>
 #include <stdexcept>
+#include <utility>
 
 #include "engine/base/error.h"
 #include "engine/simulate/jobs.h"
@@ -105,7 +106,9 @@ class Run {
     return static_cast<size_t>(at - all.begin());
   }
 
+  // An instruction can only start when another has completed.
   void start_all() {
+    if (!std::exchange(completed_, false)) return;
     for (LaneId l = 0; l < lanes_.size(); ++l)
       while (start_next(l)) {
       }
@@ -255,7 +258,7 @@ class Run {
     lane.busy_until = now_;
     if (with_times_) result_.times[s.position][s.instruction] = {s.begin, now_};
     ++lane.completed;
-    changed_ = true;
+    changed_ = completed_ = true;
     lane.job = nullptr;
     if (++lane.head < lane.queue.size()) return begin_head(lane);
     lane.queue.clear();
@@ -275,7 +278,7 @@ class Run {
   std::vector<double> demand_, room_;  // by pool
   std::vector<LaneState*> rising_;
   double now_ = 0;
-  bool changed_ = false;
+  bool changed_ = false, completed_ = true;  // since shares were found; since start_all()
   SimulationResult result_;
 };
 

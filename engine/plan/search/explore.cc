@@ -44,10 +44,11 @@ double Search::explore(uint64_t work) {
       starts = best_first(std::move(starts));
       if (waves_.size() > 1 && best_seconds_ > kNearLeast * least_seconds_) {
         const uint64_t left = std::exchange(work_left_, work);
-        const std::optional<Candidate> other = vary_waves_coarsely(starts.front());
-        work_left_ += work / 2;
-        if (other) starts.push_back(descend(*other, Vary::quantities));
-        work_left_ += left;
+        if (const std::optional<Candidate> other = vary_waves_coarsely(starts.front())) {
+          work_left_ += work / 2;
+          starts.push_back(descend(*other, Vary::quantities));
+        }
+        work_left_ = left;
         starts = best_first(std::move(starts));
       }
       for (size_t i = 0; i < starts.size(); ++i)
@@ -170,6 +171,7 @@ std::optional<Candidate> Search::vary_waves_coarsely(const Candidate& from) {
   double seconds = kNotFeasible;
   const auto halves = static_cast<uint32_t>(2 * (levels_.size() - 1));
   for (auto waves = waves_.rbegin(); waves != waves_.rend(); ++waves) {
+    if (work_left_ == 0) break;
     if (*waves == from.waves || !may_gain_with(*waves)) continue;
     for (uint32_t half = halves + 1; half-- > 0;)
       for (const uint32_t upper : uppers) {
@@ -192,6 +194,7 @@ bool Search::may_gain_with(uint32_t waves) {
   if (is_new) {
     LowerOptions options = request_.lower;
     options.waves = waves;
+    if (search_shard_) options.shard_elements = search_shard_;
     known->second = least_moving_seconds(request_.machine, request_.rates, model_, options);
   }
   return known->second < kWorthwhile * best_seconds_;

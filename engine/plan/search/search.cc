@@ -24,7 +24,8 @@ constexpr double kHopeless = 1.3;        // of the best seconds: above that, kee
 // Units of work (kSearchWork), about microseconds, to lower a program, and to assemble and simulate its step.
 // A long one counts for more, since all else about it takes longer, too.
 uint64_t work_of(uint64_t instructions) { return 200 + 4 * instructions + instructions * instructions / 500; }
-constexpr uint64_t kRepeatWork = 1;  // to simulate an instruction once more
+constexpr uint64_t kRepeatWork = 1;      // to simulate an instruction once more
+constexpr uint64_t kStepsSimulated = 3;  // steady_step_seconds() takes one from two
 
 // Of the bodies that have tasks.
 template <typename Length>
@@ -37,7 +38,7 @@ uint64_t work_of_bodies(const Program& program, Length length) {
 
 // steady_step_seconds(). Of more waves than a few, only these are simulated: each further one in the middle
 // takes as long as the last of them.
-constexpr size_t kWavesSimulated = 6;
+constexpr size_t kWavesSimulated = 4;
 double estimated_step_seconds(const Program& program, const MachineRates& rates,
                               const std::vector<BodyId>& step) {
   if (step.size() <= 2 * kWavesSimulated) return steady_step_seconds(program, rates, step);
@@ -47,6 +48,13 @@ double estimated_step_seconds(const Program& program, const MachineRates& rates,
   few.insert(few.end() - 1, few[1]);
   const double a_wave = steady_step_seconds(program, rates, few) - of_few;
   return of_few + static_cast<double>(step.size() - kWavesSimulated) * a_wave;
+}
+
+uint64_t repeat_work(const Program& program, const std::vector<BodyId>& step) {
+  uint64_t instructions = 0;
+  for (size_t wave = 1; wave < std::min(step.size(), 2 * kWavesSimulated); ++wave)
+    instructions += program.bodies[step[wave]].instructions.size();
+  return kRepeatWork * kStepsSimulated * instructions;
 }
 
 // Takes the tasks of all other bodies away.
@@ -180,10 +188,8 @@ Search::Outcome Search::simulated(const Candidate& c) {
   for (const Body& body : plan.program.bodies)
     if (bytes_at_once(plan.program, body) > all_tiers_) return out;
   if (assemble(plan.program, arrange(plan.program, c))) return out;
-  uint64_t work = work_of_bodies(plan.program, [](const Body& b) { return b.instructions.size(); });
-  for (size_t wave = 1; wave < std::min(step.size(), 2 * kWavesSimulated); ++wave)
-    work += kRepeatWork * plan.program.bodies[step[wave]].instructions.size();
-  spend(work - lowering_work);
+  const uint64_t work = work_of_bodies(plan.program, [](const Body& b) { return b.instructions.size(); });
+  spend(work + repeat_work(plan.program, step) - lowering_work);
   out.seconds = estimated_step_seconds(plan.program, request_.rates, step);
   out.written = bytes_to_files(plan.program, step);
   return out;
@@ -272,7 +278,7 @@ StepOrders Search::orders_of(const Candidate& c) const {
     Program program = plan.program;
     keep_only(program, step);
     return assemble(program, arrange(program, c)) ? kNotFeasible
-                                                  : steady_step_seconds(program, request_.rates, step);
+                                                  : estimated_step_seconds(program, request_.rates, step);
   };
   return {seconds(*bodies.step), seconds(*bodies.guess), seconds(*bodies.repair)};
 }

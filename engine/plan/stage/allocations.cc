@@ -14,7 +14,7 @@ Allocations::Allocations(const TierUses& uses)
   for (uint32_t u = 0; u < tier_.uses.size(); ++u) {
     const Use& use = tier_.uses[u];
     intervals_.push_back(
-        {use.storage, use.o.first, use.o.last, use.at, use.at, use.at, use.at, use.floor, use.fetches, {u}});
+        {use.storage, use.o.first, use.o.last, use.at, use.at, use.at, use.at, use.floor, use.fetches, u, u});
   }
   for (const Storage& s : tier_.storages)
     if (s.resident && !s.uses.empty()) join_resident(s);
@@ -43,14 +43,18 @@ void Allocations::join_resident(const Storage& storage) {
     whole.last = std::max(whole.last, tier_.uses[u].o.last);
   }
   whole.end = whole.last_use_at = tier_.uses[storage.uses.back()].at;
-  whole.uses = storage.uses;
+  whole.last_use = storage.uses.back();
 }
 
 void Allocations::join_uses_of_residents() {
   std::iota(parent_.begin(), parent_.end(), 0u);
+  next_use_.assign(parent_.size(), kNever);
   for (const Storage& s : tier_.storages)
     if (s.resident)
-      for (const uint32_t u : s.uses) parent_[u] = s.uses.front();
+      for (size_t k = 0; k < s.uses.size(); ++k) {
+        parent_[s.uses[k]] = s.uses.front();
+        if (k > 0) next_use_[s.uses[k - 1]] = s.uses[k];
+      }
 }
 
 void Allocations::start_over() {
@@ -88,8 +92,10 @@ bool Allocations::give_up_in_the_way_of(const Interval& one) {
 
 bool Allocations::needs(const Interval& i, uint32_t from, uint32_t to) const {
   if (to < i.first_use_at || from > i.last_use_at) return false;
-  const auto inside = [&](uint32_t u) { return tier_.uses[u].at >= from && tier_.uses[u].at <= to; };
-  return tier_.storages[i.storage].resident || std::any_of(i.uses.begin(), i.uses.end(), inside);
+  if (tier_.storages[i.storage].resident) return true;
+  for (uint32_t u = i.first_use; u != kNever; u = next_use_[u])
+    if (tier_.uses[u].at >= from && tier_.uses[u].at <= to) return true;
+  return false;
 }
 
 std::vector<uint32_t> Allocations::leave(uint32_t root, uint32_t from, uint32_t to) {
@@ -108,9 +114,10 @@ std::vector<uint32_t> Allocations::leave_gaps(uint32_t root) {
 }
 
 std::vector<uint32_t> Allocations::split(uint32_t root, const std::function<bool(const Gap&)>& given_up) {
-  const Interval whole = std::move(intervals_[root]);
+  const Interval whole = intervals_[root];
+  const std::vector<uint32_t> uses = uses_of(whole);
   std::vector<uint32_t> kept;
-  for (const uint32_t u : whole.uses)
+  for (const uint32_t u : uses)
     for (const uint32_t g : gaps_from(u)) {
       if (!gap_kept_[g]) continue;
       gap_kept_[g] = !given_up(tier_.gaps[g]);
@@ -118,8 +125,9 @@ std::vector<uint32_t> Allocations::split(uint32_t root, const std::function<bool
     }
   std::sort(kept.begin(), kept.end());
   add_load(whole, -1);
-  for (const uint32_t u : whole.uses) {
+  for (const uint32_t u : uses) {
     parent_[u] = u;
+    next_use_[u] = kNever;
     intervals_[u] = singles_[u];
     intervals_[u].offset = whole.offset;
     if (u == root) intervals_[u].start = whole.start;
@@ -130,7 +138,7 @@ std::vector<uint32_t> Allocations::split(uint32_t root, const std::function<bool
     if (a != b) join(a, b);
   }
   std::vector<uint32_t> parts;
-  for (const uint32_t u : whole.uses)
+  for (const uint32_t u : uses)
     if (parent_[u] == u) parts.push_back(u);
   for (const uint32_t u : parts) add_load(intervals_[u], 1);
   return parts;
@@ -236,10 +244,17 @@ Interval Allocations::joint(uint32_t earlier, uint32_t later) const {
 
 void Allocations::join(uint32_t earlier, uint32_t later) {
   Interval both = joint(earlier, later);
-  both.uses = std::move(intervals_[earlier].uses);
-  both.uses.insert(both.uses.end(), intervals_[later].uses.begin(), intervals_[later].uses.end());
-  intervals_[earlier] = std::move(both);
+  both.first_use = intervals_[earlier].first_use;
+  both.last_use = intervals_[later].last_use;
+  next_use_[intervals_[earlier].last_use] = intervals_[later].first_use;
+  intervals_[earlier] = both;
   parent_[later] = earlier;
+}
+
+std::vector<uint32_t> Allocations::uses_of(const Interval& i) const {
+  std::vector<uint32_t> uses;
+  for (uint32_t u = i.first_use; u != kNever; u = next_use_[u]) uses.push_back(u);
+  return uses;
 }
 
 // Joins the allocations at both ends of a gap, if there is room.

@@ -125,7 +125,7 @@ class WayMaker {
  private:
   const Interval& at(uint32_t root) const { return allocations_.at_root(root); }
   bool has_gaps(const Interval& i) const {
-    return i.uses.size() > 1 && !allocations_.tier().storages[i.storage].resident;
+    return i.first_use != i.last_use && !allocations_.tier().storages[i.storage].resident;
   }
   // Parts of an allocation have new roots, so all are added to by_time_ again.
   void retry(const std::vector<uint32_t>& roots) {

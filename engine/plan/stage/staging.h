@@ -75,10 +75,10 @@ struct Interval {  // the life of one allocation
   uint32_t first = 0, last = 0;  // pieces
   uint32_t start = 0, end = 0;   // positions, inclusive
   uint32_t first_use_at = 0, last_use_at = 0;
-  uint32_t floor = 0;    // its start cannot be before this position
-  bool fetched = false;  // begins with a fetch
-  std::vector<uint32_t> uses;
-  uint64_t offset = 0;  // by lay_out
+  uint32_t floor = 0;                              // its start cannot be before this position
+  bool fetched = false;                            // begins with a fetch
+  uint32_t first_use = kNever, last_use = kNever;  // of a chain in Allocations
+  uint64_t offset = 0;                             // by lay_out
 
   bool leads() const { return start < first_use_at; }
   bool lags() const { return end > last_use_at; }
@@ -140,6 +140,7 @@ class Allocations {
   Interval joint(uint32_t earlier, uint32_t later) const;
   void order(uint32_t& earlier, uint32_t& later) const;
   void join(uint32_t earlier, uint32_t later);
+  std::vector<uint32_t> uses_of(const Interval& i) const;
   std::vector<uint32_t> split(uint32_t root, const std::function<bool(const Gap&)>& given_up);
   std::span<const uint32_t> gaps_from(uint32_t use) const;
 
@@ -148,6 +149,7 @@ class Allocations {
   RangeLoad load_;                          // by position
   mutable std::vector<uint32_t> parent_;    // union-find over uses; paths are shortened by lookups
   std::vector<Interval> intervals_;         // by root
+  std::vector<uint32_t> next_use_;          // of the same allocation, by use; kNever ends it
   std::vector<Interval> singles_;           // without leads and lags, before any gap was kept
   std::vector<bool> gap_kept_, gap_lost_;   // by gap; what was given up is lost
   std::vector<uint32_t> gaps_by_from_;      // in order of the use that they begin at
