@@ -42,11 +42,15 @@ struct PlanRequest {
   int64_t micro_batch_tokens = 0;      // DeviceSizes::micro_batch_tokens; the candidates fit in it
   std::optional<Recompute> recompute;  // of all layers; none: the search chooses for each
   std::optional<uint32_t> waves;       // of a step; none: the search chooses
+  bool long_waves = false;  // also those of more than kLongWaveTasks: make_plan() does so if it must
   Placement placement = Placement::automatic;
   Overlap overlap = Overlap::automatic;
   LowerOptions lower;  // but for recompute, waves and updated_in_backward, which the search sets
   ProgramMemory program_memory;
 };
+
+// The search leaves out waves of more tasks of layers where others fit: they take long to plan.
+constexpr uint64_t kLongWaveTasks = 10'000;
 
 // A plan that writes at most half as much to drives as the fastest wins over it if its step takes at most
 // kWorthWear times as long.

@@ -38,6 +38,8 @@ struct Started {
 };
 
 struct LaneState {
+  LaneId id = 0;
+  bool overlapping = false;
   uint32_t position = 0, index = 0;  // next to start: position in the sequence, index on the lane
   uint64_t completed = 0;
   LaneId blocked_lane = 0;  // the next cannot start before blocked_lane has completed blocked_count
@@ -63,6 +65,10 @@ class Run {
         lanes_(program.machine.lanes.size()),
         demand_(pools),
         room_(pools) {
+    for (LaneId l = 0; l < lanes_.size(); ++l) {
+      lanes_[l].id = l;
+      lanes_[l].overlapping = program.machine.lanes[l].overlapping;
+    }
     result_.lane_busy.assign(lanes_.size(), 0);
     result_.lane_slowed.assign(lanes_.size(), std::vector<double>(pools - drives.size()));
     if (with_times)
@@ -82,9 +88,8 @@ class Run {
       start_all();
       share_pools();
       double next = kUnlimited;
-      for (const LaneState& lane : lanes_)
-        if (lane.job != nullptr)
-          next = std::min(next, lane.flows ? now_ + lane.left / lane.share : lane.ready);
+      for (const LaneState* lane : busy_)
+        next = std::min(next, lane->flows ? now_ + lane->left / lane->share : lane->ready);
       if (next == kUnlimited) break;
       advance(std::max(next, now_));
     }
@@ -109,23 +114,22 @@ class Run {
   // An instruction can only start when another has completed.
   void start_all() {
     if (!std::exchange(completed_, false)) return;
-    for (LaneId l = 0; l < lanes_.size(); ++l)
-      while (start_next(l)) {
+    for (LaneState& lane : lanes_)
+      while (start_next(lane)) {
       }
   }
 
-  bool start_next(LaneId l) {
-    LaneState& lane = lanes_[l];
-    if (lane.job != nullptr && !program_.machine.lanes[l].overlapping) return false;
+  bool start_next(LaneState& lane) {
+    if (lane.job != nullptr && !lane.overlapping) return false;
     if (lanes_[lane.blocked_lane].completed < lane.blocked_count) return false;
     while (lane.position < sequence_.size() &&
-           lane.index == bodies_[sequence_[lane.position]].by_lane[l].size()) {
+           lane.index == bodies_[sequence_[lane.position]].by_lane[lane.id].size()) {
       ++lane.position;
       lane.index = 0;
     }
     if (lane.position == sequence_.size()) return false;
     const BodyId body = sequence_[lane.position];
-    const uint32_t instruction = bodies_[body].by_lane[l][lane.index];
+    const uint32_t instruction = bodies_[body].by_lane[lane.id][lane.index];
     if (blocked(lane, program_.bodies[body].instructions[instruction])) return false;
     lane.queue.push_back({lane.position, instruction, now_});
     ++lane.index;
@@ -172,11 +176,14 @@ class Run {
   void share_pools() {
     if (!changed_) return;
     changed_ = false;
+    busy_.clear();
     std::fill(demand_.begin(), demand_.end(), 0.0);
     std::fill(room_.begin(), room_.end(), 1.0);
     rising_.clear();
     for (LaneState& lane : lanes_) {
-      if (lane.job == nullptr || !lane.flows) continue;
+      if (lane.job == nullptr) continue;
+      busy_.push_back(&lane);
+      if (!lane.flows) continue;
       lane.share = 1;
       if (lane.job->first_use == lane.job->last_use) continue;
       rising_.push_back(&lane);
@@ -229,19 +236,19 @@ class Run {
   void advance(double to) {
     const double passed = to - now_;
     now_ = to;
-    for (size_t l = 0; l < lanes_.size(); ++l) {
-      LaneState& lane = lanes_[l];
-      if (lane.job == nullptr) continue;
+    for (LaneState* const busy : busy_) {
+      LaneState& lane = *busy;
       if (!lane.flows) {
         lane.flows = lane.ready <= now_;
         changed_ |= lane.flows;
         if (!lane.flows || lane.left > 0) continue;
       } else {
         lane.left -= passed * lane.share;
-        if (lane.share < 1) result_.lane_slowed[l][shown_pool(lane.full_pool)] += passed * (1 - lane.share);
+        if (lane.share < 1)
+          result_.lane_slowed[lane.id][shown_pool(lane.full_pool)] += passed * (1 - lane.share);
       }
       // What rounding leaves counts as done: 1e-12 of the job, or what is too short to move the clock.
-      if (lane.left <= 1e-12 * lane.job->alone || now_ + lane.left / lane.share <= now_) complete(l);
+      if (lane.left <= 1e-12 * lane.job->alone || now_ + lane.left / lane.share <= now_) complete(lane);
     }
   }
 
@@ -251,10 +258,9 @@ class Run {
     return pool < shared ? pool : shared + (pool - shared) / 2;
   }
 
-  void complete(size_t l) {
-    LaneState& lane = lanes_[l];
+  void complete(LaneState& lane) {
     const Started& s = lane.queue[lane.head];
-    result_.lane_busy[l] += now_ - std::max(s.begin, lane.busy_until);
+    result_.lane_busy[lane.id] += now_ - std::max(s.begin, lane.busy_until);
     lane.busy_until = now_;
     if (with_times_) result_.times[s.position][s.instruction] = {s.begin, now_};
     ++lane.completed;
@@ -273,10 +279,10 @@ class Run {
   std::vector<LaneState> lanes_;
   // By position (and one past the last) and lane: instructions of all bodies before.
   std::vector<std::vector<uint64_t>> bases_;
-  std::vector<size_t> before_;         // by position: index of the body before among the predecessors
-  std::vector<Wait> decided_;          // by position: on the body before, for the body to be issued
-  std::vector<double> demand_, room_;  // by pool
-  std::vector<LaneState*> rising_;
+  std::vector<size_t> before_;             // by position: index of the body before among the predecessors
+  std::vector<Wait> decided_;              // by position: on the body before, for the body to be issued
+  std::vector<double> demand_, room_;      // by pool
+  std::vector<LaneState*> busy_, rising_;  // in order of lanes: those that run something, those of step 4
   double now_ = 0;
   bool changed_ = false, completed_ = true;  // since shares were found; since start_all()
   SimulationResult result_;

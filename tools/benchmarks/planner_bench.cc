@@ -41,7 +41,7 @@
 namespace sluice {
 namespace {
 
-constexpr double kPlanSecondsMax = 1, kManyTasksSecondsMax = 2, kRanksSecondsMax = 5;
+constexpr double kPlanSecondsMax = 2, kManyTasksSecondsMax = 4, kRanksSecondsMax = 5;
 constexpr double kVerifySecondsMax = 0.1;
 constexpr double kReductionPublished = 11.4, kRestPublished = 12.5 - kReductionPublished;
 constexpr double kPublishedWithin = 0.2;

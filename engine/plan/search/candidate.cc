@@ -162,6 +162,12 @@ std::vector<uint32_t> wave_choices(const PlanRequest& request, const Model& mode
     while (micro_batches % waves != 0) --waves;
     if (choices.empty() || waves > choices.back()) choices.push_back(waves);
   }
+  uint64_t uses = 0;
+  for (const Layer& layer : model.layers) uses += layer.segments.size();
+  const auto is_long = [&](uint32_t waves) { return 2 * uses * (micro_batches / waves) > kLongWaveTasks; };
+  const auto first =
+      request.long_waves ? choices.begin() : std::find_if_not(choices.begin(), choices.end(), is_long);
+  choices.erase(choices.begin(), std::min(first, std::prev(choices.end())));
   return choices;
 }
 

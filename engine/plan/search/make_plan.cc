@@ -55,6 +55,51 @@ class ProgramShare {
   uint64_t planning_ = 0;
 };
 
+std::variant<Plan, Infeasible> plan_with_these_waves(const PlanRequest& request) {
+  CHECK(!request.micro_batches.empty(), "no micro-batch to plan for");
+  const ProgramShare program(request);
+  std::list<Search> searches;  // the best first
+  const uint64_t share = kSearchWork / 2 / request.micro_batches.size();
+  uint64_t left = kSearchWork;
+  double best_seconds = Search::kNotFeasible;
+  for (const int64_t micro_batch : request.micro_batches) {
+    Search& search = searches.emplace_back(program.without(request, micro_batch), micro_batch,
+                                           program.running(micro_batch));
+    const double seconds = search.explore(share);
+    left -= share - search.work_left();
+    if (seconds >= (best_seconds < Search::kNotFeasible ? kSmallerWorthwhile : 1) * best_seconds) continue;
+    best_seconds = seconds;
+    searches.splice(searches.begin(), searches, std::prev(searches.end()));
+  }
+  searches.front().explore(left);
+  std::optional<Infeasible> why;
+  for (Search& search : searches) {
+    auto result = search.finish();
+    if (auto* plan = std::get_if<Plan>(&result)) {
+      plan->program_bytes = program.running(plan->model.micro_batch);
+      return result;
+    }
+    Infeasible& reason = std::get<Infeasible>(result);
+    program.add_to(reason);
+    why = why ? better_of(*std::move(why), std::move(reason)) : std::move(reason);
+  }
+  return *std::move(why);
+}
+
+// The request with long waves, too, if it leaves any out.
+std::optional<PlanRequest> with_long_waves(PlanRequest request) {
+  const auto fewest = [&] {
+    std::vector<uint32_t> waves;
+    for (const int64_t micro_batch : request.micro_batches)
+      waves.push_back(wave_choices(request, request.model(micro_batch, request.sequence)).front());
+    return waves;
+  };
+  const std::vector<uint32_t> without = fewest();
+  request.long_waves = true;
+  if (fewest() == without) return std::nullopt;
+  return request;
+}
+
 }  // namespace
 
 ProgramSize program_size(const PlanRequest& request, int64_t micro_batch) {
@@ -87,41 +132,26 @@ ProgramSize program_size(const PlanRequest& request, int64_t micro_batch) {
 
 bool is_feasible(const PlanRequest& request) {
   const ProgramShare program(request);
-  return std::any_of(request.micro_batches.begin(), request.micro_batches.end(), [&](int64_t micro_batch) {
-    return Search(program.without(request, micro_batch), micro_batch, program.running(micro_batch))
-        .is_feasible();
-  });
+  const bool fits =
+      std::any_of(request.micro_batches.begin(), request.micro_batches.end(), [&](int64_t micro_batch) {
+        return Search(program.without(request, micro_batch), micro_batch, program.running(micro_batch))
+            .is_feasible();
+      });
+  if (fits) return true;
+  const std::optional<PlanRequest> longer = with_long_waves(request);
+  return longer && is_feasible(*longer);
 }
 
 std::variant<Plan, Infeasible> make_plan(const PlanRequest& request) {
-  CHECK(!request.micro_batches.empty(), "no micro-batch to plan for");
-  const ProgramShare program(request);
-  std::list<Search> searches;  // the best first
-  const uint64_t share = kSearchWork / 2 / request.micro_batches.size();
-  uint64_t left = kSearchWork;
-  double best_seconds = Search::kNotFeasible;
-  for (const int64_t micro_batch : request.micro_batches) {
-    Search& search = searches.emplace_back(program.without(request, micro_batch), micro_batch,
-                                           program.running(micro_batch));
-    const double seconds = search.explore(share);
-    left -= share - search.work_left();
-    if (seconds >= (best_seconds < Search::kNotFeasible ? kSmallerWorthwhile : 1) * best_seconds) continue;
-    best_seconds = seconds;
-    searches.splice(searches.begin(), searches, std::prev(searches.end()));
-  }
-  searches.front().explore(left);
-  std::optional<Infeasible> why;
-  for (Search& search : searches) {
-    auto result = search.finish();
-    if (auto* plan = std::get_if<Plan>(&result)) {
-      plan->program_bytes = program.running(plan->model.micro_batch);
-      return result;
-    }
-    Infeasible& reason = std::get<Infeasible>(result);
-    program.add_to(reason);
-    why = why ? better_of(*std::move(why), std::move(reason)) : std::move(reason);
-  }
-  return *std::move(why);
+  auto result = plan_with_these_waves(request);
+  auto* const why = std::get_if<Infeasible>(&result);
+  if (!why) return result;
+  const std::optional<PlanRequest> longer = with_long_waves(request);
+  if (!longer) return result;
+  auto other = plan_with_these_waves(*longer);
+  if (auto* const reason = std::get_if<Infeasible>(&other))
+    return better_of(std::move(*why), std::move(*reason));
+  return other;
 }
 
 }  // namespace sluice

@@ -1,5 +1,6 @@
 #include "engine/run/start/stopping.h"
 
+#include <algorithm>
 #include <vector>
 
 #include "engine/base/error.h"
@@ -13,7 +14,8 @@ std::optional<StopTime> stop_time(const Plan& plan) {
   const BodyIds& bodies = plan.lowering.bodies();
   for (const Task& task : plan.program.bodies[*bodies.save].tasks)
     if (task_seconds(plan.program, plan.rates, task) == 0) return std::nullopt;
-  std::vector<BodyId> sequence = bodies.usual();
+  std::vector<BodyId> sequence = bodies.usual();  // of its waves, the last two: others end long before
+  sequence.erase(sequence.begin(), sequence.end() - std::min<std::ptrdiff_t>(2, std::ssize(sequence)));
   const double step = simulate(plan.program, plan.rates, sequence).seconds;
   if (bodies.drain) sequence.push_back(*bodies.drain);
   sequence.push_back(*bodies.save);

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <optional>
 #include <regex>
 
 #include "engine/base/error.h"
@@ -20,11 +21,11 @@ namespace sluice {
 namespace {
 
 // A small model within budgets that make it fetch.
-Plan small_plan(uint64_t device_bytes, int64_t waves = 1) {
+Plan small_plan(uint64_t device_bytes, std::optional<int64_t> waves = {}) {
   Options options;
   options.model.model = "gpt2:layers=3,width=64,heads=2,vocab=256,context=32";
   options.batch.batch = 4;
-  options.batch.micro_batch = 1;
+  if (waves) options.batch.micro_batch = 1;
   options.batch.waves = waves;
   options.memory.gpu = {Size::Kind::bytes, device_bytes};
   options.memory.host = {Size::Kind::bytes, 512ull << 20};
@@ -108,7 +109,6 @@ TEST(PlanWhy, EveryTransferIsTold) {
   }
 }
 
-// The tasks of a buffer, in order; those that differ in micro-batch or shard only are one line.
 TEST(PlanWhy, EveryKindOfWaveIsTold) {
   EXPECT_EQ(count(why_text(small_plan(1 << 20, 1), "w.h.1"), " wave"), 0u);
   const std::string two = why_text(small_plan(1 << 20, 2), "w.h.1");
@@ -120,6 +120,7 @@ TEST(PlanWhy, EveryKindOfWaveIsTold) {
   EXPECT_EQ(count(four, " wave"), 3u) << four;
 }
 
+// The tasks of a buffer, in order; those that differ in micro-batch or shard only are one line.
 TEST(PlanWhy, TasksThatUseTheBufferAreTold) {
   const Plan plan = small_plan(64 << 20);
   const std::string weights = why_text(plan, "w.h.1");

@@ -59,5 +59,19 @@ TEST(Candidate, WavesAreDivisorsOfTheMicroBatches) {
   EXPECT_EQ(wave_choices(request, Model{.micro_batch = 1}), (Waves{4}));
 }
 
+// 2000 tasks a micro-batch.
+TEST(Candidate, LongWavesAreLeftOutUnlessTheyAreAskedFor) {
+  Model model{.micro_batch = 1};
+  model.layers.assign(10, Layer{.segments = std::vector<SegmentUse>(100)});
+  PlanRequest request;
+  request.lower.batch = 12;
+  EXPECT_EQ(wave_choices(request, model), (std::vector<uint32_t>{4, 6, 12}));
+  request.long_waves = true;
+  EXPECT_EQ(wave_choices(request, model), (std::vector<uint32_t>{1, 2, 4, 6, 12}));
+  model.layers.assign(1000, model.layers[0]);
+  request.long_waves = false;
+  EXPECT_EQ(wave_choices(request, model), (std::vector<uint32_t>{12}));
+}
+
 }  // namespace
 }  // namespace sluice
