@@ -10,8 +10,10 @@ namespace sluice {
 
 namespace {
 
-constexpr std::array<uint32_t, 8> kLeads{32, 16, 64, 128, 48, 24, 8, 256};  // in costs of tasks
-constexpr std::array<uint32_t, 8> kEighths{4, 6, 2, 0, 7, 5, 3, 1};
+constexpr std::array<uint32_t, 8> kLeads{8, 16, 24, 32, 48, 64, 128, 256};  // in costs of tasks
+constexpr uint32_t kLongLead = 128;
+constexpr std::array<uint32_t, kAllEighths + 1> kEighths{0, 1, 2, 3, 4, 5, 6, 7, kAllEighths};
+constexpr int kDistances[] = {1, -1, 2, -2, 4, -4};
 
 }  // namespace
 
@@ -34,17 +36,12 @@ double Search::explore(uint64_t work) {
         c.backward = backward;
         weigh(c);
       }
-      std::vector<Candidate> starts;
-      const auto [fewest, most] = std::minmax_element(backwards_.begin(), backwards_.end());
-      for (const uint32_t backward : std::set{*fewest, *most}) {
-        Candidate c = first;
-        c.backward = backward;
-        starts.push_back(vary_coarsely(c));
-      }
-      starts = best_first(std::move(starts));
+      std::vector<Candidate> starts = coarse_starts(first);
       if (waves_.size() > 1 && best_seconds_ > kNearLeast * least_seconds_) {
         const uint64_t left = std::exchange(work_left_, work);
-        if (const std::optional<Candidate> other = vary_waves_coarsely(starts.front())) {
+        Candidate waves = first;  // of many, the weights come first: they move most
+        waves.backward = starts.front().backward;
+        if (const std::optional<Candidate> other = vary_waves_coarsely(waves)) {
           work_left_ += work / 2;
           starts.push_back(descend(*other, Vary::quantities));
         }
@@ -66,7 +63,8 @@ double Search::explore(uint64_t work) {
   const bool own_shards = search_shard_ == 0;
   const Vary what = own_shards ? Vary::buffers_too : Vary::quantities;
   if (layers_ <= kFewLayers) work_left_ += std::min(kSearchWork / 2, repaid_work());
-  if (free_kept) descend(vary_coarsely(best_), what);
+  if (free_kept)
+    for (const Candidate& start : coarse_starts(best_)) descend(start, what);
   descend(best_, what);
   for (const Candidate& rule : ruled) starts.push_back(descend(rule, Vary::kept_and_lead));
   descend(weigh_first(request_.placement, 0), what);
@@ -116,6 +114,21 @@ std::vector<Candidate> Search::best_first(std::vector<Candidate> candidates) {
   for (auto& [seconds, c] : sorted)
     if (seconds < kNotFeasible) candidates.push_back(std::move(c));
   return candidates;
+}
+
+// From fewest groups updated in backward, and from most. With the latter, homes that are given layer by layer
+// and long leads spread the copies over the step. The best first.
+std::vector<Candidate> Search::coarse_starts(const Candidate& from) {
+  Candidate fewest = from, most = from;
+  fewest.backward = std::ranges::min(backwards_);
+  most.backward = std::ranges::max(backwards_);
+  if (choices_.free && request_.machine.tiers.size() > 1) {
+    most.order = kByLayer;
+    most.lead = kLongLead;
+  }
+  std::vector<Candidate> starts{vary_coarsely(fewest)};
+  if (most != fewest) starts.push_back(vary_coarsely(most));
+  return best_first(std::move(starts));
 }
 
 // The first candidate of the placement that fits, or the last. Where least is kept, candidates are weighed
@@ -228,17 +241,17 @@ class Search::Round {
 
   // Whether it brought anything.
   bool run() {
-    if (free_ && search_.has_upper()) vary(&Candidate::upper, search_.choices_.uppers);
+    if (free_ && search_.has_upper()) vary_near(&Candidate::upper, search_.choices_.uppers);
     if (!few_) vary_kept();
     if (search_.request_.machine.tiers.size() > 1) {
       if (free_) vary(&Candidate::order, search_.choices_.orders);
-      vary(&Candidate::lead, kLeads);
+      vary_near(&Candidate::lead, kLeads);
     }
     vary(&Candidate::backward, search_.backwards_);
     if (free_ && search_.request_.machine.tiers.back().file) {
-      vary(&Candidate::working, search_.choices_.workings);
+      vary_near(&Candidate::working, search_.choices_.workings);
       for (size_t k = 0; k < kHomeClasses.size(); ++k)
-        vary([k](Candidate& c) -> uint32_t& { return c.eighths[k]; }, kEighths);
+        vary_near([k](Candidate& c) -> uint32_t& { return c.eighths[k]; }, kEighths);
     }
     if (!better_) vary_waves();
     if (!better_ && moves_) move_buffers();
@@ -249,12 +262,12 @@ class Search::Round {
   }
 
  private:
-  void take_if_better(Candidate c) {
+  bool take_if_better(Candidate c) {
     const double took = search_.weigh(c, kWorthwhile * seconds_);
-    if (took >= kWorthwhile * seconds_) return;
+    if (took >= kWorthwhile * seconds_) return false;
     seconds_ = took;
     from_ = std::move(c);
-    better_ = true;
+    return better_ = true;
   }
   template <typename Field, typename Values>
   void vary(Field field, const Values& values) {
@@ -263,6 +276,23 @@ class Search::Round {
       std::invoke(field, c) = value;
       take_if_better(std::move(c));
     }
+  }
+
+  // Takes of some values, in ascending order, those near the present one, until nothing is gained.
+  template <typename Field, typename Values>
+  void vary_near(Field field, const Values& any_order) {
+    std::vector<uint32_t> values(any_order.begin(), any_order.end());
+    std::sort(values.begin(), values.end());
+    const auto is_better = [&](int distance) {
+      const auto at =
+          std::lower_bound(values.begin(), values.end(), std::invoke(field, from_)) - values.begin();
+      const auto other = at + distance;
+      if (other < 0 || other >= std::ssize(values)) return false;
+      Candidate c = from_;
+      std::invoke(field, c) = values[static_cast<size_t>(other)];
+      return take_if_better(std::move(c));
+    };
+    while (std::any_of(std::begin(kDistances), std::end(kDistances), is_better)) continue;
   }
 
   // Until nothing is gained. Keeping more may need another share for staging.

@@ -5,13 +5,14 @@
 // 2. A candidate (candidate.h) is lowered, its step body assembled and simulated. The rules of Placement are
 //    among the candidates, so that none of them is better than the result.
 // 3. The two quantities that contend for the upper tiers, kept tensors and homes, are varied together,
-//    coarsely. Then one quantity at a time is varied, from the best so far, until a round brings nothing;
-//    then single buffers move, and layers keep more or less. The same is done again from the first
-//    candidate, from one that keeps all, from the rules, from every class as a whole in one tier or another,
-//    and from other numbers of layers that keep more. The search ends when enough work was done, which for
-//    large models is early. Under a rule only levels, leads and what is updated in backward vary. Candidates
-//    that come down to the same homes, levels, lead and updates in backward are weighed once. Of the levels
-//    of Recompute, only those take part that are worthwhile (candidate.h).
+//    coarsely: with the fewest updates in backward, and with the most. Then one quantity at a time is varied,
+//    from the best so far, until a round brings nothing; then single buffers move, and layers keep more or
+//    less. The same is done again from the first candidate, from one that keeps all, from the rules, from
+//    every class as a whole in one tier or another, and from other numbers of layers that keep more. The
+//    search ends when enough work was done, which for large models is early. Under a rule only levels, leads
+//    and what is updated in backward vary. Candidates that come down to the same homes, levels, lead and
+//    updates in backward are weighed once. Of the levels of Recompute, only those take part that are
+//    worthwhile (candidate.h).
 // 4. Large models are searched with fewer, larger shards where those fit. This changes no bits, and moves the
 //    boundary between two homes by less than a shard. In such a search, single buffers and classes do
 //    not move: each shard of state is a buffer, so its buffers are not those of the plan.
@@ -90,6 +91,7 @@ class Search {
   std::vector<Recompute> find_levels() const;
   Candidate weigh_first(Placement placement, uint32_t raised);
   Candidate vary_coarsely(const Candidate& from);
+  std::vector<Candidate> coarse_starts(const Candidate& from);
   std::optional<Candidate> vary_waves_coarsely(const Candidate& from);
   bool may_gain_with(uint32_t waves);
   Candidate descend(Candidate from, Vary what, uint64_t spare = 0);  // `spare`: work that it leaves

@@ -23,7 +23,7 @@ class Streams : public Cli {
     return std::string("train --model ") + kTiny + " --data '" + text + "' --steps 2 --threads 2 --out '" +
            (directory / out) + "'";
   }
-  const std::string plan = std::string("plan --model ") + kTiny;
+  const std::string plan = std::string("plan --no-advice --model ") + kTiny;
 };
 
 TEST_F(Streams, FactsThatDoNotArriveAreAFailure) {
