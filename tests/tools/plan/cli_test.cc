@@ -40,7 +40,7 @@ Words plan_in(const std::string& gpu_mem) {
 }
 
 TEST_F(Cli, PlanSaysWhenRoomIsLeftUnused) {
-  const CommandResult explained = run(plan_in("3580KB"));
+  const CommandResult explained = run(plan_in("8000KB"));
   EXPECT_NE(explained.out.find("All of it would fit in device, but no better"), std::string::npos)
       << explained.out;
 }
