@@ -18,8 +18,8 @@ from html import escape
 
 SLUICE = "build/release/sluice"
 OUT = pathlib.Path("docs/images")
-TRAINING = ["--model", "gpt2:layers=6,width=512,heads=8,vocab=256,context=256", "--batch", "8",
-            "--micro-batch", "1", "--precision", "bf16", "--seed", "1"]
+TRAINING = ["--model", "gpt2:layers=6,width=512,heads=8,vocab=256,context=256", "--micro-batch", "1",
+            "--precision", "bf16", "--clip", "1000", "--seed", "1"]
 ON_DRIVE = ["--host-mem", "640MiB", "--placement", "lowest"]
 STEP = 3
 
@@ -37,10 +37,11 @@ KINDS = {  # of work: what it is called below the drawing, and its colours in tu
     "nvme_write": ("write to the drive", ("#6b7785", "#6b7785")),
 }
 DRAWINGS = {
-    "updates": [("--overlap never", ON_DRIVE + ["--overlap", "never"]),
-                ("--overlap always", ON_DRIVE + ["--overlap", "always", "--clip", "1000"])],
-    "waves": [(f"--waves {n}", ON_DRIVE + ["--waves", str(n)]) for n in (1, 2, 8)],
-    "levels": [(f"--recompute {level}", ["--host-mem", "4GiB", "--recompute", level])
+    "updates": [(f"--overlap {when}", ON_DRIVE + ["--batch", "4", "--overlap", when])
+                for when in ("never", "always")],
+    "waves": [(f"--waves {n}", ON_DRIVE + ["--batch", "8", "--overlap", "never", "--waves", str(n)])
+              for n in (1, 2, 8)],
+    "levels": [(f"--recompute {level}", ["--batch", "8", "--host-mem", "4GiB", "--recompute", level])
                for level in ("none", "cheap", "products", "all")],
 }
 
@@ -104,7 +105,7 @@ def draw(panels):
     for kind, (words, colours) in KINDS.items():
         if kind not in used:
             continue
-        width = 24 + 6.4 * len(words)
+        width = 34 + 6.6 * len(words)
         if x + width > WIDTH - RIGHT:
             x, y = LEFT, y + 20
         out.append(f"<rect x='{x}' y='{y}' width='12' height='12' fill='{colours[0]}'/>")
