@@ -36,7 +36,8 @@ inline TierId home_of(uint32_t group, const Division& d) {
   return static_cast<TierId>(std::upper_bound(d.begin(), d.end(), group) - d.begin());
 }
 
-// By buffer. `divided` is by class: weights, gradients, state.
+// By buffer. `divided` is by class: weights, gradients, state. Sums of gradients that stay between waves live
+// where the gradient does.
 inline std::vector<TierId> homes_of(const Program& p, const Lowering& lowering,
                                     const std::array<const Division*, 3>& divided) {
   std::vector<TierId> homes(p.buffers.size(), lowest_tier(p.machine));
@@ -44,6 +45,8 @@ inline std::vector<TierId> homes_of(const Program& p, const Lowering& lowering,
     const GroupBuffers& b = lowering.groups[g];
     homes[b.weights] = home_of(g, *divided[0]);
     homes[b.gradient] = home_of(g, *divided[1]);
+    for (const BufferId a : b.accumulators)
+      if (p.buffers[a].permanent) homes[a] = home_of(g, *divided[1]);
     for (const BufferId s : b.state) homes[s] = home_of(g, *divided[2]);
   }
   return homes;
@@ -51,32 +54,35 @@ inline std::vector<TierId> homes_of(const Program& p, const Lowering& lowering,
 
 using Levels = std::vector<Recompute>;  // by layer
 
-// The fastest step over all divisions and sets of levels. All bodies of the best must fit, not only its step.
-inline double best_of_all(const PlanRequest& request, const std::vector<Levels>& sets) {
+// The fastest step, of so many waves, over all divisions and sets of levels. All bodies of the best must fit,
+// not only those of its step.
+inline double best_of_all(const PlanRequest& request, const std::vector<Levels>& sets, uint32_t waves = 1) {
   const size_t tiers = request.machine.tiers.size();
   double best = 1e300;
   for (const Levels& set : sets) {
     LowerOptions options = request.lower;
+    options.waves = waves;
     options.recompute = {Recompute::none};  // the embedding; the choice matters neither here nor for the head
     options.recompute.insert(options.recompute.end(), set.begin(), set.end());
     options.recompute.push_back(Recompute::none);
     Program whole;
     whole.machine = request.machine;
     const Lowering lowering = lower(request.model(2, request.sequence), options, whole);
-    const BodyId step = *lowering.bodies().step;
+    const std::vector<BodyId> step = lowering.bodies().step_from(*lowering.bodies().step);
     Program tasks = whole;
     for (size_t b = 0; b < tasks.bodies.size(); ++b)
-      if (b != step) tasks.bodies[b].tasks.clear();
+      if (!std::count(step.begin(), step.end(), b)) tasks.bodies[b].tasks.clear();
+    const bool gradients_stay = request.lower.update_waits_for_norm || waves > 1;
     const std::vector<Division> all = divisions(static_cast<uint32_t>(lowering.groups.size()), tiers);
     const std::vector<Division> none{Division(tiers - 1, 0)};
     for (const Division& weights : all)
-      for (const Division& gradients : request.lower.update_waits_for_norm ? all : none)  // else transient
+      for (const Division& gradients : gradients_stay ? all : none)
         for (const Division& state : all) {
           const Arrangement a{homes_of(tasks, lowering, {&weights, &gradients, &state}),
                               std::vector<uint32_t>(tiers, kLead)};
           Program p = tasks;
           if (assemble(p, a)) continue;
-          const double seconds = steady_step_seconds(p, request.rates, {&step, 1});
+          const double seconds = steady_step_seconds(p, request.rates, step);
           if (seconds >= best) continue;
           p = whole;
           if (!assemble(p, a)) best = seconds;

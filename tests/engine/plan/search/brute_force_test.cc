@@ -5,7 +5,9 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <set>
 #include <string>
+#include <utility>
 
 #include "tests/support/figures.h"
 
@@ -29,6 +31,30 @@ void expect_as_good(uint32_t layers, bool clip, uint64_t percent, const std::vec
 TEST(BruteForce, IsNoBetterForFourLayers) {
   for (const bool clip : {true, false})
     for (const uint64_t percent : {50, 75}) expect_as_good(4, clip, percent, all_sets(4));
+}
+
+// Eight micro-batches in one wave, in two, in four and in eight. In some budgets one wave is best, in others
+// eight are.
+TEST(BruteForce, IsNoBetterForTwoLayersInWaves) {
+  std::set<uint32_t> best_waves;
+  for (const bool clip : {true, false}) {
+    PlanRequest request = request_for(2, kPlenty, clip);
+    request.lower.batch = 16;
+    const uint64_t plenty = plenty_of(request);
+    for (const uint64_t percent : {25, 40, 60}) {
+      request.machine.tiers[0].capacity = plenty * percent / 100;
+      const auto result = make_plan(request);
+      ASSERT_TRUE(std::holds_alternative<Plan>(result)) << percent;
+      const double found = std::get<Plan>(result).step_seconds;
+      std::pair best{1e300, 0u};
+      for (const uint32_t waves : {1, 2, 4, 8})
+        best = std::min(best, {best_of_all(request, all_sets(2), waves), waves});
+      figures.at_most("search / brute force, 2 layers, 1 to 8 waves", found / best.first, kWithin);
+      EXPECT_LE(found, kWithin * best.first) << percent << " % of plenty, clip " << clip;
+      best_waves.insert(best.second);
+    }
+  }
+  EXPECT_TRUE(best_waves.contains(1) && best_waves.contains(8));
 }
 
 // Of eight layers, the last few or the first few keep more than the others.
