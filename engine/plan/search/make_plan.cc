@@ -73,16 +73,20 @@ std::variant<Plan, Infeasible> plan_with_these_waves(const PlanRequest& request)
   }
   searches.front().explore(left);
   std::optional<Infeasible> why;
+  std::optional<Plan> best;  // whole, a plan may be slower than its search had it
   for (Search& search : searches) {
+    if (best && search.best_seconds() >= kSmallerWorthwhile * best->step_seconds) continue;
     auto result = search.finish();
     if (auto* plan = std::get_if<Plan>(&result)) {
       plan->program_bytes = program.running(plan->model.micro_batch);
-      return result;
+      if (!best || plan->step_seconds < kSmallerWorthwhile * best->step_seconds) best = std::move(*plan);
+      continue;
     }
     Infeasible& reason = std::get<Infeasible>(result);
     program.add_to(reason);
     why = why ? better_of(*std::move(why), std::move(reason)) : std::move(reason);
   }
+  if (best) return *std::move(best);
   return *std::move(why);
 }
 

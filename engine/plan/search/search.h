@@ -59,6 +59,7 @@ class Search {
   // buffers; models of few layers get more work for that.
   double explore(uint64_t work);
   uint64_t work_left() const { return work_left_; }
+  double best_seconds() const { return best_seconds_; }
 
   // Whether the least arrangement fits, and so finish() gives a plan. Ends the search.
   bool is_feasible();

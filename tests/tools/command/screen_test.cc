@@ -5,6 +5,7 @@
 #include <pty.h>
 
 #include <algorithm>
+#include <regex>
 
 #include "tests/support/cli_support.h"
 #include "tools/command/wrap.h"
@@ -59,8 +60,8 @@ std::string on_terminal(unsigned short columns, const Words& environment, Words 
   int status = 0;
   EXPECT_EQ(::waitpid(child, &status, 0), child);
   EXPECT_EQ(status, 0) << text;
-  text.erase(std::remove(text.begin(), text.end(), '\r'), text.end());
-  return text;
+  text = std::regex_replace(text, std::regex("\r+\n"), "\n");
+  return std::regex_replace(text, std::regex("[^\n]*\r"), "");  // progress, which is written over
 }
 
 const Words kPlan{sluice_binary(), "plan", "--model", kTiny, "--device", "cpu", "--batch", "4"};
