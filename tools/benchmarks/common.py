@@ -15,6 +15,7 @@ import subprocess
 import sys
 import tempfile
 
+MACHINES = os.path.join(os.path.dirname(__file__), "..", "..", "engine", "rates", "machines")
 SKIPPED = 4  # exit code when the machine lacks what the benchmark needs, as ExitCode::environment
 
 median = statistics.median
@@ -117,6 +118,12 @@ def train(options, arguments, work, launcher=()):
 def plan(options, arguments):
     """The facts of `sluice plan --json`, also if no plan fits (exit code 3)."""
     return run_json([program(options, "sluice"), "plan", "--device", "cpu", "--json"] + arguments, allowed=(0, 3))
+
+
+def description_of(machine):
+    """What a description of engine/rates/machines says."""
+    with open(os.path.join(MACHINES, machine + ".json"), encoding="utf-8") as file:
+        return json.load(file)
 
 
 def busy_seconds(steps):

@@ -14,9 +14,8 @@ import json
 import os
 import sys
 
-from common import note, parser, program, run_json, work_directory
+from common import description_of, note, parser, program, run_json, work_directory
 
-MACHINES = os.path.join(os.path.dirname(__file__), "..", "..", "engine", "rates", "machines")
 # Intel D7-P5510, 3.84 TB: 6.5 GB/s reading, 3.4 writing. The rate of both together is a guess.
 P5510 = {"tier": "nvme", "read": 5.2e9, "write": 2.7e9, "mixed": 3.6e9}
 
@@ -69,11 +68,6 @@ ROWS = [
     Row("H200, 120B", "h200", GPT_120B, 64),
 ]
 SMALL = "gpt2:layers=4,width=64,heads=4,vocab=256,context=32"
-
-
-def description_of(name):
-    with open(os.path.join(MACHINES, name + ".json"), encoding="utf-8") as file:
-        return json.load(file)
 
 
 def machine_of(row, work):

@@ -1,8 +1,9 @@
 // make_plan() of plan.h: the search (search.h) over micro-batches, in the memory that programs leave.
 //
 // With several micro-batches, half of the search's work budget (search.h) is divided among all of them. The
-// best gets the rest. A smaller one must be clearly faster: the cost model does not know what fewer rows cost
-// a matrix product.
+// best gets the rest. Should its whole plan be slower than the search had it, the others' searches go on,
+// too. A smaller micro-batch must be clearly faster: the cost model does not know what fewer rows cost a
+// matrix product.
 #include <algorithm>
 #include <list>
 #include <map>
@@ -75,7 +76,10 @@ std::variant<Plan, Infeasible> plan_with_these_waves(const PlanRequest& request)
   std::optional<Infeasible> why;
   std::optional<Plan> best;  // whole, a plan may be slower than its search had it
   for (Search& search : searches) {
-    if (best && search.best_seconds() >= kSmallerWorthwhile * best->step_seconds) continue;
+    if (best) {
+      if (search.best_seconds() >= kSmallerWorthwhile * best->step_seconds) continue;
+      search.explore(kSearchWork / 2);
+    }
     auto result = search.finish();
     if (auto* plan = std::get_if<Plan>(&result)) {
       plan->program_bytes = program.running(plan->model.micro_batch);

@@ -54,6 +54,41 @@ TEST_F(Profiles, EveryInstructionOfEveryStepIsRecorded) {
   }
 }
 
+// Each wave of a step is a body of its own, and all of them count for the step.
+TEST_F(Profiles, StepsOfSeveralWavesAreRecordedWaveByWave) {
+  TestRun run = three_tiers();
+  run.options.batch.batch = 8;
+  run.options.batch.micro_batch = 2;
+  run.options.batch.waves = 4;
+  run.options.memory.overlap = Overlap::always;
+  run.arenas = {0, 0, 0};
+  const auto least = std::get<Infeasible>(plan_of(run)).least_together;
+  run.arenas = {least[0] * 5 / 4, least[1] * 5 / 4, kRoomy};
+  const TestResult result = train(run);
+  const BodyIds& ids = result.plan.lowering.bodies();
+  ASSERT_EQ(ids.waves, 4u);
+  std::vector<BodyId> issued, recorded;
+  for (const StepMetrics& m : result.steps) {
+    EXPECT_EQ(m.order, m.step == 1 ? StepOrder::plain : StepOrder::guessed);
+    const std::vector<BodyId> step = ids.step_from(m.step == 1 ? *ids.first : *ids.guess);
+    issued.insert(issued.end(), step.begin(), step.end());
+  }
+  issued.push_back(*ids.drain);
+  const auto& bodies = recorder->bodies();
+  for (size_t k = 0; k < bodies.size(); ++k) {
+    recorded.push_back(bodies[k].body);
+    EXPECT_EQ(bodies[k].count, result.plan.program.bodies[bodies[k].body].instructions.size());
+    EXPECT_EQ(bodies[k].step, k / 4 < result.steps.size() ? static_cast<int64_t>(k / 4) + 1 : 0);
+  }
+  EXPECT_EQ(recorded, issued);
+  expect_order(result.plan.program, measured_timeline(result.plan.program, *recorder));
+  const Profile p = make_profile(result.plan, *recorder);
+  ASSERT_EQ(p.steps.size(), static_cast<size_t>(kProfiledSteps));
+  for (size_t k = 1; k < p.steps.size(); ++k)
+    EXPECT_NEAR(p.steps[k].seconds.measured, result.steps[k].seconds, 1e-9);
+  EXPECT_NEAR(p.idle.measured + p.lanes[p.compute].busy.measured, p.step_seconds.measured, 1e-9);
+}
+
 // Steps take as long as the metrics say. Compute is either busy or idle, so the two must add up to the step.
 TEST_F(Profiles, FiguresAddUp) {
   const TestResult result = train(three_tiers());

@@ -132,6 +132,25 @@ TEST(TrainingBudgets, TheLeastOfEachTierWorksAndOnePercentLessDoesNot) {
   }
 }
 
+// With many micro-batches, activations of all of them take more than accumulators: the least that is named is
+// that of several waves.
+TEST(TrainingBudgets, TheLeastMayBeThatOfSeveralWaves) {
+  const Setting s{"gpt2:layers=2,width=32,heads=2,vocab=256,context=64", DType::bf16, 1, std::nullopt, 16, 1};
+  for (const Tiers tiers : {Tiers::host, Tiers::all}) {
+    const DriveDirectory directory;
+    TestRun run = run_of(s, directory);
+    const TierCapacities none = capacities(tiers, std::vector<uint64_t>(tier_count(tiers), 0));
+    run.options.batch.waves = 1;
+    const auto least_of_one = infeasible(run, none).least_together;
+    run.options.batch.waves.reset();
+    const auto least = infeasible(run, none).least_together;
+    EXPECT_LT(least.at(least.size() - 1), least_of_one.at(least.size() - 1));
+    const TestResult result = expect_enough(run, capacities(tiers, least));
+    EXPECT_GT(result.plan.lowering.waves, 1u);
+    for (size_t t = 0; t < tier_count(tiers); ++t) expect_too_little(run, tiers, least, t);
+  }
+}
+
 TEST(TrainingBudgets, MoreThanEnoughIsEnough) {
   std::mt19937_64 random(3);
   const auto grown = [&](uint64_t bytes) {
