@@ -1,8 +1,7 @@
 // 1. Which tensors carry a gradient: those that depend on a wanted input gradient or a trainable parameter.
 // 2. Which tensors backward reads (the op table says). Of those, a level makes again the outputs of its ops
-// and
-//    of lower levels' ops, where all inputs of the op are inputs of the segment, kept, or made again, too.
-//    The others are kept: `saved`, unless they are inputs or outputs of the segment.
+//    and of lower levels' ops, where all inputs of the op are inputs of the segment, kept, or made again,
+//    too. The others are kept: `saved`, unless they are inputs or outputs of the segment.
 // 3. Forward steps: all ops. In backward, the ops that a tensor that is made again depends on, up to what is
 //    kept.
 // 4. Backward steps: ops in reverse; the first contribution to a gradient writes, later ones add. Where an op

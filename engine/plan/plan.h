@@ -1,10 +1,10 @@
 // The planner. In: model, batch, machine and budgets. Out: a program, or why there is none and which budgets
 // would do.
 //
-// The search picks the home of every permanent buffer, what each layer keeps for its backward, the waves of a
-// step, the leads and, where several are offered, the micro-batch. The budgets must hold. Of what fits, the
-// plan with the shortest simulated step wins, with one exception: kWorthWear. A plan is a function of its
-// request: no clock and no random choice is involved.
+// The search picks the home of every permanent buffer, what each layer keeps for its backward, which updates
+// run in backward, the waves of a step, the leads and, where several are offered, the micro-batch. The
+// budgets must hold. Of what fits, the plan with the shortest simulated step wins, with one exception:
+// kWorthWear. A plan is a function of its request: no clock and no random choice is involved.
 #pragma once
 
 #include <algorithm>
@@ -33,6 +33,15 @@ struct ProgramMemory {
   std::function<uint64_t(std::span<const ProgramSize> sizes)> planning;
 };
 
+// Which bodies and collectives a program has: ranks must choose it alike.
+struct StepShape {
+  int64_t micro_batch = 1;
+  uint32_t waves = 1;
+  uint32_t backward = 0;   // of kBackwardParts groups, those that are updated in backward
+  bool plain_step = true;  // LowerOptions
+  bool operator==(const StepShape&) const = default;
+};
+
 struct PlanRequest {
   Machine machine;  // capacities are arena bytes
   MachineRates rates;
@@ -42,10 +51,11 @@ struct PlanRequest {
   int64_t micro_batch_tokens = 0;      // DeviceSizes::micro_batch_tokens; the candidates fit in it
   std::optional<Recompute> recompute;  // of all layers; none: the search chooses for each
   std::optional<uint32_t> waves;       // of a step; none: the search chooses
+  std::optional<StepShape> shape;      // of another plan, to be kept; its micro-batch is the only candidate
   bool long_waves = false;  // also those of more than kLongWaveTasks: make_plan() does so if it must
   Placement placement = Placement::automatic;
   Overlap overlap = Overlap::automatic;
-  LowerOptions lower;  // but for recompute, waves and updated_in_backward, which the search sets
+  LowerOptions lower;  // but for recompute, waves, plain_step and updated_in_backward, which the search sets
   ProgramMemory program_memory;
 };
 
@@ -89,7 +99,7 @@ struct HomeRule {
 
 // Seconds of a step, simulated, if all steps are alike.
 struct StepOrders {
-  double plain = 0;                         // the update waits for the norm
+  double plain = 0;                         // the update waits for the norm; infinite: does not fit
   std::optional<double> guessed, repaired;  // by right guesses; by wrong ones. None: the plan has no guess
 
   // The share of wrong guesses from which the plain order is faster; 1: never.
@@ -100,6 +110,7 @@ struct StepOrders {
 };
 
 struct Plan {
+  StepShape shape;
   Model model;
   Lowering lowering;
   Program program;
@@ -128,7 +139,8 @@ struct Infeasible {
 std::variant<Plan, Infeasible> make_plan(const PlanRequest& request);
 
 // The size of the program for a micro-batch: the largest of those whose layers all recompute alike, with as
-// few waves as the request allows. A plan with more waves has no larger one.
+// few waves as the request allows. A plan with more waves may have a larger one; the search takes only those
+// that have not.
 ProgramSize program_size(const PlanRequest& request, int64_t micro_batch);
 
 // Whether there is a plan. Takes a fraction of the time of make_plan().

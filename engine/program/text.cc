@@ -38,20 +38,6 @@ std::string instruction_name(const Program& program, const Body& body, const Ins
                      source.first, source.last);
 }
 
-Wait when_decided(const Body& body) {
-  Wait decided{};
-  if (!is_guessed(body.end)) return decided;
-  for (const Instruction& in : body.instructions)
-    if (in.task != kNoTask && body.tasks[in.task].kind == TaskKind::set_scalars) decided.lane = in.lane;
-  uint32_t count = 0;
-  for (const Instruction& in : body.instructions) {
-    if (in.lane != decided.lane) continue;
-    ++count;
-    if (in.task != kNoTask && body.tasks[in.task].kind == TaskKind::set_scalars) decided.count = count;
-  }
-  return decided;
-}
-
 namespace {
 
 std::string encode(std::string_view name) {

@@ -84,6 +84,12 @@ class Tables {
     require(b.home < machine_.tiers.size(), "buffer {} has its home in tier {}", name, b.home);
     require(b.empty_in == 0 || (b.permanent && !is_ring(b)),
             "buffer {} is empty in some states and not permanent, or in a ring", name);
+    for (int i = 0; i < kBodyStates * kBodyStates; ++i) {
+      const auto end = static_cast<BodyState>(i / kBodyStates),
+                 start = static_cast<BodyState>(i % kBodyStates);
+      require(!can_follow(end, start) || !b.is_empty_in(end) || b.is_empty_in(start),
+              "buffer {} may be empty at the end of a body where the next one finds content", name);
+    }
     if (!is_ring(b)) return;
     require(b.ring < program_.rings.size(), "buffer {} is in ring {}", name, b.ring);
     require(b.permanent, "buffer {} is in a ring and not permanent", name);

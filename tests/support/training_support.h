@@ -187,7 +187,8 @@ inline TestResult train(const TestRun& run) {
   AcceleratorRanks connected;
   const Ranks ranks = meeting_ranks(run, *device, connected);
   TestResult result;
-  result.plan = plan_or_throw(request_of(resolved, *device), budgets_of(run));
+  const PlanRequest request = request_of(resolved, *device);
+  result.plan = plan_alike(request, budgets_of(run), ranks, plan_or_throw(request, budgets_of(run)));
   const Plan& plan = result.plan;
   options.batch.micro_batch = plan.model.micro_batch;
   CheckpointState state = resumed ? resumed->state() : first_state(options, source.config);

@@ -104,13 +104,14 @@ def compare(options, configuration, machine, work):
     if not facts["feasible"]:
         sys.exit(f"{configuration[0]}: {facts['reason']}")
     steps = train(options, words + ["--data", os.path.join(work, "tokens.bin"), "--steps",
-                                    str(options.steps + WARM)], work)[WARM:]
+                                    str(options.steps + WARM)], work)
+    ran = bodies_that_ran(facts, steps)
+    steps = steps[WARM:]
     seconds = median(step["seconds"] for step in steps)
     step = steps[-1]
     moved = {lane: (n, step["moved_bytes"].get(lane)) for lane, n in facts["moved_bytes"].items()
              if n != step["moved_bytes"].get(lane)}
     # A planned peak includes the padding after the last range; a measured one ends with the bytes in use.
-    ran = bodies_that_ran(facts, steps)
     peaks = {tier: max(facts["body_peaks"][body][tier] for body in ran) for tier in facts["arenas"]}
     arenas = {tier: (n, step["peak_bytes"][tier]) for tier, n in peaks.items()
               if not 0 <= n - step["peak_bytes"][tier] < ALIGNMENT[tier]}

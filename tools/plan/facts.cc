@@ -178,15 +178,20 @@ std::string update_words(const Plan& plan) {
     groups += plan.model.groups[g].trainable;
     in_backward += plan.lowering.groups[g].updated_in_backward;
   }
-  if (in_backward == 0) return "in the forward of the next step, when the norm of all gradients is known";
+  const BodyIds& bodies = plan.lowering.bodies();
+  if (in_backward == 0)
+    return std::string("in the forward of the next step") +
+           (plan.lowering.update_waits_for_norm ? ", when the norm of all gradients is known" : "");
   std::string text = fmt::format("in backward for {} of {} parameter groups", in_backward, groups);
   const StepOrders& o = plan.orders;
-  if (!plan.lowering.bodies().guess) return text;
+  if (!bodies.guess) return text;
   text += ", by a guess that a step is not clipped";
   if (!o.guessed) return text;
-  text += fmt::format(": {} a step, {} where guesses are wrong, {} if updates wait for the norm",
-                      readable_seconds(*o.guessed), readable_seconds(*o.repaired), readable_seconds(o.plain));
-  if (o.break_even() < 1)
+  text += fmt::format(": {} a step, {} where guesses are wrong", readable_seconds(*o.guessed),
+                      readable_seconds(*o.repaired));
+  if (std::isfinite(o.plain))
+    text += fmt::format(", {} if updates wait for the norm", readable_seconds(o.plain));
+  if (bodies.step && o.break_even() < 1)
     text += fmt::format("; not if more than {:.0f} % of the last {} steps were clipped", 100 * o.break_even(),
                         GuessChoice::kSteps);
   return text;

@@ -190,10 +190,11 @@ std::string plan_json(const Plan& plan, const Budgets& budgets, const Options& o
   out["seconds_predicted"] = plan.step_seconds;
   out["tokens_per_second"] = tokens_per_second(plan);
   if (plan.orders.guessed)
-    out["updates"] = {{"seconds_guessed", *plan.orders.guessed},
-                      {"seconds_repaired", *plan.orders.repaired},
-                      {"seconds_plain", plan.orders.plain},
-                      {"break_even", plan.orders.break_even()}};
+    out["updates"] = {
+        {"seconds_guessed", *plan.orders.guessed},
+        {"seconds_repaired", *plan.orders.repaired},
+        {"seconds_plain", std::isfinite(plan.orders.plain) ? ordered_json(plan.orders.plain) : nullptr},
+        {"break_even", plan.orders.break_even()}};
   else
     out["updates"] = nullptr;
   out["micro_batch"] = plan.model.micro_batch;

@@ -24,10 +24,12 @@ class Lowerer {
     const auto micro_batches = static_cast<uint32_t>(options_.batch / model_.micro_batch);
     if (options_.waves == 0 || micro_batches % options_.waves != 0)
       throw std::invalid_argument("the micro-batches of a step cannot be divided into so many waves");
+    if (options_.waves + 2 > kRingSlotsMax) throw std::invalid_argument("a step has too many waves");
     if (options_.waves > 1 && (options_.share_layers_until > 0 || uses_.shares_layers))
       throw std::invalid_argument("where layers share parameter groups, a step is one wave");
     out_.slices = micro_batches / options_.waves;
     out_.waves = options_.waves;
+    out_.update_waits_for_norm = options_.update_waits_for_norm;
     out_.ranks = options_.ranks;
     out_.sharing = sharing_of(options_);
     program_.rings = {{"train"}, {"validation"}, {"wave"}};

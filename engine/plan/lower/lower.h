@@ -124,6 +124,10 @@ struct UseInfo {                     // one segment use, in forward order
   Recompute recompute = Recompute::all;
 };
 
+struct LaterWaves {  // than a step's first
+  std::optional<BodyId> middle, last;
+};
+
 // A step runs its micro-batches in waves, one after the other: each wave is a body. Gradients are summed over
 // all waves, in accumulators that stay between bodies. So a wave's activations are gone before the next wave
 // begins, but every wave needs all weights twice.
@@ -140,8 +144,7 @@ struct UseInfo {                     // one segment use, in forward order
 //   step      as `first`, but before the first forward that uses a group stands `optimize` for each shard of
 //             that group, with the gradients of the step before
 //   drain     `optimize` for every shard whose update is pending
-//   guess     starts in `guessed`: as `step`, but begins with set_guess, and the groups of
-//   updated_in_backward
+//   guess     starts in `guessed`: as `step`, but begins with set_guess, and groups of updated_in_backward
 //             have no `optimize`: their `visit` stands where their gradient is complete
 //   repair    starts in `pending`: as `guess`, but before the first forward that uses such a group stands
 //             `repair` for each of its shards
@@ -153,11 +156,9 @@ struct UseInfo {                     // one segment use, in forward order
 // same body, and there is no drain.
 //
 // With several waves, `first`, `step`, `guess` and `repair` are the first wave of a step, without what comes
-// once its gradients are complete. That comes in the last wave, and what makes weights before their forward
-// in the first wave only. The middle waves have neither. A validation batch has as many waves.
-struct LaterWaves {  // than a step's first
-  std::optional<BodyId> middle, last;
-};
+// once its gradients are complete, nor set_guess, nor set_scalars. These are in the last wave, and what makes
+// weights before their forward is in the first wave only. The middle waves have neither. A validation batch
+// has as many waves.
 struct BodyIds {
   int64_t until = INT64_MAX;
   uint32_t waves = 1;
@@ -196,8 +197,9 @@ struct Lowering {
   std::vector<BufferId> inputs;      // in kWaveRing, by activation; kNone: no input of the model
   std::vector<BodyIds> phases;       // in order; the last one never ends
   uint32_t slices = 1, waves = 1;    // micro-batches of a wave; waves of a step
-  uint32_t ranks = 1;                // of the run
-  StateSharing sharing;              // of groups without an entry in LowerOptions::sharing
+  bool update_waits_for_norm = true;
+  uint32_t ranks = 1;    // of the run
+  StateSharing sharing;  // of groups without an entry in LowerOptions::sharing
 
   uint32_t micro_batches() const { return slices * waves; }  // of a step
 

@@ -24,9 +24,9 @@ StepSchedule schedule_of(const std::vector<Run>& runs, uint32_t slices) {
   return schedule;
 }
 
-bool meets_each_once(const std::vector<Visit>& visits, uint32_t uses, uint32_t slices) {
+bool meets_each_once(const std::vector<ScheduledUse>& visits, uint32_t uses, uint32_t slices) {
   std::vector<bool> met(size_t{uses} * slices, false);
-  for (const Visit& v : visits) {
+  for (const ScheduledUse& v : visits) {
     if (v.use >= uses || v.slice >= slices || met[size_t{v.use} * slices + v.slice]) return false;
     met[size_t{v.use} * slices + v.slice] = true;
   }

@@ -1,6 +1,6 @@
-// The schedule of a step as data: in which order forwards and backwards visit segment uses and micro-batches.
+// The schedule of a step as data: in which order segment uses run with micro-batches, forward and backward.
 //
-// The planner takes any schedule in which each visit comes after the visits that write what it reads. The
+// The planner takes any schedule in which each comes after those that write what it reads. The
 // schedule fixes the order in which gradients are added. So two schedules can give different bits, for
 // example where a group has several uses.
 #pragma once
@@ -12,14 +12,14 @@
 
 namespace sluice {
 
-struct Visit {
+struct ScheduledUse {
   uint32_t use = 0;    // segment use in forward order
   uint32_t slice = 0;  // micro-batch
 };
 
 // Each use meets each micro-batch once in each of the two lists.
 struct StepSchedule {
-  std::vector<Visit> forward, backward;
+  std::vector<ScheduledUse> forward, backward;
 };
 
 // All micro-batches of a layer before the next layer (L2L: Pudipeddi et al. 2020, arXiv:2002.05645): weights

@@ -153,6 +153,7 @@ std::vector<bool> updated_in_backward(const Candidate& candidate, const Model& m
 }
 
 std::vector<uint32_t> wave_choices(const PlanRequest& request, const Model& model) {
+  if (request.shape) return {request.shape->waves};
   if (request.waves) return {*request.waves};
   if (request.lower.share_layers_until > 0 || uses_of_groups(model).shares_layers) return {1};
   const auto micro_batches = static_cast<uint32_t>(request.lower.batch / model.micro_batch);
@@ -171,7 +172,10 @@ std::vector<uint32_t> wave_choices(const PlanRequest& request, const Model& mode
   return choices;
 }
 
-std::vector<uint32_t> backward_choices(Overlap overlap, bool waits_for_norm, DType precision) {
+std::vector<uint32_t> backward_choices(const PlanRequest& request, DType precision) {
+  if (request.shape) return {request.shape->backward};
+  const Overlap overlap = request.overlap;
+  const bool waits_for_norm = request.lower.update_waits_for_norm;
   if (overlap == Overlap::never || (waits_for_norm && precision == DType::f32)) return {0};
   std::vector<uint32_t> choices{8, 4, 6, 2};
   if (overlap == Overlap::automatic) choices.insert(waits_for_norm ? choices.begin() : choices.end(), 0);

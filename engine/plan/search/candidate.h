@@ -108,6 +108,6 @@ CandidateChoices choices_for(Placement placement);
 std::vector<uint32_t> wave_choices(const PlanRequest& request, const Model& model);
 
 // The values of Candidate::backward, the first for the first candidate.
-std::vector<uint32_t> backward_choices(Overlap overlap, bool waits_for_norm, DType precision);
+std::vector<uint32_t> backward_choices(const PlanRequest& request, DType precision);
 
 }  // namespace sluice

@@ -128,7 +128,9 @@ std::vector<Candidate> Search::coarse_starts(const Candidate& from) {
   }
   std::vector<Candidate> starts{vary_coarsely(fewest)};
   if (most != fewest) starts.push_back(vary_coarsely(most));
-  return best_first(std::move(starts));
+  starts = best_first(std::move(starts));
+  if (starts.empty()) return {from};  // no work was left to weigh them
+  return starts;
 }
 
 // The first candidate of the placement that fits, or the last. Where least is kept, candidates are weighed

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <iterator>
 #include <map>
+#include <set>
+#include <span>
 
 #include "engine/plan/assemble/assemble.h"
 #include "engine/simulate/simulate.h"
@@ -56,14 +58,9 @@ class Work {
   }
 
   double seconds_of_moves() {
-    const size_t buffers = program_.buffers.size();
-    for (const auto& [wave, times] : waves_) {
-      visits_.assign(buffers, lowest_tier(program_.machine));
-      written_ = visits_;
-      for (const Task& task : program_.bodies[wave].tasks) visit(task);
+    for (const auto& [wave, times] : waves_)
       for (TierId tier = 0; tier < lowest_tier(program_.machine); ++tier)
-        add_moves(tier, program_.bodies[wave].end, times);
-    }
+        add_moves(tier, program_.bodies[wave], times);
     return longest(loads_of(program_, rates_, {&step_, 1}));
   }
 
@@ -89,14 +86,12 @@ class Work {
  private:
   Body& body() { return program_.bodies[step_]; }
 
-  void visit(const Task& task) {
-    TierId down = 0;  // the lowest tier in which it can run
+  // The lowest tier in which the task can run.
+  TierId lowest_of(const Task& task) const {
+    TierId down = 0;
     for (const Unit& unit : program_.machine.units)
       if (unit.kind == task.kind) down = std::max(down, unit.tier);
-    for (const Operand& o : task.operands) {
-      visits_[o.buffer] = std::min(visits_[o.buffer], down);
-      if (o.access != Access::read) written_[o.buffer] = std::min(written_[o.buffer], down);
-    }
+    return down;
   }
 
   void add_task(const Task& task) {
@@ -134,19 +129,58 @@ class Work {
     for (size_t p = 0; p < pools.size(); ++p) pools[p] += least[p];
   }
 
-  // Adds the transfers over the boundary below `tier`, of a wave that runs so many times.
-  void add_moves(TierId tier, BodyState end, uint32_t times) {
-    uint64_t room = 0, visited = 0, written = 0;
-    for (TierId above = 0; above <= tier; ++above) room += program_.machine.tiers[above].capacity;
-    for (BufferId b = 0; b < visits_.size(); ++b) {
-      const Buffer& buffer = program_.buffers[b];
-      if (!buffer.permanent || buffer.ring != kNoRing) continue;
-      if (visits_[b] <= tier) visited += buffer.bytes();
-      if (written_[b] <= tier && !buffer.is_empty_in(end)) written += buffer.bytes();
+  bool counts(const Operand& o) const {
+    const Buffer& buffer = program_.buffers[o.buffer];
+    return buffer.permanent && buffer.ring == kNoRing;
+  }
+
+  // Bytes that come up over the boundary below `tier` at least while these tasks run. At any moment, what
+  // tasks above the boundary read before it is written anew lies somewhere, and at most `room` of it above.
+  uint64_t bytes_up(std::span<const Task> tasks, TierId tier, uint64_t room) const {
+    uint64_t needed = 0, most = 0;
+    std::vector<uint64_t> of(program_.buffers.size());
+    for (auto task = tasks.rbegin(); task != tasks.rend(); ++task) {
+      const bool is_above = lowest_of(*task) <= tier;
+      for (const Operand& o : task->operands) {
+        if (!counts(o) || (!is_above && o.access == Access::read)) continue;
+        const bool reads = is_above && o.access != Access::write;
+        const uint64_t bytes = reads ? operand_bytes(program_.buffers[o.buffer], o) : 0;
+        needed += bytes - of[o.buffer];
+        of[o.buffer] = bytes;
+      }
+      most = std::max(most, needed);
     }
+    return most - std::min(most, room);
+  }
+
+  // What is written above the boundary and has content after the wave lies somewhere then.
+  uint64_t bytes_down(const Body& wave, TierId tier, uint64_t room) const {
+    std::set<BufferId> written;
+    for (const Task& task : wave.tasks)
+      for (const Operand& o : task.operands)
+        if (counts(o) && o.access != Access::read && lowest_of(task) <= tier &&
+            !program_.buffers[o.buffer].is_empty_in(wave.end))
+          written.insert(o.buffer);
+    uint64_t bytes = 0;
+    for (const BufferId b : written) bytes += program_.buffers[b].bytes();
+    return bytes - std::min(bytes, room);
+  }
+
+  // Adds the transfers over the boundary below `tier`, of a wave that runs so many times. Its forward and its
+  // backward each bring up what they need.
+  void add_moves(TierId tier, const Body& wave, uint32_t times) {
+    uint64_t room = 0;
+    for (TierId above = 0; above <= tier; ++above) room += program_.machine.tiers[above].capacity;
+    const std::span tasks(wave.tasks);
+    const auto backward =
+        std::find_if(tasks.begin(), tasks.end(), [](const Task& t) { return t.kind == TaskKind::backward; });
+    const auto forward = static_cast<size_t>(backward - tasks.begin());
+    const uint64_t up =
+        std::max(bytes_up(tasks, tier, room),
+                 bytes_up(tasks.first(forward), tier, room) + bytes_up(tasks.subspan(forward), tier, room));
     const auto below = static_cast<TierId>(tier + 1);
-    move(below, tier, times * (visited - std::min(visited, room)));
-    move(tier, below, times * (written - std::min(written, room)));
+    move(below, tier, times * up);
+    move(tier, below, times * bytes_down(wave, tier, room));
   }
 
   void move(TierId from, TierId to, uint64_t bytes) {
@@ -168,8 +202,6 @@ class Work {
   BodyId step_ = 0;
   std::vector<Choice> choices_;
   std::vector<std::vector<Instruction>> alternatives_;  // tasks with a choice: on the first unit, on the next
-  // By buffer: the highest tier that one of a wave's tasks insists on.
-  std::vector<TierId> visits_, written_;
 };
 
 }  // namespace

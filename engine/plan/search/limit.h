@@ -2,10 +2,11 @@
 //
 // 1. Every task's work is done, none of it twice (nothing is made again). Tasks that may run on either of two
 //    lanes are divided between these, parts of tasks too, so that the lane that ends last ends soonest.
-// 2. Over the boundary below a tier, every wave of a step moves permanent buffers. Up: the bytes that tasks
-//    must find in this tier or above, less the capacity of these tiers. Down: the same for bytes that tasks
-//    write there, if they have content after the wave. Transient buffers might never leave, so they do not
-//    count.
+// 2. Over the boundary below a tier, every wave of a step moves permanent buffers. Up: at some moment, the
+//    bytes that tasks of this tier or above are still to read before they are written anew, less the capacity
+//    of these tiers; the forward and the backward of a wave each have such a moment. Down: the bytes that
+//    tasks write there, if they have content after the wave, less the same capacity. Transient buffers might
+//    never leave, so they do not count.
 // 3. The bound is the longest time that this takes on any lane, pool or drive at its full rate, as if all
 //    were busy all of the time.
 #pragma once

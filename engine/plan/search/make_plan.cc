@@ -113,8 +113,7 @@ std::optional<PlanRequest> with_long_waves(PlanRequest request) {
 ProgramSize program_size(const PlanRequest& request, int64_t micro_batch) {
   const Model model = request.model(micro_batch, request.sequence);
   // Each group's part of a size depends on whether it is updated in backward, and not on the others.
-  const std::vector<uint32_t> backward =
-      backward_choices(request.overlap, request.lower.update_waits_for_norm, model.precision);
+  const std::vector<uint32_t> backward = backward_choices(request, model.precision);
   const auto [fewest, most] = std::ranges::minmax(backward);
   const auto sized = [&](Recompute level, uint32_t in_backward) {
     Program program;

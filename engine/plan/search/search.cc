@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <limits>
 #include <numeric>
 
 #include "engine/base/error.h"
@@ -79,7 +80,7 @@ Search::Search(const PlanRequest& request, int64_t micro_batch, uint64_t program
       layers_(static_cast<uint32_t>(model_.layers.size())),
       program_bytes_(program_bytes),
       choices_(choices_for(request.placement)),
-      backwards_(backward_choices(request.overlap, request.lower.update_waits_for_norm, model_.precision)) {
+      backwards_(backward_choices(request, model_.precision)) {
   request_.rates.precision = model_.precision;
   for (const Tier& t : request.machine.tiers) capacities_.push_back(t.capacity);
   all_tiers_ = std::accumulate(capacities_.begin(), capacities_.end(), uint64_t{0});
@@ -135,7 +136,13 @@ const Search::Base& Search::base(const Candidate& c) const {
   const std::pair key{first.backward, first.waves};
   const auto known = bases_.find(key);
   if (known != bases_.end()) return known->second;
-  return bases_.try_emplace(key, lowered(first, search_shard_)).first->second;
+  Base& made = bases_.try_emplace(key, lowered(first, search_shard_)).first->second;
+  // Only the least arrangement looks at tasks. They take most of the memory, so others do without.
+  const bool may_be_least =
+      key.first == first_.backward && (c.waves == waves_.front() || c.waves == waves_.back());
+  if (!may_be_least)
+    for (Body& body : made.plan.program.bodies) std::vector<Task>().swap(body.tasks);
+  return made;
 }
 
 // What is needed least is needed with one wave or with the most: activations shrink with more waves, and
@@ -261,10 +268,11 @@ Plan Search::lowered(const Candidate& c, uint64_t shard_elements, bool plain_ste
   LowerOptions options = request_.lower;
   if (shard_elements) options.shard_elements = shard_elements;
   options.recompute = recompute_of(c);
-  options.plain_step = plain_step;
+  options.plain_step = request_.shape ? request_.shape->plain_step : plain_step;
   options.waves = c.waves;
   options.updated_in_backward = updated_in_backward(c, model_, options.update_waits_for_norm);
   plan.lowering = lower(model_, options, plan.program);
+  plan.shape = {model_.micro_batch, c.waves, c.backward, options.plain_step};
   return plan;
 }
 
@@ -277,10 +285,24 @@ StepOrders Search::orders_of(const Candidate& c) const {
     const std::vector<BodyId> step = bodies.step_from(begin);
     Program program = plan.program;
     keep_only(program, step);
-    return assemble(program, arrange(program, c)) ? kNotFeasible
+    return assemble(program, arrange(program, c)) ? std::numeric_limits<double>::infinity()
                                                   : estimated_step_seconds(program, request_.rates, step);
   };
   return {seconds(*bodies.step), seconds(*bodies.guess), seconds(*bodies.repair)};
+}
+
+// Of what the plan has, with its own shards. If it has no plain step, that one's seconds remain an estimate.
+StepOrders Search::orders_of(const Plan& plan) const {
+  StepOrders orders = plan.orders;
+  const BodyIds& bodies = plan.lowering.bodies();
+  if (!bodies.guess) return orders;
+  const auto seconds = [&](BodyId begin) {
+    return estimated_step_seconds(plan.program, request_.rates, bodies.step_from(begin));
+  };
+  orders.guessed = plan.step_seconds;
+  orders.repaired = seconds(*bodies.repair);
+  if (bodies.step) orders.plain = seconds(*bodies.step);
+  return orders;
 }
 
 // The best of those that fit whole. One that was searched with larger shards may be slower with the plan's
@@ -303,6 +325,7 @@ std::optional<Plan> Search::assembled_best() const {
     whole = finished(std::move(whole), is_estimate ? 0 : o->seconds, orders, arrangement, std::move(rule));
     if (!best || whole.step_seconds < best->step_seconds) best = std::move(whole);
   }
+  if (best) best->orders = orders_of(*best);
   return best;
 }
 

@@ -130,6 +130,7 @@ class Search {
   }
   Plan lowered(const Candidate& c, uint64_t shard_elements = 0, bool plain_step = true) const;
   StepOrders orders_of(const Candidate& c) const;
+  StepOrders orders_of(const Plan& plan) const;
   Arrangement arrange(const Program& program, const Candidate& c) const;
   Arrangement leading(const Program& program, std::vector<TierId> homes, uint32_t lead) const;
   std::vector<const Outcome*> ranked() const;

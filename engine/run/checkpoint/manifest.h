@@ -2,9 +2,8 @@
 //
 // manifest.json holds:
 // - format "sluice-checkpoint" and its version; numerics, run, step, t, loss_scale, clean_steps,
-// skipped_steps, cursor,
-//   tokens, data_checksum, micro_batch, matmul_algorithms (if there are any), precision, optimizer, writers,
-//   options, model_config
+//   skipped_steps, cursor, tokens, data_checksum, micro_batch, matmul_algorithms (if there are any),
+//   precision, optimizer, writers, options, model_config
 // - `files`, each with its exact size and its sections, which follow each other from the first byte to the
 //   last; each section has a checksum (block_checksum.h)
 // - `tensors`, each with name, shape and, by plane (master, exp_avg, exp_avg_sq, frozen), its pieces {file,
@@ -35,7 +34,7 @@ std::string plane_file_name(Plane plane, size_t writer, size_t writers);
 
 // What decides bits beside options, shapes and devices: a checkpoint says with which numerics it was written.
 // 2: the gradient of a group with several kinds of uses (a tied embedding) is the sum of a sum by kind;
-// 1: one sum of all, in the order of backward.
+// 1: one sum of all, in the order of backward; on GPUs, GELU took a value that was not rounded.
 constexpr int64_t kNumerics = 2;
 
 // What a run resumes from, besides tensors.

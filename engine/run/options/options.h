@@ -283,6 +283,8 @@ std::vector<std::string> option_values(const Options& options, const OptionRow& 
 // will set are neither demanded nor compared: call again once it has been applied, or when there is none.
 enum class ManifestUse : uint8_t { none, awaited, applied };
 void check_options(const Options& options, Verb verb, ManifestUse manifest);
+// Whether a step of so many ranks can have the waves that are asked for.
+bool waves_fit(const Options& options, int64_t ranks);
 // By what the command line says.
 inline ManifestUse manifest_use(const Options& options) {
   return options.run.resume.empty() ? ManifestUse::none : ManifestUse::awaited;

@@ -60,15 +60,20 @@ void check_batch(const BatchOptions& batch, int64_t ranks, bool is_of_run) {
                         : fmt::format("The nearest multiple is --batch {}.", slices * least));
 }
 
+// Of a step of one rank; of sequences where the micro-batch is open.
+int64_t micro_batches_of(const Options& options, int64_t ranks) {
+  return options.batch.batch / (options.batch.micro_batch.value_or(1) * ranks);
+}
+
 void check_waves(const Options& options, int64_t ranks) {
   const int64_t waves = options.batch.waves.value_or(1);
-  const int64_t micro_batches = options.batch.batch / (options.batch.micro_batch.value_or(1) * ranks);
+  const int64_t micro_batches = micro_batches_of(options, ranks);
   if (micro_batches % waves != 0)
     throw Error(ExitCode::usage,
                 fmt::format("--waves {} does not divide the {} {} of a step.", waves, micro_batches,
                             options.batch.micro_batch ? "micro-batches" : "sequences"),
                 "Give a number that does, or leave out --waves: then the planner chooses.");
-  if (waves > 1 && options.ranks.share_layers_until > 0)
+  if (!waves_fit(options, ranks))
     throw Error(ExitCode::usage, "--waves above 1 does not work with --share-layers-until.",
                 "Leave out one of them.");
 }
@@ -189,6 +194,12 @@ bool is_auto(const std::vector<std::string>& values) {
 }
 
 }  // namespace
+
+bool waves_fit(const Options& options, int64_t ranks) {
+  const int64_t waves = options.batch.waves.value_or(1);
+  return micro_batches_of(options, ranks) % waves == 0 &&
+         (waves == 1 || options.ranks.share_layers_until == 0);
+}
 
 void check_options(const Options& options, Verb verb, ManifestUse manifest) {
   const bool resuming = manifest == ManifestUse::awaited;

@@ -106,6 +106,15 @@ Plan plan_or_throw(const PlanRequest& request, const Budgets& budgets) {
   return plan;
 }
 
+Plan plan_alike(const PlanRequest& request, const Budgets& budgets, const Ranks& ranks, Plan own) {
+  const StepShape shape = ranks.all(own.shape).front();
+  if (own.shape == shape) return own;
+  PlanRequest alike = request;
+  alike.micro_batches = {shape.micro_batch};
+  alike.shape = shape;
+  return plan_or_throw(alike, budgets);
+}
+
 void check_program(const Plan& plan) {
   const Program& program = plan.program;
   const std::vector<Violation> violations = verify(program);

@@ -3,12 +3,17 @@
 
 #include "engine/base/error.h"
 #include "engine/plan/plan.h"
+#include "engine/run/ranks/ranks.h"
 #include "engine/run/start/budgets.h"
 
 namespace sluice {
 
 // Plans and verifies. Throws infeasible_error(), which has exit code `infeasible`.
 Plan plan_or_throw(const PlanRequest& request, const Budgets& budgets);
+
+// The plan of a rank, whose budgets and rates may differ from those of others: it has the shape that the
+// first rank's own plan has. Collective.
+Plan plan_alike(const PlanRequest& request, const Budgets& budgets, const Ranks& ranks, Plan own);
 
 // CHECKs that the plan's program is correct, alone and among its ranks.
 void check_program(const Plan& plan);
@@ -19,7 +24,7 @@ Error infeasible_error(const PlanRequest& request, const Infeasible& why, const 
 constexpr uint64_t kTasksTried = 90'000;
 
 // The error, with the longest sequence of those tried, the smaller micro-batch and the larger part of the
-// batch that work// within the request's budgets. Plans some tens of times, for its least memory only.
+// batch that work within the request's budgets. Plans some tens of times, for its least memory only.
 Error with_less_work(const Error& error, const PlanRequest& request);
 
 }  // namespace sluice

@@ -98,8 +98,8 @@ void RankSetup::settle_budgets() {
 }
 
 Plan RankSetup::plan() {
-  if (first_plan_) return *std::exchange(first_plan_, std::nullopt);
-  return plan_or_throw(request(), budgets_);
+  Plan own = first_plan_ ? *std::exchange(first_plan_, std::nullopt) : plan_or_throw(request(), budgets_);
+  return plan_alike(request(), budgets_, ranks_, std::move(own));
 }
 
 void RankSetup::say_notes(const std::vector<std::string>& notes) const {

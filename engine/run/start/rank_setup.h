@@ -29,7 +29,7 @@ class RankSetup {
   Device& device() { return *device_; }
   Budgets& budgets() { return budgets_; }
   PlanRequest request() const;
-  // Plans and verifies. Throws infeasible_error().
+  // Plans and verifies, with the shape of the first rank's plan (planning.h). Throws infeasible_error().
   Plan plan();
 
  private:

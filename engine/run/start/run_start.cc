@@ -1,5 +1,7 @@
 #include "engine/run/start/run_start.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <array>
 #include <filesystem>
@@ -61,6 +63,11 @@ std::vector<std::string> go_on_with(const CheckpointReader& checkpoint, bool is_
     if (option.name == "micro-batch" && before != ranks)
       option.values = option_values(options, *find_option(option.name));
   std::vector<std::string> notes = apply_manifest(options, manifest);
+  std::optional<int64_t>& waves = options.batch.waves;
+  if (waves && !is_given(options, "waves") && !waves_fit(options, ranks)) {
+    notes.push_back(fmt::format("--waves {} of the run does not fit here: the planner chooses.", *waves));
+    waves.reset();
+  }
   if (before != ranks)
     notes.push_back("The run goes on with " + std::to_string(ranks) + (ranks == 1 ? " rank" : " ranks") +
                     ", and had " + std::to_string(before) + ": sums are rounded in another order" +
@@ -122,8 +129,9 @@ RunStart open_run_start(Options& options, Verb verb) {
     note(leave_out_lost(options));
     if (start.checkpoint->state().numerics < kNumerics)
       note(
-          {"The checkpoint is an older version's, which added gradients of tied embeddings in another order: "
-           "losses may differ in their last bits from those that it would have had."});
+          {"The checkpoint is an older version's, which added gradients of tied embeddings in another order "
+           "and on GPUs rounded before GELU elsewhere: losses may differ in their last bits from those that "
+           "it would have had."});
   } else if (resuming) {
     note({fresh_start(options, verb)});
   }

@@ -57,15 +57,14 @@ std::optional<double> evaluate(Session& session, const BodyIds& bodies, const To
   const uint64_t rows = rows_of(session.plan()) * static_cast<uint64_t>(session.ranks().size());
   double sum = 0;
   int64_t valid = 0, issued = 0;
-  uint64_t tickets[2] = {0, 0}, positions[2] = {0, 0};
+  uint64_t last = 0, positions[2] = {0, 0};  // the last ticket; of two batches
   const auto read = [&](int64_t batch) {
-    session.executor().wait(tickets[batch % 2]);
     session.check();
     sum += *reinterpret_cast<const double*>(
         session.runner().ring_slot(lowering.validation_loss, positions[batch % 2]));
   };
   for (; issued < batches; ++issued) {
-    session.executor().make_room();
+    session.executor().make_room();  // so the last batch but one is done
     if (issued >= 2) read(issued - 2);
     const uint64_t position = session.next_position(kValidationRing);
     const RowsRead got =
@@ -74,8 +73,9 @@ std::optional<double> evaluate(Session& session, const BodyIds& bodies, const To
     valid += got.labels;
     positions[issued % 2] = position;
     for (uint32_t wave = 0; wave < lowering.waves; ++wave)
-      tickets[issued % 2] = session.issue(wave == 0 ? *bodies.evaluate : *bodies.evaluate_more);
+      last = session.issue(wave == 0 ? *bodies.evaluate : *bodies.evaluate_more);
   }
+  if (issued > 0) session.executor().wait(last);
   for (int64_t b = std::max<int64_t>(0, issued - 2); b < issued; ++b) read(b);
   if (issued < batches) return std::nullopt;
   return session.ranks().sum(sum) / static_cast<double>(valid);

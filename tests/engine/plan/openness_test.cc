@@ -254,8 +254,8 @@ StepSchedule in_pairs(const Model& model, uint32_t slices) {
   StepSchedule pairs;
   for (uint32_t first = 0; first < slices; first += 2) {
     StepSchedule pair = layer_major(model, std::min(2u, slices - first));
-    for (std::vector<Visit>* visits : {&pair.forward, &pair.backward})
-      for (Visit& v : *visits) v.slice += first;
+    for (std::vector<ScheduledUse>* visits : {&pair.forward, &pair.backward})
+      for (ScheduledUse& v : *visits) v.slice += first;
     pairs.forward.insert(pairs.forward.end(), pair.forward.begin(), pair.forward.end());
     pairs.backward.insert(pairs.backward.begin(), pair.backward.begin(), pair.backward.end());
   }

@@ -299,6 +299,16 @@ TEST(Verify, OnlyPermanentBuffersAreEmptyInSomeStates) {
   }
 }
 
+// Otherwise the body that follows a wrong guess would read what nobody made.
+TEST(Verify, WhatIsEmptyAfterAGuessIsEmptyAfterAWrongOne) {
+  using enum BodyState;
+  Program p = made_weights("read", guessed, guessed);
+  p.buffers[0].empty_in = one_state(guessed);
+  expect_violation(p, "buffer w may be empty at the end of a body where the next one finds content");
+  p.buffers[0].empty_in = one_state(shared_guessed);
+  expect_violation(p, "buffer w may be empty at the end of a body where the next one finds content");
+}
+
 // After a wrong guess, a body that starts in `pending` follows.
 TEST(Verify, BodiesFollowAGuessWhetherItIsRightOrWrong) {
   Program p = made_weights("write", BodyState::pending, BodyState::guessed);

@@ -169,5 +169,18 @@ TEST_F(CliRanks, AutoTrains) {
   EXPECT_EQ(alone.out.find("Ranks share"), std::string::npos) << alone.out;
 }
 
+// The waves of a run need not divide the micro-batches of a rank where it goes on.
+TEST_F(CliRanks, WavesThatDoNotFitAreChosenAnew) {
+  const Words four{"--micro-batch", "1", "--waves", "4", "--host-mem", "512MiB"};
+  ASSERT_EQ(run(train("waves", 1, four)).code, 0);
+  const Words resume{"train", "--resume", "auto", "--out", directory / "waves", "--gpus", "2", "--steps"};
+  const CommandResult resumed = run(resume + Words{"2"});
+  EXPECT_EQ(resumed.code, 0) << resumed.err;
+  EXPECT_NE(resumed.out.find("--waves 4 of the run does not fit here: the planner chooses."),
+            std::string::npos)
+      << resumed.out;
+  expect_refusal(resume + Words{"3", "--waves", "4"}, 2, {"--waves 4", "leave out --waves"});
+}
+
 }  // namespace
 }  // namespace sluice

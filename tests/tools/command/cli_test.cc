@@ -354,5 +354,22 @@ TEST_F(Cli, ATinyDiskIsNotInTheWay) {
   }
 }
 
+TEST_F(Cli, AResumeOfAnOlderVersionsRunSaysThatBitsMayDiffer) {
+  ASSERT_EQ(run(train("run", 1)).code, 0);
+  const std::string manifest = newest_checkpoint(directory / "run").value() + "/manifest.json";
+  auto json = nlohmann::ordered_json::parse(read_text_file(manifest, 1 << 20));
+  ASSERT_EQ(json["numerics"], kNumerics);
+  json["numerics"] = kNumerics - 1;
+  json.erase("checksum");
+  write_bytes(manifest, sealed(json.dump()));
+  const char* const note = "losses may differ in their last bits";
+  const CommandResult older = run(train("run", 2, {"--resume", "auto"}));
+  EXPECT_EQ(older.code, 0) << older.err;
+  EXPECT_NE(older.out.find(note), std::string::npos) << older.out;
+  const CommandResult own = run(train("run", 3, {"--resume", "auto"}));
+  EXPECT_EQ(own.code, 0) << own.err;
+  EXPECT_EQ(own.out.find(note), std::string::npos) << own.out;
+}
+
 }  // namespace
 }  // namespace sluice

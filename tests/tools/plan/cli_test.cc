@@ -31,12 +31,36 @@ TEST_F(Cli, PlanExplainsWhereThingsLive) {
   EXPECT_EQ(best, facts["seconds_predicted"].get<double>());
 }
 
+TEST_F(Cli, PlanSaysWhereUpdatesRun) {
+  const auto plan_text = [&](const Words& more) {
+    const Words common{"plan",       "--no-advice", "--model",    "gpt2:layers=6,width=256,heads=4,vocab=256",
+                       "--batch",    "4",           "--seq",      "128",
+                       "--device",   "cpu",         "--host-mem", "160MiB",
+                       "--nvme-mem", "1GiB"};
+    const CommandResult result = run(common + more);
+    EXPECT_EQ(result.code, 0) << result.err;
+    return result.out;
+  };
+  const auto has = [](const std::string& out, const char* words) {
+    return out.find(words) != std::string::npos;
+  };
+  const std::string waits = plan_text({"--overlap", "never"});
+  EXPECT_TRUE(has(waits, "in the forward of the next step, when the norm of all gradients is known"))
+      << waits;
+  const std::string unclipped = plan_text({"--overlap", "never", "--clip", "0"});
+  EXPECT_TRUE(has(unclipped, "in the forward of the next step\n")) << unclipped;
+  const std::string always = plan_text({"--overlap", "always"});
+  EXPECT_TRUE(has(always, "by a guess that a step is not clipped")) << always;
+  EXPECT_FALSE(has(always, "; not if more than")) << "this plan never stops guessing: " << always;
+}
+
 // The same plan on every machine: workspaces of the reference device do not depend on the processor.
 Words plan_in(const std::string& gpu_mem) {
   return {"plan",       "--no-advice", "--model",    "gpt2:layers=2,width=64,heads=2,vocab=256,context=64",
           "--device",   "reference",   "--gpu-mem",  gpu_mem,
           "--host-mem", "1GiB",        "--nvme-mem", "1GiB",
-          "--threads",  "2",           "--explain",  "--waves",    "1"};
+          "--threads",  "2",           "--explain",  "--waves",
+          "1"};
 }
 
 TEST_F(Cli, PlanSaysWhenRoomIsLeftUnused) {

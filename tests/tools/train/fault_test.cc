@@ -50,8 +50,10 @@ TEST(TrainingFaults, KilledWhileItWritesCheckpoints) {
   int64_t before = 0;
   size_t torn = 0;  // checkpoints whose writer was killed
   for (size_t round = 0; round < kKills; ++round) {
-    const auto arguments =
-        common + std::vector<std::string>{"--out", out, "--resume", "auto", "--steps", std::to_string(kLong)};
+    const auto arguments = common + std::vector<std::string>{"--out",    out,
+                                                             "--resume", "auto",
+                                                             "--steps",  std::to_string(kLong),
+                                                             "--waves",  std::to_string(1 + round % 2)};
     Command command(directory, arguments);
     const int64_t wanted = before + 1 + static_cast<int64_t>(random() % 4);
     const auto complete = [&] {  // the directory of a completed checkpoint has its final name

@@ -89,7 +89,7 @@ TEST(Limit, UpdatesAreDividedBetweenTheLanesThatMakeThem) {
 }
 
 // The drive moves a byte a second and cannot read and write at once: what the host cannot hold goes both
-// ways, but for weights, which the next step makes anew.
+// ways, but for weights, which the step makes anew.
 TEST(Limit, WhatDoesNotFitCrossesOnceEachWay) {
   Machine machine = testing::machine_of(Tiers::host_nvme);
   MachineRates rates = no_rates();
@@ -97,15 +97,31 @@ TEST(Limit, WhatDoesNotFitCrossesOnceEachWay) {
   Program p;
   p.machine = machine;
   lower(small_model(), small_options(), p);
-  const uint64_t all = permanent_bytes(p);
   const uint64_t staying = permanent_bytes(p, true);
   machine.tiers[0].capacity = staying - 1000;
-  EXPECT_DOUBLE_EQ(least_step_seconds(machine, rates, small_model(), small_options()),
-                   static_cast<double>(all - staying + 2000));
-  machine.tiers[0].capacity = all - 1000;
-  EXPECT_DOUBLE_EQ(least_step_seconds(machine, rates, small_model(), small_options()), 1000);
-  machine.tiers[0].capacity = all;
+  EXPECT_DOUBLE_EQ(least_step_seconds(machine, rates, small_model(), small_options()), 2000);
+  machine.tiers[0].capacity = staying;
   EXPECT_EQ(least_step_seconds(machine, rates, small_model(), small_options()), 0);
+}
+
+// Gradients are made on the device, so they never come up to it.
+TEST(Limit, WhatIsMadeAboveDoesNotComeUp) {
+  Machine machine = testing::machine_of(Tiers::device_host);
+  std::erase_if(machine.units, [](const Unit& u) { return u.kind == TaskKind::optimize && u.tier == 0; });
+  MachineRates rates = no_rates();
+  for (LinkRates& link : rates.links)
+    if (link.from == "host" && link.to == "device") link.bytes_per_second = 1;
+  Program p;
+  p.machine = machine;
+  const Lowering lowering = lower(small_model(), small_options(), p);
+  uint64_t weights = 0;
+  for (const GroupBuffers& group : lowering.groups) weights += p.buffers[group.weights].bytes();
+  machine.tiers[0].capacity = weights;
+  EXPECT_EQ(least_step_seconds(machine, rates, small_model(), small_options()), 0);
+  machine.tiers[0].capacity = weights / 2;
+  const double least = least_step_seconds(machine, rates, small_model(), small_options());
+  EXPECT_GT(least, 0);
+  EXPECT_LE(least, static_cast<double>(weights)) << "half of the weights, for forward and for backward";
 }
 
 TEST(Limit, NoPlanIsPredictedToTakeLess) {

@@ -8,6 +8,7 @@
 #include <set>
 #include <string>
 
+#include "engine/plan/search/search.h"
 #include "tests/support/figures.h"
 #include "tests/support/search_support.h"
 
@@ -31,6 +32,21 @@ TEST(PlanSearch, MoreMemoryIsNotSlower) {
       }
     }
   }
+}
+
+// A model so large that the first candidate takes all of the work is planned by that one.
+TEST(PlanSearch, GoesOnWhereNoWorkIsLeft) {
+  for (const Overlap overlap : {Overlap::automatic, Overlap::always})
+    for (const bool clip : {true, false}) {
+      PlanRequest request = in_three_tiers(clip, 1e9, 4);
+      request.lower.batch = 16;
+      request.overlap = overlap;
+      request.machine.tiers[0].capacity = plenty_of(request) / 2;
+      Search search(request, 2, 0);
+      EXPECT_LT(search.explore(1), Search::kNotFeasible);
+      EXPECT_EQ(search.work_left(), 0u);
+      EXPECT_TRUE(std::holds_alternative<Plan>(search.finish()));
+    }
 }
 
 // State has one buffer for each shard. A large model is searched with larger shards than the plan's. Then the

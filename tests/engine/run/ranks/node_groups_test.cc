@@ -61,6 +61,7 @@ TEST_F(RankNodeGroupsTest, EightRanksOnOneTwoAndFourMachines) {
   for (const uint32_t compress : {0, 2})
     for (const double clip : {1.0, 0.0}) {
       TestRun run = machines_of(8, 8, "one");
+      run.options.batch.batch = 16;
       run.options.optimizer.clip = clip;
       run.options.ranks.zero = 1;
       run.options.ranks.compression.rank = compress;
@@ -71,6 +72,7 @@ TEST_F(RankNodeGroupsTest, EightRanksOnOneTwoAndFourMachines) {
       for (const int64_t per_node : {4, 2, 1}) {
         TestRun several = run;
         several.options.ranks.per_node = per_node;
+        if (!compress) several.options.batch.waves = per_node == 2 ? 2 : 1;
         several.options.memory.overlap = per_node == 4 ? Overlap::never : Overlap::always;
         several.options.run.out = directory_ / "several";
         const TestResult found = train_on(several);

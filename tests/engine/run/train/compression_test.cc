@@ -100,6 +100,27 @@ TEST_F(CompressionTest, BitsDoNotDependOnBudgetsStagesAndStops) {
     }
 }
 
+TEST_F(CompressionTest, BitsDoNotDependOnWaves) {
+  TestRun run = compressed_run(3, "one wave");
+  run.options.numbers.precision = DType::bf16;
+  run.options.ranks.share_layers_until = 0;  // shared layers run in one wave
+  run.options.ranks.compress_after = 2;
+  run.options.batch.steps = 6;
+  run.options.batch.waves = 1;
+  const TestResult wanted = train_on(run);
+  const Tensors state = newest_tensors(run.options.run.out);
+  for (const int64_t waves : {2, 4}) {
+    TestRun other = run;
+    other.options.batch.waves = waves;
+    other.options.memory.overlap = waves == 2 ? Overlap::always : Overlap::never;
+    other.options.run.out = directory_ / "waves";
+    other.arenas = least_arenas(other, true);
+    EXPECT_EQ(fixed_bits(train_on(other).steps), fixed_bits(wanted.steps)) << waves;
+    EXPECT_EQ(differences(newest_tensors(other.options.run.out), state), "") << waves;
+    std::filesystem::remove_all(other.options.run.out);
+  }
+}
+
 // Both factors go to their owners and back. Groups without matrices go whole; block sums are gathered.
 TEST_F(CompressionTest, RanksSendFactors) {
   for (const int64_t ranks : {2, 3})

@@ -55,6 +55,8 @@ struct Outcome {
 Outcome run_with(const Fault& fault, ExecutorKind executor, IoChoice io) {
   const DriveDirectory directory;
   TestRun run = run_of(directory, fault.at % 3 == 0 ? Overlap::never : Overlap::always);
+  run.options.batch.waves = fault.at % 2 + 1;
+  run.arenas = least_arenas(run, false);
   run.executor = executor;
   run.options.memory.io = io;
   std::vector<std::string> seen;
