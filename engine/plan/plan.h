@@ -38,7 +38,7 @@ struct StepShape {
   int64_t micro_batch = 1;
   uint32_t waves = 1;
   uint32_t backward = 0;   // of kBackwardParts groups, those that are updated in backward
-  bool plain_step = true;  // LowerOptions
+  bool plain_step = true;  // whether there is a body `step`
   bool operator==(const StepShape&) const = default;
 };
 
@@ -59,8 +59,9 @@ struct PlanRequest {
   ProgramMemory program_memory;
 };
 
-// The search leaves out waves of more tasks of layers where others fit: they take long to plan.
-constexpr uint64_t kLongWaveTasks = 10'000;
+// Forwards and backwards of a wave. The search leaves out long waves where others fit, since they take long
+// to plan. None of several micro-batches has more than kWaveTasksMax.
+constexpr uint64_t kLongWaveTasks = 10'000, kWaveTasksMax = 25'000;
 
 // A plan that writes at most half as much to drives as the fastest wins over it if its step takes at most
 // kWorthWear times as long.
@@ -143,7 +144,11 @@ std::variant<Plan, Infeasible> make_plan(const PlanRequest& request);
 // that have not.
 ProgramSize program_size(const PlanRequest& request, int64_t micro_batch);
 
-// Whether there is a plan. Takes a fraction of the time of make_plan().
+// Whether any number of waves that the request allows has at most kWaveTasksMax.
+bool is_short_enough(const PlanRequest& request, int64_t micro_batch);
+
+// Whether there is a plan; one with long waves counts if the request has them. Takes a fraction of the time
+// of make_plan().
 bool is_feasible(const PlanRequest& request);
 
 // What kept each fetch of the `wanted` buffers from beginning earlier. Assembles the plan's program once

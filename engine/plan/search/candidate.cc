@@ -154,20 +154,27 @@ std::vector<bool> updated_in_backward(const Candidate& candidate, const Model& m
 
 std::vector<uint32_t> wave_choices(const PlanRequest& request, const Model& model) {
   if (request.shape) return {request.shape->waves};
-  if (request.waves) return {*request.waves};
-  if (request.lower.share_layers_until > 0 || uses_of_groups(model).shares_layers) return {1};
   const auto micro_batches = static_cast<uint32_t>(request.lower.batch / model.micro_batch);
   std::vector<uint32_t> choices;
-  for (uint32_t power = 1; power < 2 * micro_batches; power *= 2) {
-    uint32_t waves = std::min(power, micro_batches);
-    while (micro_batches % waves != 0) --waves;
-    if (choices.empty() || waves > choices.back()) choices.push_back(waves);
+  if (request.waves) {
+    choices = {*request.waves};
+  } else if (request.lower.share_layers_until > 0 || uses_of_groups(model).shares_layers) {
+    choices = {1};
+  } else {
+    for (uint32_t power = 1; power < 2 * micro_batches; power *= 2) {
+      uint32_t waves = std::min(power, micro_batches);
+      while (micro_batches % waves != 0) --waves;
+      if (choices.empty() || waves > choices.back()) choices.push_back(waves);
+    }
   }
   uint64_t uses = 0;
   for (const Layer& layer : model.layers) uses += layer.segments.size();
-  const auto is_long = [&](uint32_t waves) { return 2 * uses * (micro_batches / waves) > kLongWaveTasks; };
-  const auto first =
-      request.long_waves ? choices.begin() : std::find_if_not(choices.begin(), choices.end(), is_long);
+  const auto has_more = [&](uint64_t most) {
+    return [=](uint32_t waves) { return micro_batches > waves && 2 * uses * (micro_batches / waves) > most; };
+  };
+  std::erase_if(choices, has_more(kWaveTasksMax));
+  if (request.long_waves || choices.empty()) return choices;
+  const auto first = std::find_if_not(choices.begin(), choices.end(), has_more(kLongWaveTasks));
   choices.erase(choices.begin(), std::min(first, std::prev(choices.end())));
   return choices;
 }

@@ -104,7 +104,7 @@ struct CandidateChoices {
 CandidateChoices choices_for(Placement placement);
 
 // The values of Candidate::waves, ascending: of the divisors of a step's micro-batches, the largest up to
-// each power of two.
+// each power of two. Waves of more than kWaveTasksMax are left out, and long ones where the request says so.
 std::vector<uint32_t> wave_choices(const PlanRequest& request, const Model& model);
 
 // The values of Candidate::backward, the first for the first candidate.

@@ -139,14 +139,14 @@ ProgramSize program_size(const PlanRequest& request, int64_t micro_batch) {
 
 bool is_feasible(const PlanRequest& request) {
   const ProgramShare program(request);
-  const bool fits =
-      std::any_of(request.micro_batches.begin(), request.micro_batches.end(), [&](int64_t micro_batch) {
-        return Search(program.without(request, micro_batch), micro_batch, program.running(micro_batch))
-            .is_feasible();
-      });
-  if (fits) return true;
-  const std::optional<PlanRequest> longer = with_long_waves(request);
-  return longer && is_feasible(*longer);
+  return std::any_of(request.micro_batches.begin(), request.micro_batches.end(), [&](int64_t micro_batch) {
+    return Search(program.without(request, micro_batch), micro_batch, program.running(micro_batch))
+        .is_feasible();
+  });
+}
+
+bool is_short_enough(const PlanRequest& request, int64_t micro_batch) {
+  return !wave_choices(request, request.model(micro_batch, request.sequence)).empty();
 }
 
 std::variant<Plan, Infeasible> make_plan(const PlanRequest& request) {

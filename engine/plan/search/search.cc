@@ -242,7 +242,8 @@ std::variant<Plan, Infeasible> Search::finish() {
   if (!waves) return infeasible();
   if (auto plan = assembled_best()) return std::move(*plan);
   const auto arrangement = base(*waves).least.arrangement(capacities_);
-  Plan plan = base(*waves).plan;
+  const Candidate first{.backward = first_.backward, .waves = *waves};
+  Plan plan = lowered(first, 0, !request_.shape || request_.shape->plain_step);
   Arrangement least = leading(plan.program, arrangement->homes, Candidate{}.lead);
   if (assemble(plan.program, least)) {
     least = *arrangement;
@@ -268,11 +269,11 @@ Plan Search::lowered(const Candidate& c, uint64_t shard_elements, bool plain_ste
   LowerOptions options = request_.lower;
   if (shard_elements) options.shard_elements = shard_elements;
   options.recompute = recompute_of(c);
-  options.plain_step = request_.shape ? request_.shape->plain_step : plain_step;
+  options.plain_step = plain_step;
   options.waves = c.waves;
   options.updated_in_backward = updated_in_backward(c, model_, options.update_waits_for_norm);
   plan.lowering = lower(model_, options, plan.program);
-  plan.shape = {model_.micro_batch, c.waves, c.backward, options.plain_step};
+  plan.shape = {model_.micro_batch, c.waves, c.backward, plan.lowering.bodies().step.has_value()};
   return plan;
 }
 
@@ -309,24 +310,41 @@ StepOrders Search::orders_of(const Plan& plan) const {
 // own: then others, which had seemed slower, are tried too.
 std::optional<Plan> Search::assembled_best() const {
   std::optional<Plan> best;
+  Candidate of_best;
   uint32_t left = kWholeMost;
   const Outcome* before = nullptr;
   for (const Outcome* o : ranked()) {
     const Outcome* const last = std::exchange(before, o);
     if (last && o->seconds == last->seconds && o->written == last->written) continue;  // as good, or the same
     if (left == 0 || (best && o->seconds >= kSeemsBetter * best->step_seconds)) break;
-    const StepOrders orders = orders_of(o->candidate);
-    Plan whole = lowered(o->candidate, 0, orders.break_even() < 1 && request_.overlap != Overlap::always);
-    const Arrangement arrangement = arrange(whole.program, o->candidate);
-    if (assemble(whole.program, arrangement) || !size_fits(size_of(whole.program))) continue;
+    std::optional<Plan> whole = assembled(*o);
+    if (!whole) continue;
     --left;
-    const bool is_estimate = search_shard_ > 0 || o->candidate.waves > 2 * kWavesSimulated;
-    HomeRule rule = home_rule(o->candidate, whole.program, capacities_, base(o->candidate).least);
-    whole = finished(std::move(whole), is_estimate ? 0 : o->seconds, orders, arrangement, std::move(rule));
-    if (!best || whole.step_seconds < best->step_seconds) best = std::move(whole);
+    if (best && whole->step_seconds >= best->step_seconds) continue;
+    best = std::move(whole);
+    of_best = o->candidate;
   }
-  if (best) best->orders = orders_of(*best);
-  return best;
+  if (!best) return best;
+  best->orders = orders_of(*best);
+  if (best->orders.break_even() > 0 || std::ranges::count(backwards_, 0u) == 0) return best;
+  // With its own shards, no guess makes up for its cost.
+  of_best.backward = 0;
+  std::optional<Plan> waits = assembled(Outcome{of_best});
+  return waits && waits->step_seconds <= best->step_seconds ? std::move(waits) : std::move(best);
+}
+
+// The whole plan; none: it does not fit.
+std::optional<Plan> Search::assembled(const Outcome& o) const {
+  const Candidate& c = o.candidate;
+  const StepOrders orders = orders_of(c);
+  const bool plain_step = request_.shape ? request_.shape->plain_step
+                                         : orders.break_even() < 1 && request_.overlap != Overlap::always;
+  Plan whole = lowered(c, 0, plain_step);
+  const Arrangement arrangement = arrange(whole.program, c);
+  if (assemble(whole.program, arrangement) || !size_fits(size_of(whole.program))) return std::nullopt;
+  const bool is_known = search_shard_ == 0 && c.waves <= 2 * kWavesSimulated && o.seconds < kNotFeasible;
+  HomeRule rule = home_rule(c, whole.program, capacities_, base(c).least);
+  return finished(std::move(whole), is_known ? o.seconds : 0, orders, arrangement, std::move(rule));
 }
 
 // The fastest first; of equals, those that are known to fit whole. Those about as fast as the best are

@@ -137,6 +137,7 @@ class Search {
   std::vector<uint64_t> clearly_less() const;
   bool size_fits(const ProgramSize& size) const;
   std::optional<Plan> assembled_best() const;
+  std::optional<Plan> assembled(const Outcome& outcome) const;
   Plan finished(Plan plan, double seconds, const StepOrders& orders, const Arrangement& arrangement,
                 std::optional<HomeRule> rule) const;
   Infeasible infeasible() const;

@@ -160,7 +160,8 @@ constexpr OptionRow kTable[] = {
      kRuns | kEval | kBench, OnResume::fixed, FIELD(batch.micro_batch), kCount, nullptr, kMicroBatchHints},
     {"waves", "batch", "N|auto",
      "waves in which a step runs its micro-batches, one after the other: with one, each layer's weights are "
-     "needed twice a step; with more, fewer activations are kept at a time; results are the same",
+     "needed twice a step; with more, fewer activations are kept at a time; results are the same if "
+     "--micro-batch is",
      "auto", kRuns, OnResume::kept, FIELD(batch.waves), kCount},
     {"steps", "batch", "N", "steps of the whole run", "1000", kRuns, OnResume::replaced, FIELD(batch.steps),
      kCountOrZero, nullptr, kStepsHints},
@@ -231,16 +232,14 @@ constexpr OptionRow kTable[] = {
      called("num-threads cpus cores")},
     {"recompute", "memory", "LEVEL",
      "what is made again in backward instead of kept: none; cheap (what norms and activation functions "
-     "write); "
-     "products (also what matrix products write); all; or auto: the best for each layer; results are the "
-     "same",
+     "write); products (also what matrix products write); all; or auto: the best for each layer; results are "
+     "the same if --micro-batch is",
      "auto", kRuns, OnResume::kept, FIELD(memory.recompute), kNoNumber, nullptr,
      called("gradient-checkpointing activation-checkpointing recompute-granularity")},
     {"overlap", "memory", "WHEN",
      "whether updates run in backward, where 16-bit weights are made by a guess that the update will not be "
      "clipped, and repaired where it is: auto (if steps are shorter for it), always or never; results are "
-     "the "
-     "same",
+     "the same",
      "auto", kRuns, OnResume::kept, FIELD(memory.overlap), kNoNumber, nullptr,
      called("overlap-optimizer optimizer-in-backward")},
     {"placement", "memory", "RULE",

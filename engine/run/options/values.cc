@@ -196,7 +196,13 @@ template <class T>
 T parse_value(const std::string& text, const OptionRow& row) {
   if constexpr (is_optional<T>) {
     if (text == "auto") return std::nullopt;
-    return parse_value<typename T::value_type>(text, row);
+    try {
+      return parse_value<typename T::value_type>(text, row);
+    } catch (const Error& error) {
+      std::string remedy = error.remedy();
+      if (remedy.find("auto") == std::string::npos) remedy.replace(remedy.size() - 1, 1, ", or auto.");
+      throw Error(error.code(), error.what(), remedy);
+    }
   } else if constexpr (std::is_same_v<T, bool>) {
     if (text != "true" && text != "false")
       throw Error(ExitCode::usage, fmt::format("--{} is a switch and takes no value.", row.name),

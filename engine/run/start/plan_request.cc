@@ -99,6 +99,14 @@ PlanRequest plan_request(const Options& options, const ModelConfig& config, cons
   r.lower.optimizer.whole_tensors = optimizer.whole_tensors;
   r.lower.workspace_bytes = needs.workspaces;
   r.program_memory = {running_bytes_beside_reserve, planning_bytes_beside_reserve};
+  const int64_t smallest = r.micro_batches.back();
+  std::erase_if(r.micro_batches, [&](int64_t m) { return !is_short_enough(r, m); });
+  if (r.micro_batches.empty())
+    throw Error(
+        ExitCode::usage,
+        fmt::format("{} micro-batches of this model in {} take too long to plan.", batch.batch / smallest,
+                    batch.waves ? fmt::format("{} waves", *batch.waves) : "a wave"),
+        "Give more --waves, a smaller --batch, or a larger --micro-batch that divides it.");
   return r;
 }
 

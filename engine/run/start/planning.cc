@@ -62,7 +62,7 @@ std::vector<std::string> less_work(const PlanRequest& request) {
       request.lower.batch <= kMicroBatchesMax) {
     PlanRequest smaller = request;
     smaller.micro_batches = {1};
-    if (is_feasible(smaller)) found.push_back("--micro-batch 1");
+    if (is_short_enough(smaller, 1) && is_feasible(smaller)) found.push_back("--micro-batch 1");
   }
   const int64_t halvings = std::bit_width(static_cast<uint64_t>(request.lower.batch)) - 1;
   for (int64_t halved = 1; halved <= halvings && request.lower.batch % (int64_t{1} << halved) == 0;
@@ -92,6 +92,8 @@ bool works_with_host(const PlanRequest& request, const Budgets& budgets, uint64_
     if (rows[t] == &budgets.host) capacity = arena;
     if (budgets.device && rows[t] == &*budgets.device) capacity -= std::min(capacity, tables - before);
   }
+  if (is_feasible(larger)) return true;
+  larger.long_waves = true;
   return is_feasible(larger);
 }
 

@@ -171,8 +171,10 @@ TEST_F(CliRanks, AutoTrains) {
 
 // The waves of a run need not divide the micro-batches of a rank where it goes on.
 TEST_F(CliRanks, WavesThatDoNotFitAreChosenAnew) {
-  const Words four{"--micro-batch", "1", "--waves", "4", "--host-mem", "512MiB"};
-  ASSERT_EQ(run(train("waves", 1, four)).code, 0);
+  const CommandResult four =
+      run({"train", "--model", kTiny, "--data", text, "--batch", "4", "--micro-batch", "1", "--steps", "1",
+           "--out", directory / "waves", "--threads", "1", "--waves", "4"});
+  ASSERT_EQ(four.code, 0) << four.err;
   const Words resume{"train", "--resume", "auto", "--out", directory / "waves", "--gpus", "2", "--steps"};
   const CommandResult resumed = run(resume + Words{"2"});
   EXPECT_EQ(resumed.code, 0) << resumed.err;

@@ -131,6 +131,8 @@ TEST(CommandLine, UnknownWordsGetTheNearestSuggestion) {
   EXPECT_EQ(refusal(""), "No verb is given.");
   EXPECT_EQ(refusal(kTrain + "--precision bf61"), "`bf61` is not a value of --precision.");
   EXPECT_EQ(remedy(kTrain + "--precision bf61"), "Choose one of: bf16, fp16, fp32.");
+  EXPECT_EQ(remedy(kTrain + "--recompute some"), "Choose one of: none, cheap, products, all, or auto.");
+  EXPECT_EQ(remedy(kTrain + "--waves two"), "Write --waves as in 12, or auto.");
 }
 
 TEST(CommandLine, NamesOfOtherToolsAreTranslated) {

@@ -68,6 +68,12 @@ TEST(Candidate, LongWavesAreLeftOutUnlessTheyAreAskedFor) {
   EXPECT_EQ(wave_choices(request, model), (std::vector<uint32_t>{4, 6, 12}));
   request.long_waves = true;
   EXPECT_EQ(wave_choices(request, model), (std::vector<uint32_t>{1, 2, 4, 6, 12}));
+  request.lower.batch = 24;
+  EXPECT_EQ(wave_choices(request, model), (std::vector<uint32_t>{2, 4, 8, 12, 24})) << "48,000 tasks at most";
+  request.waves = 1;
+  EXPECT_EQ(wave_choices(request, model), std::vector<uint32_t>{});
+  request.waves.reset();
+  request.lower.batch = 12;
   model.layers.assign(1000, model.layers[0]);
   request.long_waves = false;
   EXPECT_EQ(wave_choices(request, model), (std::vector<uint32_t>{12}));
