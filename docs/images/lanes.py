@@ -4,8 +4,9 @@
 Run in the repository root, with a folder on the drive that is to be used:
     python3 docs/images/lanes.py FOLDER
 
-Each drawing compares profiles of the same training with other options. It shows one step of each, the third,
-from its first instruction to its last.
+Each drawing compares profiles of the same training with other options. It shows one step of each, from its
+first instruction to its last: the one that took as long as the median step. Above it stands the median time
+of a step, which is less where the next step begins before the last instruction.
 """
 
 import json
@@ -21,7 +22,7 @@ OUT = pathlib.Path("docs/images")
 TRAINING = ["--model", "gpt2:layers=6,width=512,heads=8,vocab=256,context=256", "--micro-batch", "1",
             "--precision", "bf16", "--clip", "1000", "--seed", "1"]
 ON_DRIVE = ["--host-mem", "640MiB", "--placement", "lowest"]
-STEP = 3
+STEPS = 15
 
 WIDTH, LEFT, RIGHT, ROW, BAR = 1000, 110, 20, 26, 18
 INK, MUTED, LINE = "#1c2530", "#55606e", "#c9d0d8"
@@ -49,24 +50,27 @@ DRAWINGS = {
 def profile(options, folder, data):
     out = tempfile.mkdtemp(dir=folder)
     nvme = ["--nvme-dir", folder] if "--placement" in options else []
-    command = [SLUICE, "profile", "--steps", str(STEP + 2), "--out", f"{out}/report", "--", *TRAINING,
+    command = [SLUICE, "profile", "--steps", str(STEPS), "--out", f"{out}/report", "--", *TRAINING,
                "--data", data, *options, *nvme]
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    trace = json.loads(pathlib.Path(out, "report", "trace.json").read_text(encoding="utf-8"))
-    return trace["traceEvents"]
+    report = pathlib.Path(out, "report")
+    trace = json.loads((report / "trace.json").read_text(encoding="utf-8"))
+    steps = json.loads((report / "profile.json").read_text(encoding="utf-8"))["steps"]
+    seconds = [(s["seconds"]["measured"], number) for number, s in enumerate(steps, 1) if not s["warms_up"]]
+    return trace["traceEvents"], *sorted(seconds)[len(seconds) // 2]
 
 
-def bars_of(events):
+def bars_of(events, step):
     """(lane, kind, layer, wave, begin, end) of the step's instructions, in milliseconds."""
     lanes = {e["tid"]: e["args"]["name"] for e in events if e["name"] == "thread_name"}
     bars, begun = [], {}
     for e in events:
         args = e.get("args", {})
-        if e["ph"] == "X" and args.get("step") == STEP:
+        if e["ph"] == "X" and args.get("step") == step:
             number = e["name"].split()[-1].split("/")[0]
             bars.append((lanes[e["tid"]], e["cat"], int(number) if number.isdigit() else 0, args["body"],
                          e["ts"] / 1e3, (e["ts"] + e["dur"]) / 1e3))
-        elif e["ph"] == "b" and args.get("step") == STEP:
+        elif e["ph"] == "b" and args.get("step") == step:
             begun[(e["tid"], e["name"], e["id2"]["local"])] = e["ts"]
         elif e["ph"] == "e":
             begin = begun.pop((e["tid"], e["name"], e["id2"]["local"]), None)
@@ -77,14 +81,13 @@ def bars_of(events):
 
 
 def draw(panels):
-    """An SVG of (title, bars, lanes) panels, all to the same scale."""
-    longest = max(bar[5] for _, bars, _ in panels for bar in bars)
+    """An SVG of (title, seconds of a step, bars, lanes) panels, all to the same scale."""
+    longest = max(bar[5] for *_, bars, _ in panels for bar in bars)
     scale = (WIDTH - LEFT - RIGHT) / longest
     out, y, used = [], 12, []
-    for title, bars, lanes in panels:
-        end = max(bar[5] for bar in bars)
+    for title, seconds, bars, lanes in panels:
         out.append(f"<text x='{LEFT}' y='{y + 12}' font-size='14' fill='{INK}'>{escape(title)}: "
-                   f"{end:.0f} ms</text>")
+                   f"{1000 * seconds:.0f} ms a step</text>")
         y += 22
         for lane in lanes:
             mine = [bar for bar in bars if bar[0] == lane]
@@ -124,7 +127,10 @@ def main():
         letters = random.Random(1)
         data.write_text("".join(letters.choice("abcdefgh \n") for _ in range(200_000)), encoding="utf-8")
         for name, plans in DRAWINGS.items():
-            panels = [(title, *bars_of(profile(options, folder, str(data)))) for title, options in plans]
+            panels = []
+            for title, options in plans:
+                events, seconds, step = profile(options, folder, str(data))
+                panels.append((title, seconds, *bars_of(events, step)))
             (OUT / f"{name}.svg").write_text(draw(panels), encoding="utf-8")
 
 

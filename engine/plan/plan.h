@@ -61,7 +61,7 @@ struct PlanRequest {
 
 // Forwards and backwards of a wave. The search leaves out long waves where others fit, since they take long
 // to plan. None of several micro-batches has more than kWaveTasksMax.
-constexpr uint64_t kLongWaveTasks = 10'000, kWaveTasksMax = 25'000;
+constexpr uint64_t kLongWaveTasks = 10'000, kWaveTasksMax = 15'000;
 
 // A plan that writes at most half as much to drives as the fastest wins over it if its step takes at most
 // kWorthWear times as long.

@@ -41,10 +41,11 @@ int64_t largest(int64_t most, F works) {
 // Shorter sequences, smaller micro-batches or fewer sequences that work where the request does not, as
 // options.
 std::vector<std::string> less_work(const PlanRequest& request) {
+  constexpr uint64_t kTasksAtMost = 30'000;  // of programs that are varied
   constexpr int64_t kLengths = 16;  // that are tried, at equal distances; then halves of the shortest
   std::vector<std::string> found;
   const uint64_t tasks = program_size(request, request.micro_batches.back()).tasks;
-  if (tasks > kTasksTried) return found;
+  if (tasks > kTasksAtMost) return found;
   const auto ranks = static_cast<int64_t>(request.lower.ranks);
   const auto works_with_length = [&](int64_t sequence) {
     PlanRequest shorter = request;
@@ -58,7 +59,7 @@ std::vector<std::string> less_work(const PlanRequest& request) {
     found.push_back(fmt::format("--seq {} instead of {}", length, request.sequence));
   }
   const int64_t smallest = request.micro_batches.back();
-  if (smallest > 1 && tasks * static_cast<uint64_t>(smallest) <= kTasksTried &&
+  if (smallest > 1 && tasks * static_cast<uint64_t>(smallest) <= kTasksAtMost &&
       request.lower.batch <= kMicroBatchesMax) {
     PlanRequest smaller = request;
     smaller.micro_batches = {1};

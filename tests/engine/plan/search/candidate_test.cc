@@ -67,9 +67,7 @@ TEST(Candidate, LongWavesAreLeftOutUnlessTheyAreAskedFor) {
   request.lower.batch = 12;
   EXPECT_EQ(wave_choices(request, model), (std::vector<uint32_t>{4, 6, 12}));
   request.long_waves = true;
-  EXPECT_EQ(wave_choices(request, model), (std::vector<uint32_t>{1, 2, 4, 6, 12}));
-  request.lower.batch = 24;
-  EXPECT_EQ(wave_choices(request, model), (std::vector<uint32_t>{2, 4, 8, 12, 24})) << "48,000 tasks at most";
+  EXPECT_EQ(wave_choices(request, model), (std::vector<uint32_t>{2, 4, 6, 12})) << "24,000 tasks in one";
   request.waves = 1;
   EXPECT_EQ(wave_choices(request, model), std::vector<uint32_t>{});
   request.waves.reset();
