@@ -200,7 +200,9 @@ T parse_value(const std::string& text, const OptionRow& row) {
       return parse_value<typename T::value_type>(text, row);
     } catch (const Error& error) {
       std::string remedy = error.remedy();
-      if (remedy.find("auto") == std::string::npos) remedy.replace(remedy.size() - 1, 1, ", or auto.");
+      const bool is_told =
+          std::string_view(row.default_text) != "auto" || remedy.find("auto") != std::string::npos;
+      if (!is_told) remedy.replace(remedy.size() - 1, 1, ", or auto.");
       throw Error(error.code(), error.what(), remedy);
     }
   } else if constexpr (std::is_same_v<T, bool>) {

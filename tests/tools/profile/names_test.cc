@@ -54,7 +54,7 @@ TEST(ProfileNamesAlone, AreReadFromTheDocument) {
   EXPECT_EQ(rows[0].name, "v.LAYER.POSITION.MICRO_BATCH");
   EXPECT_EQ(rows[0].meaning, "saved tensors of the segment at this position of the layer (0: the first)");
   EXPECT_EQ(rows[1].name, "labels");
-  EXPECT_EQ(rows[1].meaning, "data of a step");
+  EXPECT_EQ(rows[1].meaning, "data of a wave, of a step or of a validation batch");
   EXPECT_EQ(instruction_names().size(), 3u);
   EXPECT_EQ(instruction_names().back().name, "LANE BUFFER FIRST-END");
 }
