@@ -18,8 +18,10 @@ GAP_MAX = 0.01
 GPT2 = ["--model", "gpt2", "--batch", "8", "--micro-batch", "4", "--seq", "256", "--host-mem", "4GiB"]
 LAYERS = "gpt2:layers=6,width=512,heads=8,vocab=256,context=256"
 CASES = [("gpt2 124M", GPT2),
-         ("20 million parameters", ["--model", LAYERS, "--batch", "4", "--micro-batch", "2", "--host-mem", "1GiB"])]
-SMALL = ["--model", "gpt2:layers=2,width=64,heads=2,vocab=256,context=64", "--batch", "2", "--host-mem", "120MiB"]
+         ("20 million parameters",
+          ["--model", LAYERS, "--batch", "4", "--micro-batch", "2", "--host-mem", "1GiB"])]
+SMALL = ["--model", "gpt2:layers=2,width=64,heads=2,vocab=256,context=64", "--batch", "2",
+         "--host-mem", "120MiB"]
 
 
 def gaps(path):
@@ -54,8 +56,8 @@ def main():
             found = gaps(os.path.join(report, "trace.json"))
             if not found:
                 sys.exit(f"{name}: the trace has no step that follows a guess")
-            table.at_most(f"{name}, gap / step", median(gap for gap, _ in found), median(step for _, step in found),
-                          GAP_MAX, "s")
+            table.at_most(f"{name}, gap / step", median(gap for gap, _ in found),
+                          median(step for _, step in found), GAP_MAX, "s")
     table.print()
 
 

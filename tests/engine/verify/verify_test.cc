@@ -299,16 +299,6 @@ TEST(Verify, OnlyPermanentBuffersAreEmptyInSomeStates) {
   }
 }
 
-// Otherwise the body that follows a wrong guess would read what nobody made.
-TEST(Verify, WhatIsEmptyAfterAGuessIsEmptyAfterAWrongOne) {
-  using enum BodyState;
-  Program p = made_weights("read", guessed, guessed);
-  p.buffers[0].empty_in = one_state(guessed);
-  expect_violation(p, "buffer w may be empty at the end of a body where the next one finds content");
-  p.buffers[0].empty_in = one_state(shared_guessed);
-  expect_violation(p, "buffer w may be empty at the end of a body where the next one finds content");
-}
-
 // After a wrong guess, a body that starts in `pending` follows.
 TEST(Verify, BodiesFollowAGuessWhetherItIsRightOrWrong) {
   Program p = made_weights("write", BodyState::pending, BodyState::guessed);
@@ -319,6 +309,11 @@ TEST(Verify, BodiesFollowAGuessWhetherItIsRightOrWrong) {
   EXPECT_FALSE(can_follow(BodyState::pending, BodyState::guessed));
   EXPECT_FALSE(can_follow(BodyState::guessed, BodyState::clean));
   EXPECT_FALSE(can_follow(BodyState::shared_guessed, BodyState::pending));
+  for (const BodyState guess : {BodyState::guessed, BodyState::shared_guessed}) {
+    Program unmade = made_weights("read", guess, guess);
+    unmade.buffers[0].empty_in = one_state(guess);
+    expect_violation(unmade, "w may be empty at the end of a body where the next one finds content");
+  }
 }
 
 TEST(Verify, ObjectsToEveryDroppedWaitOfTheHandMadeStep) {
