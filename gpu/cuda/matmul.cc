@@ -91,8 +91,13 @@ cublasComputeType_t compute_of(const Product& p) {
   return p.precision == DType::f32 ? CUBLAS_COMPUTE_32F_PEDANTIC : CUBLAS_COMPUTE_32F;
 }
 
-// A sum over k whose parts are in the result's type would be rounded twice.
-constexpr uint32_t kReductions = CUBLASLT_REDUCTION_SCHEME_NONE | CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
+// How parts of a sum over k, each computed by other blocks, may be added. Parts in the result's type would be
+// rounded twice. So would a sum of parts that gets a bias in 16 bits (seen with cuBLASLt 13.0 on Hopper): it
+// may have no parts.
+uint32_t reductions_of(const Product& p) {
+  return p.bias && p.result != DType::f32 ? CUBLASLT_REDUCTION_SCHEME_NONE
+                                          : CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
+}
 
 // What the rows of the library's operands promise. Its A is the product's B.
 struct Alignments {
@@ -269,7 +274,7 @@ class LtMultiplier final : public Multiplier {
       check_setup(lt_.matmul_preference_set_attribute(made, attribute, &value, sizeof(value)), kChoosing);
     };
     fix(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, uint64_t{kLibraryWorkspaceBytes});
-    fix(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, kReductions);
+    fix(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, reductions_of(p));
     const Alignments alignments = alignments_of(p);
     fix(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, alignments.a);
     fix(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, alignments.b);
@@ -360,7 +365,7 @@ class LtMultiplier final : public Multiplier {
       why = std::string("cuBLASLt says: ") + name_of(status);
     else if (checked.workspaceSize > kLibraryWorkspaceBytes)
       why = "it needs more workspace than products are given";
-    else if ((algorithm[kReductionAttribute] & ~kReductions) != 0)
+    else if ((algorithm[kReductionAttribute] & ~reductions_of(p)) != 0)
       why = "it would round sums twice";
     else if (!is_aligned_for(made, p))
       why = "rows are not aligned as it needs them";

@@ -1,8 +1,9 @@
 // cuBLASLt as plain loops over column-major matrices.
 //
 // Algorithm n, from 0, adds n + 1 sums over parts of k, so each rounds in an order of its own. The heuristic
-// gives the first three in this order, whichever is fast (EmulatedGpu::fast_algorithm). Algorithm 1 needs
-// operands that are aligned to 16 bytes. The last two need too much workspace, and round sums twice.
+// gives the first four in this order, whichever is fast (EmulatedGpu::fast_algorithm). Algorithm 1 needs
+// operands that are aligned to 16 bytes. Different blocks compute the parts of algorithm 3. The last two need
+// too much workspace, and round sums twice.
 #include <algorithm>
 #include <chrono>
 #include <cstring>
@@ -59,22 +60,24 @@ std::vector<float> unfold(const void* data, const cublasLtMatrixLayoutOpaque& m,
   return out;
 }
 
-constexpr uint32_t kAlgorithms = 5, kAlgorithmsOfHeuristic = 3, kAligned = 1, kLarge = 3, kInPlace = 4;
+constexpr uint32_t kAlgorithms = 6, kAlgorithmsOfHeuristic = 4, kAligned = 1, kSplit = 3, kLarge = 4,
+                   kInPlace = 5;
 
 // Every algorithm has one value of each attribute.
 cublasLtMatmulAlgo_t algorithm_of(uint32_t id) {
-  const uint32_t reduction = id == 0          ? CUBLASLT_REDUCTION_SCHEME_NONE
+  const uint32_t reduction = id < kSplit      ? CUBLASLT_REDUCTION_SCHEME_NONE
                              : id == kInPlace ? CUBLASLT_REDUCTION_SCHEME_INPLACE
                                               : CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
   const uint32_t alignment = id == kAligned ? 16 : 2;
-  return {{id, 20 + id, id + 1, reduction, id % 2, 0, 10 + id, 0, id},
+  return {{id, 20 + id, id < kSplit ? 1 : id + 1, reduction, id % 2, 0, 10 + id, 0, id},
           {uint64_t{id} << (id == kLarge ? 30 : 20), reduction, alignment, alignment, alignment, alignment}};
 }
 
 bool is_algorithm_for(uint32_t id, const cublasLtMatmulPreferenceOpaque& preference) {
   const cublasLtMatmulPreferenceOpaque needs = algorithm_of(id).needs;
-  return needs.alignment_a <= preference.alignment_a && needs.alignment_b <= preference.alignment_b &&
-         needs.alignment_c <= preference.alignment_c && needs.alignment_d <= preference.alignment_d;
+  return (needs.reduction & ~preference.reduction) == 0 && needs.alignment_a <= preference.alignment_a &&
+         needs.alignment_b <= preference.alignment_b && needs.alignment_c <= preference.alignment_c &&
+         needs.alignment_d <= preference.alignment_d;
 }
 
 size_t attribute_bytes(cublasLtMatmulAlgoConfigAttributes_t attribute) {
@@ -85,7 +88,8 @@ size_t attribute_bytes(cublasLtMatmulAlgoConfigAttributes_t attribute) {
 // since the caller may change them after the call.
 //
 // As kernels for Hopper do: where C is D and the factors are known to be 1, the product is rounded to D's
-// type and then added in memory, which rounds again.
+// type and then added in memory, which rounds again; and where blocks compute parts of a sum, it is rounded
+// before a bias is added.
 struct Product {
   cublasLtMatmulDescOpaque desc;
   cublasLtMatrixLayoutOpaque a_layout, b_layout, d_layout;
@@ -93,7 +97,7 @@ struct Product {
   const float *alpha_there, *beta_there;
   const void *a, *b, *c;
   void* d;
-  uint32_t parts;  // of k
+  uint32_t algorithm;
 };
 
 bool adds_in_memory(const Product& p) {
@@ -130,12 +134,13 @@ void multiply(const Product& p) {
   const auto depth = static_cast<int64_t>(transposed ? p.a_layout.rows : p.a_layout.columns);
   const std::vector<float> left = unfold(p.a, p.a_layout, p.desc.transpose_a, rows, depth);
   const std::vector<float> right = unfold(p.b, p.b_layout, p.desc.transpose_b, depth, columns);
+  const int64_t parts = p.algorithm + 1;
   std::vector<float> sums(static_cast<size_t>(columns)), part(sums.size());
   for (int64_t i = 0; i < rows; ++i) {
     sums.assign(sums.size(), 0);
-    for (int64_t n = 0; n < p.parts; ++n) {
+    for (int64_t n = 0; n < parts; ++n) {
       part.assign(part.size(), 0);
-      for (int64_t k = depth * n / p.parts; k < depth * (n + 1) / p.parts; ++k)
+      for (int64_t k = depth * n / parts; k < depth * (n + 1) / parts; ++k)
         for (int64_t j = 0; j < columns; ++j)
           part[static_cast<size_t>(j)] +=
               left[static_cast<size_t>(i * depth + k)] * right[static_cast<size_t>(k * columns + j)];
@@ -144,7 +149,8 @@ void multiply(const Product& p) {
     for (int64_t j = 0; j < columns; ++j) {
       const int64_t at = i + j * p.d_layout.stride;
       float value = alpha * sums[static_cast<size_t>(j)];
-      if (adds_in_memory(p)) value = rounded(p.d_layout.type, value);
+      if (adds_in_memory(p) || (adds_bias(p.desc) && p.algorithm >= kSplit))
+        value = rounded(p.d_layout.type, value);
       if (beta != 0) value += beta * read(p.c, p.d_layout.type, at);
       if (adds_bias(p.desc)) value += read(p.desc.bias, p.desc.bias_type, i);
       write(p.d, p.d_layout.type, at, value);
@@ -280,7 +286,6 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtMatmulDe
   // The library refuses by an error, or by success without an algorithm.
   if (adds_bias(*desc) && !gpu.bias_epilogue)
     return d->type == CUDA_R_32F ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_INVALID_VALUE;
-  CHECK(preference->reduction == CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE, "sums of parts are fp32");
   for (uint32_t id = 0; id < kAlgorithmsOfHeuristic && *found < asked; ++id) {
     if (!is_algorithm_for(id, *preference)) continue;
     results[*found] = {algorithm_of(id), preference->workspace_bytes, CUBLAS_STATUS_SUCCESS};
@@ -372,19 +377,8 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t desc, const
   const bool accumulates = beta_there || beta_here != 0;
   sluice::emulation::load_product(id, {desc->transpose_a, desc->transpose_b, desc->epilogue, a_layout->type,
                                        d_layout->type, accumulates});
-  const Product product{*desc,
-                        *a_layout,
-                        *b_layout,
-                        *d_layout,
-                        alpha_here,
-                        beta_here,
-                        alpha_there,
-                        beta_there,
-                        a,
-                        b,
-                        c,
-                        d,
-                        algorithm->attributes[CUBLASLT_ALGO_CONFIG_SPLITK_NUM]};
+  const Product product{*desc,      *a_layout, *b_layout, *d_layout, alpha_here, beta_here, alpha_there,
+                        beta_there, a,         b,         c,         d,          id};
   const sluice::emulation::EmulatedGpu gpu = sluice::emulation::current();
   const std::chrono::microseconds delay(id == gpu.fast_algorithm ? 0 : gpu.product_microseconds);
   const cudaError_t error = sluice::emulation::enqueue(stream, [=] {

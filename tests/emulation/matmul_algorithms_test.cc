@@ -33,7 +33,7 @@ Used used_algorithms() {
 }
 
 // Seconds of a product by each algorithm of the heuristic: of one that does not add to C, of one that does.
-double seconds_of[2][3];
+double seconds_of[2][4];
 
 // What all products so far would have taken.
 double seconds_of_products() {
@@ -306,7 +306,7 @@ std::array<uint32_t, 3> chosen_by_time() {
 // Noise must not decide which sums a training makes.
 TEST_F(MatmulAlgorithms, TheFirstIsChosenUnlessAnotherIsFasterByMoreThanNoise) {
   const auto expect = [](double second, double third, uint32_t id) {
-    for (auto& seconds : seconds_of) std::ranges::copy(std::array{1.0, second, third}, seconds);
+    for (auto& seconds : seconds_of) std::ranges::copy(std::array{1.0, second, third, 1.0}, seconds);
     EXPECT_EQ(chosen_by_time(), (std::array{id, id, id})) << second << " " << third;
   };
   expect(1, 1, 0);
@@ -317,38 +317,49 @@ TEST_F(MatmulAlgorithms, TheFirstIsChosenUnlessAnotherIsFasterByMoreThanNoise) {
 
 // The gradient of a weight adds to what is there in every micro-batch but the first.
 TEST_F(MatmulAlgorithms, GradientsOfWeightsAreTimedAsTheyAdd) {
-  std::ranges::copy(std::array{1.0, 0.5, 1.0}, seconds_of[0]);
-  std::ranges::copy(std::array{1.0, 1.0, 0.5}, seconds_of[1]);
+  std::ranges::copy(std::array{1.0, 0.5, 1.0, 1.0}, seconds_of[0]);
+  std::ranges::copy(std::array{1.0, 1.0, 0.5, 1.0}, seconds_of[1]);
   EXPECT_EQ(chosen_by_time(), (std::array{1u, 1u, 2u}));
 }
 
 // What the heuristic is told of a product also bounds algorithms that come as text.
 TEST_F(MatmulAlgorithms, CandidatesObeyTheSameRulesAsTheFirst) {
+  using Ids = std::vector<uint32_t>;
   const auto multiplier = cuda::make_multiplier({nullptr, 1});
-  const auto ids = [&](int64_t stride, int most) {
-    std::vector<uint32_t> all;
-    for (const cuda::Algorithm& algorithm : multiplier->candidates(product_of(stride), most).algorithms)
+  const auto ids = [&](const Product& product, int most) {
+    Ids all;
+    for (const cuda::Algorithm& algorithm : multiplier->candidates(product, most).algorithms)
       all.push_back(algorithm[0]);
     return all;
   };
-  EXPECT_EQ(ids(8, 8), (std::vector<uint32_t>{0, 1, 2}));
-  EXPECT_EQ(ids(8, 2), (std::vector<uint32_t>{0, 1}));
-  EXPECT_EQ(ids(9, 8), (std::vector<uint32_t>{0, 2})) << "rows are aligned to two bytes";
-  const auto refusal = [&](int64_t stride, const cuda::Algorithm& algorithm) {
+  const Product aligned = product_of(8), odd = product_of(9);
+  Product biased = aligned, wide = product_of(8);
+  biased.bias = wide.bias = true;
+  wide.precision = wide.result = DType::f32;
+  EXPECT_EQ(ids(aligned, 8), (Ids{0, 1, 2, 3}));
+  EXPECT_EQ(ids(aligned, 2), (Ids{0, 1}));
+  EXPECT_EQ(ids(odd, 8), (Ids{0, 2, 3})) << "rows are aligned to two bytes";
+  EXPECT_EQ(ids(biased, 8), (Ids{0, 1, 2})) << "a sum of parts would be rounded before it gets the bias";
+  EXPECT_EQ(ids(wide, 8), (Ids{0, 1, 2, 3})) << "rounding to fp32 changes no sum";
+  const auto refusal = [&](const Product& product, const cuda::Algorithm& algorithm) {
     try {
-      multiplier->prepare(product_of(stride), algorithm);
+      multiplier->prepare(product, algorithm);
     } catch (const Error& error) {
       EXPECT_EQ(error.code(), ExitCode::environment);
       return std::string(error.what());
     }
     return std::string();
   };
-  const cuda::Algorithm aligned{1, 21, 2, 2, 1, 0, 11, 0, 1}, large{3, 23, 4, 2, 1, 0, 13, 0, 3},
-      in_place{4, 24, 5, 1, 0, 0, 14, 0, 4};
-  EXPECT_EQ(refusal(8, aligned), "");
-  EXPECT_NE(refusal(9, aligned).find("rows are not aligned as it needs them"), std::string::npos);
-  EXPECT_NE(refusal(8, large).find("more workspace"), std::string::npos) << refusal(8, large);
-  EXPECT_NE(refusal(8, in_place).find("round sums twice"), std::string::npos) << refusal(8, in_place);
+  const cuda::Algorithm for_aligned{1, 21, 1, 0, 1, 0, 11, 0, 1}, split{3, 23, 4, 2, 1, 0, 13, 0, 3},
+      large{4, 24, 5, 2, 0, 0, 14, 0, 4}, in_place{5, 25, 6, 1, 1, 0, 15, 0, 5};
+  EXPECT_EQ(refusal(aligned, for_aligned), "");
+  EXPECT_NE(refusal(odd, for_aligned).find("rows are not aligned as it needs them"), std::string::npos);
+  EXPECT_NE(refusal(aligned, large).find("more workspace"), std::string::npos) << refusal(aligned, large);
+  for (const auto& [product, algorithm] : {std::pair(aligned, in_place), std::pair(biased, split)})
+    EXPECT_NE(refusal(product, algorithm).find("round sums twice"), std::string::npos)
+        << refusal(product, algorithm);
+  EXPECT_EQ(refusal(aligned, split), "");
+  EXPECT_EQ(refusal(wide, split), "");
 }
 
 }  // namespace
