@@ -1,12 +1,14 @@
 #!/usr/bin/env python3
 """Draws updates.svg, waves.svg and levels.svg: the lanes of measured steps over time, one plan above another.
 
-Run in the repository root, with a folder on the drive that is to be used:
+Run in the repository root. Trainings on this machine, with a folder on the drive that is to be used:
     python3 docs/images/lanes.py FOLDER
+The reports of the two profiles of docs/measurements/h200.md, without and with guesses:
+    python3 docs/images/lanes.py --updates NEVER AUTO
 
 Each drawing compares profiles of the same training with other options. It shows one step of each, from its
-first instruction to its last: the one that took as long as the median step. Above it stands the median time
-of a step, which is less where the next step begins before the last instruction.
+first instruction to its last: the one that took most nearly as long as the report says of a step. Above it
+stands that time, which is less where the next step begins before the last instruction.
 """
 
 import json
@@ -19,12 +21,13 @@ from html import escape
 
 SLUICE = "build/release/sluice"
 OUT = pathlib.Path("docs/images")
-TRAINING = ["--model", "gpt2:layers=6,width=512,heads=8,vocab=256,context=256", "--micro-batch", "1",
-            "--precision", "bf16", "--clip", "1000", "--seed", "1"]
-ON_DRIVE = ["--host-mem", "640MiB", "--placement", "lowest"]
+TRAINING = ["--batch", "8", "--micro-batch", "1", "--clip", "1000", "--seed", "1"]
+SMALL = ["--model", "gpt2:layers=6,width=512,heads=8,vocab=256,context=256", "--precision", "bf16"]
+LARGE = ["--model", "gpt2:layers=6,width=768,heads=12,vocab=256,context=512"]
 STEPS = 15
 
 WIDTH, LEFT, RIGHT, ROW, BAR = 1000, 110, 20, 26, 18
+HIDDEN = 0.2  # a gap too narrow to be seen
 INK, MUTED, LINE = "#1c2530", "#55606e", "#c9d0d8"
 FONT = "font-family='Helvetica, Arial, sans-serif'"
 KINDS = {  # of work: what it is called below the drawing, and its colours in turn, by layer
@@ -38,11 +41,10 @@ KINDS = {  # of work: what it is called below the drawing, and its colours in tu
     "nvme_write": ("write to the drive", ("#6b7785", "#6b7785")),
 }
 DRAWINGS = {
-    "updates": [(f"--overlap {when}", ON_DRIVE + ["--batch", "4", "--overlap", when])
-                for when in ("never", "always")],
-    "waves": [(f"--waves {n}", ON_DRIVE + ["--batch", "8", "--overlap", "never", "--waves", str(n)])
+    "waves": [(f"--waves {n}", SMALL + ["--host-mem", "640MiB", "--placement", "lowest", "--overlap", "never",
+                                        "--waves", str(n)])
               for n in (1, 2, 8)],
-    "levels": [(f"--recompute {level}", ["--batch", "8", "--host-mem", "4GiB", "--recompute", level])
+    "levels": [(f"--recompute {level}", LARGE + ["--host-mem", "6GiB", "--recompute", level])
                for level in ("none", "cheap", "products", "all")],
 }
 
@@ -53,11 +55,16 @@ def profile(options, folder, data):
     command = [SLUICE, "profile", "--steps", str(STEPS), "--out", f"{out}/report", "--", *TRAINING,
                "--data", data, *options, *nvme]
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    report = pathlib.Path(out, "report")
+    return pathlib.Path(out, "report")
+
+
+def panel(title, report):
     trace = json.loads((report / "trace.json").read_text(encoding="utf-8"))
-    steps = json.loads((report / "profile.json").read_text(encoding="utf-8"))["steps"]
-    seconds = [(s["seconds"]["measured"], number) for number, s in enumerate(steps, 1) if not s["warms_up"]]
-    return trace["traceEvents"], *sorted(seconds)[len(seconds) // 2]
+    facts = json.loads((report / "profile.json").read_text(encoding="utf-8"))
+    seconds = facts["step_seconds"]["measured"]
+    _, step = min((abs(s["seconds"]["measured"] - seconds), number)
+                  for number, s in enumerate(facts["steps"], 1) if not s["warms_up"])
+    return title, seconds, *bars_of(trace["traceEvents"], step)
 
 
 def bars_of(events, step):
@@ -80,6 +87,16 @@ def bars_of(events, step):
     return [(*b[:4], b[4] - start, b[5] - start) for b in bars if b[1] in KINDS], list(lanes.values())
 
 
+def joined(bars, gap):
+    """Bars of a lane in order; those of one kind and layer that are less than `gap` apart are one."""
+    out = []
+    for lane, kind, layer, wave, begin, stop in sorted(bars, key=lambda bar: bar[4:]):
+        if out and out[-1][1:4] == (kind, layer, wave) and begin - out[-1][5] < gap:
+            begin = out.pop()[4]
+        out.append((lane, kind, layer, wave, begin, stop))
+    return out
+
+
 def draw(panels):
     """An SVG of (title, seconds of a step, bars, lanes) panels, all to the same scale."""
     longest = max(bar[5] for *_, bars, _ in panels for bar in bars)
@@ -90,7 +107,7 @@ def draw(panels):
                    f"{1000 * seconds:.0f} ms a step</text>")
         y += 22
         for lane in lanes:
-            mine = [bar for bar in bars if bar[0] == lane]
+            mine = joined([bar for bar in bars if bar[0] == lane], HIDDEN / scale)
             if not mine:
                 continue
             out.append(f"<text x='{LEFT - 10}' y='{y + 14}' font-size='12' text-anchor='end' "
@@ -119,7 +136,14 @@ def draw(panels):
             f"<rect width='{WIDTH}' height='{height}' fill='#ffffff'/>\n" + "\n".join(out) + "\n</svg>\n")
 
 
+def write(name, panels):
+    (OUT / f"{name}.svg").write_text(draw(panels), encoding="utf-8")
+
+
 def main():
+    if len(sys.argv) == 4 and sys.argv[1] == "--updates":
+        return write("updates", [panel(f"--overlap {when}", pathlib.Path(report))
+                                 for when, report in zip(("never", "auto"), sys.argv[2:])])
     if len(sys.argv) != 2:
         sys.exit(__doc__)
     with tempfile.TemporaryDirectory(dir=sys.argv[1]) as folder:
@@ -127,11 +151,7 @@ def main():
         letters = random.Random(1)
         data.write_text("".join(letters.choice("abcdefgh \n") for _ in range(200_000)), encoding="utf-8")
         for name, plans in DRAWINGS.items():
-            panels = []
-            for title, options in plans:
-                events, seconds, step = profile(options, folder, str(data))
-                panels.append((title, seconds, *bars_of(events, step)))
-            (OUT / f"{name}.svg").write_text(draw(panels), encoding="utf-8")
+            write(name, [panel(title, profile(options, folder, str(data))) for title, options in plans])
 
 
 if __name__ == "__main__":
