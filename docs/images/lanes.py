@@ -6,9 +6,9 @@ Run in the repository root. Trainings on this machine, with a folder on the driv
 The reports of the two profiles of docs/measurements/h200.md, without and with guesses:
     python3 docs/images/lanes.py --updates NEVER AUTO
 
-Each drawing compares profiles of the same training with other options. It shows one step of each, from its
-first instruction to its last: the one that took most nearly as long as the report says of a step. Above it
-stands that time, which is less where the next step begins before the last instruction.
+Each drawing compares profiles of the same training with other options. It shows the fastest step of each,
+which other work on the machine disturbed least, from its first instruction to its last. Above it stands how
+long it took, which is less where the next step begins before the last instruction.
 """
 
 import json
@@ -60,10 +60,9 @@ def profile(options, folder, data):
 
 def panel(title, report):
     trace = json.loads((report / "trace.json").read_text(encoding="utf-8"))
-    facts = json.loads((report / "profile.json").read_text(encoding="utf-8"))
-    seconds = facts["step_seconds"]["measured"]
-    _, step = min((abs(s["seconds"]["measured"] - seconds), number)
-                  for number, s in enumerate(facts["steps"], 1) if not s["warms_up"])
+    steps = json.loads((report / "profile.json").read_text(encoding="utf-8"))["steps"]
+    seconds, step = min((s["seconds"]["measured"], number) for number, s in enumerate(steps, 1)
+                        if not s["warms_up"])
     return title, seconds, *bars_of(trace["traceEvents"], step)
 
 
@@ -104,7 +103,7 @@ def draw(panels):
     out, y, used = [], 12, []
     for title, seconds, bars, lanes in panels:
         out.append(f"<text x='{LEFT}' y='{y + 12}' font-size='14' fill='{INK}'>{escape(title)}: "
-                   f"{1000 * seconds:.0f} ms a step</text>")
+                   f"a step of {seconds:.2f} s</text>")
         y += 22
         for lane in lanes:
             mine = joined([bar for bar in bars if bar[0] == lane], HIDDEN / scale)
