@@ -74,7 +74,7 @@ class Command {
       _exit(127);
     }
     close(out), close(err);
-    EXPECT_GT(child_, 0);
+    CHECK(child_ > 0, "fork failed");  // a signal to -1 goes to every process
   }
   ~Command() {
     if (child_ <= 0) return;
@@ -170,7 +170,8 @@ class Cli : public testing::Test {
   }
   CommandResult run(const Words& arguments) const { return sluice_command(directory, arguments); }
 
-  // The command must end with `code` and an error of two lines, in which every one of `parts` occurs.
+  // The command must end with `code` and an error of two lines, in which every one of `parts` occurs. A slow
+  // machine says first that it plans.
   void expect_refusal(const Words& arguments, int code, const Words& parts) const {
     const CommandResult result = run(arguments);
     std::string line;
@@ -179,7 +180,9 @@ class Cli : public testing::Test {
     for (const std::string& part : parts)
       EXPECT_NE(result.err.find(part), std::string::npos) << line << "\n" << result.err;
     EXPECT_TRUE(result.err.starts_with("sluice: ")) << line << "\n" << result.err;
-    EXPECT_EQ(lines_of(result.err).size(), 2u) << line << "\n" << result.err;
+    std::vector<std::string> lines = lines_of(result.err);
+    std::erase_if(lines, [](const std::string& l) { return l.starts_with("sluice: planning"); });
+    EXPECT_EQ(lines.size(), 2u) << line << "\n" << result.err;
   }
   void expect_refused_training(const Words& more, int code, const Words& parts) const {
     expect_refusal(train("refused", 2, more), code, parts);

@@ -7,7 +7,6 @@
 #include <filesystem>
 #include <fstream>
 #include <memory>
-#include <optional>
 
 #include "engine/base/parallel.h"
 #include "engine/run/checkpoint/directory.h"
@@ -33,16 +32,21 @@ class SoftLimit {
   rlimit before_{};
 };
 
+// Starts a command under a limit: `limit` are arguments of the shell's ulimit. Threads of this process must
+// not see a limit on address space: one of OpenBLAS that starts late would wait for ever for memory.
+Command limited_command(const DriveDirectory& directory, const std::string& limit, const Words& arguments) {
+  const Words limited{"sh", "-c", "ulimit " + limit + R"( && exec "$@")", "sh"};
+  return {directory / "", limited + sluice_words(arguments, "sluice")};
+}
+
 // With too little address space OpenBLAS waits for ever and TBB aborts, so the command must refuse before.
 // Command and libraries take 110 MiB themselves: with less, the system's loader refuses.
 TEST_F(Cli, LittleAddressSpaceIsRefusedAtOnce) {
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
   GTEST_SKIP() << "sanitizers map far more";
 #endif
-  for (rlim_t mib = 150; mib <= 400; mib += mib < 250 ? 4 : 50) {  // sizes at which different checks refuse
-    std::optional<SoftLimit> limit(std::in_place, RLIMIT_AS, mib << 20);
-    Command command(directory, train("run", 3));
-    limit.reset();
+  for (int mib = 150; mib <= 400; mib += mib < 250 ? 4 : 50) {  // sizes at which different checks refuse
+    Command command = limited_command(directory, "-S -v " + std::to_string(mib << 10), train("run", 3));
     command.until([] { return false; });
     command.send(SIGKILL);  // if it hangs
     const CommandResult result = command.wait();
@@ -201,27 +205,23 @@ TEST_F(Cli, AProfileThatFailedSaysSoWhereItsReportCannotBeWritten) {
 }
 
 TEST_F(Cli, FewOpenFilesAreRefusedAtOnce) {
-  const auto start = [&](const std::string& out, const std::string& limit) {
-    const Words limited{"sh", "-c", "ulimit " + limit + R"( && exec "$@")", "sh"};
-    return Command(directory / "", limited + sluice_words(train(out, 2), "sluice")).wait();
+  const auto ended = [&](const std::string& limit) {
+    return limited_command(directory, limit, train("run", 2)).wait();
   };
   for (const char* limit : {"-n 8", "-n 31"}) {
-    const CommandResult result = start("run", limit);
+    const CommandResult result = ended(limit);
     EXPECT_EQ(result.code, 4) << result.err;
     EXPECT_NE(result.err.find("ulimit -n"), std::string::npos) << result.err;
   }
-  EXPECT_EQ(start("run", "-S -n 8").code, 0) << "up to the hard limit it may help itself";
+  EXPECT_EQ(ended("-S -n 8").code, 0) << "up to the hard limit it may help itself";
 }
 
 TEST_F(Cli, SmallStacksAreRefusedAtOnce) {
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
   GTEST_SKIP() << "sanitizers need more stack to begin";
 #endif
-  for (const rlim_t kib : {64, 256}) {
-    std::optional<SoftLimit> limit(std::in_place, RLIMIT_STACK, kib << 10);
-    Command command(directory, train("run", 2));
-    limit.reset();
-    const CommandResult result = command.wait();
+  for (const char* limit : {"-S -s 64", "-S -s 256"}) {
+    const CommandResult result = limited_command(directory, limit, train("run", 2)).wait();
     EXPECT_EQ(result.code, 4) << result.err;
     EXPECT_NE(result.err.find("ulimit -s"), std::string::npos) << result.err;
   }
