@@ -84,6 +84,8 @@ const std::vector<Room>& rooms() {
         {"models/families/", ground},
         {"models/weights/", ground_and({"models/files/", "models/families/"})},
         {"models/data/", ground_and({"models/files/"})},
+        {"models/text/", ground},
+        {"models/text/template/", ground_and({"models/text/"})},
         {"engine/run/options/", run},
         {"engine/run/ranks/", run},
         {"engine/run/execute/", run},

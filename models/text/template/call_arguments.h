@@ -1,0 +1,31 @@
+// Arguments of a call, and their assignment to parameters.
+//
+// Callers: methods, filters, tests and functions.
+#pragma once
+
+#include <initializer_list>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "models/text/template/value.h"
+
+namespace sluice::jinja {
+
+struct CallArguments {
+  Values positional;
+  std::vector<std::pair<std::string, Value>> named;
+};
+
+// One pointer a parameter, null where it is not given. Of `parameters`, the first `required` must be. An
+// empty name is that of a parameter that has none. Throws Fault.
+std::vector<const Value*> bind(std::string_view callee, const CallArguments& given,
+                               std::initializer_list<std::string_view> parameters, size_t required);
+
+// Values of arguments; `callee` is for messages. Null stands for `fallback`.
+const Text& text_argument(std::string_view callee, const Value* value);  // which must be given
+int64_t integer_argument(std::string_view callee, const Value* value, int64_t fallback);
+bool truth_argument(const Value* value, bool fallback);
+
+}  // namespace sluice::jinja

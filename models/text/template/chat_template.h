@@ -1,0 +1,63 @@
+// Chat templates: conversations as the text that a model was trained on.
+//
+// A ChatTemplate is a template of a model directory (chat_template.jinja, or "chat_template" of
+// tokenizer_config.json). It renders the bytes that jinja2 3.1.6 renders in the environment of Hugging Face
+// transformers 5.23 (utils/chat_template_utils.py): trim_blocks and lstrip_blocks, lists and objects that
+// cannot be changed, break and continue, {% generation %}, tojson, raise_exception, strftime_now. Of Jinja it
+// knows a subset. What is outside is refused by name, never guessed; so are integers beyond 64 bits.
+//
+// Every fault is an Error(malformed_file) with line and column; a fault of a conversation, too, because only
+// the template knows what it accepts. No template and no variables crash it, and it ends within
+// TemplateLimits. Users' text is data: `content` of Rendered says which bytes came from it.
+//
+// Callers: readers of conversations. A ChatTemplate may be used from several threads at once.
+#pragma once
+
+#include <ctime>
+#include <memory>
+#include <nlohmann/json_fwd.hpp>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "models/text/byte_range.h"
+#include "models/text/template/limits.h"
+
+namespace sluice {
+
+struct RenderOptions {
+  // Local time for strftime_now. Without it, a template that asks for the time is an error.
+  std::optional<std::tm> now = {};
+  // Variables whose strings count as the template's own, because they name control tokens: "bos_token".
+  std::vector<std::string> control_variables = {};
+  TemplateLimits limits = {};
+};
+
+struct Rendered {
+  std::string text;
+  std::vector<ByteRange> generation;  // rendered inside {% generation %}, ascending
+  // From strings of the variables, values and keys, except control variables; ascending, never adjacent. To
+  // be tokenized without recognizing control tokens.
+  std::vector<ByteRange> content;
+};
+
+namespace jinja {
+struct Template;
+}
+
+class ChatTemplate {
+ public:
+  // `source` is the template's text in UTF-8. Throws Error.
+  explicit ChatTemplate(const std::string& source);
+  ~ChatTemplate();
+  ChatTemplate(ChatTemplate&&) noexcept;
+  ChatTemplate& operator=(ChatTemplate&&) noexcept;
+
+  // `variables` is an object: "messages", "tools", "add_generation_prompt", ... Throws Error.
+  Rendered render(const nlohmann::ordered_json& variables, const RenderOptions& options) const;
+
+ private:
+  std::unique_ptr<const jinja::Template> tree_;
+};
+
+}  // namespace sluice

@@ -1,0 +1,29 @@
+// Methods of strings, lists, tuples, objects, cyclers and loops.
+//
+// Every method of Python's types is known by name, because object.name finds it before a key of that name;
+// calling one that the subset lacks is refused. Callers: subscript (finds them), calls.
+#pragma once
+
+#include "models/text/template/call_arguments.h"
+#include "models/text/template/value.h"
+
+namespace sluice::jinja {
+
+enum class MethodKind : uint8_t {
+  none,      // the type has no such method
+  harmless,  // it can be called
+  changing,  // it would change its object: the sandbox hides it
+};
+MethodKind find_method(const Value& object, std::string_view name);
+
+Value call_method(const Method& method, const CallArguments& given, Budget& budget);
+
+// Of a string; called by call_method, and by filters of the same names.
+Value call_string_method(const Text& text, std::string_view name, const CallArguments& given, Budget& budget);
+Text stripped(const Text& text, const Value* characters, bool left, bool right, Budget& budget);
+// `count` < 0: all.
+Text replaced(const Text& text, const Text& from, const Text& to, int64_t count, Budget& budget);
+Text joined(const Text& separator, const std::vector<Text>& parts, Budget& budget);
+std::vector<Text> lines_of(const Text& text, Budget& budget);
+
+}  // namespace sluice::jinja

@@ -1,0 +1,34 @@
+// A string that knows which of its bytes came from the input.
+//
+// Bytes of the template's own literals are not marked; bytes of string values of the input are content, and
+// stay so through every operation. An operation that cannot tell marks its whole result. Bytes are valid
+// UTF-8, and spans lie on borders of code points. Callers: values and whatever makes strings of them.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "models/text/template/chat_template.h"
+
+namespace sluice::jinja {
+
+struct Text {
+  std::string bytes;
+  std::vector<ByteRange> content;  // ascending, neither empty, overlapping nor adjacent
+  bool safe = false;  // the result of filter 'safe': Python's Markup, to which + adds others escaped
+};
+
+Text literal(std::string_view bytes);
+Text content(std::string_view bytes);
+
+void append(Text& to, std::string_view literal);
+void append(Text& to, const Text& part);
+// `bytes` stand for characters of `source` but are not those (escaped, in another case): content if any of
+// the source is.
+void append_derived(Text& to, std::string_view bytes, const Text& source);
+
+// Bytes [begin, end), with their marks.
+Text slice(const Text& text, size_t begin, size_t end);
+
+}  // namespace sluice::jinja

@@ -1,0 +1,30 @@
+// Tables of code points from U+0080 on, ascending, for unicode.cc alone. ASCII is code there.
+//
+// Written by tools/fixtures/unicode_tables.py.
+#pragma once
+
+#include <vector>
+
+namespace sluice::jinja {
+
+struct CodePointRange {
+  char32_t first, last;
+};
+
+// Every `step`-th code point from first to last changes by `distance`.
+struct CaseRun {
+  char32_t first, last;
+  int step, distance;
+};
+
+// A code point that becomes several, or, in kTitle, one whose title case is not its upper case.
+struct CaseExpansion {
+  char32_t from;
+  const char* to;
+};
+
+extern const std::vector<CodePointRange> kUnprintable, kCased;
+extern const std::vector<CaseRun> kLower, kUpper;
+extern const std::vector<CaseExpansion> kLowerExpansions, kUpperExpansions, kTitle;
+
+}  // namespace sluice::jinja
