@@ -131,14 +131,17 @@ Interpreter::Flow Interpreter::run(const Set& node, Position) {
   return Flow::next;
 }
 
+Interpreter::Flow Interpreter::capture(const Block& body, Text& text) {
+  const Scope scope(*this, frame_);
+  Buffer buffer(*this);
+  const Flow flow = execute(body);
+  if (flow == Flow::next) text = buffer.take();
+  return flow;
+}
+
 Interpreter::Flow Interpreter::run(const SetBlock& node, Position at) {
   Text text;
-  {
-    const Scope scope(*this, frame_);
-    Buffer buffer(*this);
-    if (const Flow flow = execute(node.body); flow != Flow::next) return flow;
-    text = buffer.take();
-  }
+  if (const Flow flow = capture(node.body, text); flow != Flow::next) return flow;
   at_ = at;
   assign_target(node.target, node.filters ? filtered(*node.filters, std::move(text))
                                           : text_value(std::move(text), budget_));
@@ -174,12 +177,7 @@ Interpreter::Flow Interpreter::run(const CallBlock& node, Position at) {
 
 Interpreter::Flow Interpreter::run(const FilterBlock& node, Position at) {
   Text text;
-  {
-    const Scope scope(*this, frame_);
-    Buffer buffer(*this);
-    if (const Flow flow = execute(node.body); flow != Flow::next) return flow;
-    text = buffer.take();
-  }
+  if (const Flow flow = capture(node.body, text); flow != Flow::next) return flow;
   at_ = at;
   write(str(filtered(*node.filters, std::move(text)), budget_));
   return Flow::next;

@@ -43,6 +43,8 @@ class Interpreter {
 
   // ---- Statements: interpreter.cc ----
   Flow execute(const Block& block);
+  // What a block renders, instead of writing it.
+  Flow capture(const Block& body, Text& text);
   Flow run(const Data& node, Position at);
   Flow run(const Output& node, Position at);
   Flow run(const If& node, Position at);
