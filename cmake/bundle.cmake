@@ -28,6 +28,7 @@ install(FILES LICENSE README.md CONTRIBUTING.md DESTINATION . ${bundle})
 
 list(TRANSFORM bundle_executables REPLACE "(.+)" "$<TARGET_FILE:\\1>" OUTPUT_VARIABLE files)
 install(CODE "set(executables \"${files}\")
+  set(opened_libraries \"${opened_libraries}\")
   set(binary_dir \"${CMAKE_BINARY_DIR}\")
   set(source_dir \"${CMAKE_SOURCE_DIR}\")
   set(ctest \"${CMAKE_CTEST_COMMAND}\")

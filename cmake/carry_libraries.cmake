@@ -1,5 +1,6 @@
-# Runs when a tree is installed that brings its shared libraries: copies those that `executables` need into
-# lib/sluice, and what their Debian packages say of their licences into lib/sluice/licenses.
+# Runs when a tree is installed that brings its shared libraries: copies those that `executables` need, and
+# `opened_libraries`, which they open, into lib/sluice, and what their Debian packages say of their licences into
+# lib/sluice/licenses.
 set(root "$ENV{DESTDIR}${CMAKE_INSTALL_PREFIX}/lib/sluice")
 
 # libstdc++ and libgcc_s are the system's, as glibc is: Debian 12's builds of them need glibc 2.36, and those of
@@ -12,7 +13,7 @@ if(missing)
   message(FATAL_ERROR "The package needs libraries that are not found: ${missing}")
 endif()
 file(MAKE_DIRECTORY ${root}/licenses)
-foreach(library ${found})
+foreach(library ${found} ${opened_libraries})
   # Copied as a file under the name by which others ask for it: distributions have chains of links between
   # that name and the file.
   get_filename_component(name ${library} NAME)

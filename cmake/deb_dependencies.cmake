@@ -21,4 +21,5 @@ foreach(kind Depends Recommends)
   string(TOUPPER ${kind} upper)
   set(CPACK_DEBIAN_PACKAGE_${upper} ${CMAKE_MATCH_1})
 endforeach()
+string(APPEND CPACK_DEBIAN_PACKAGE_DEPENDS ", libonig5")  # opened at run time
 string(PREPEND CPACK_DEBIAN_PACKAGE_RECOMMENDS "openmpi-bin, ")

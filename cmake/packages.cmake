@@ -29,7 +29,8 @@ add_custom_target(deb COMMAND ${CMAKE_CPACK_COMMAND} --config ${CMAKE_BINARY_DIR
                   -B ${CMAKE_BINARY_DIR} DEPENDS sluice VERBATIM)
 
 set(libraries COMPONENT libraries EXCLUDE_FROM_ALL)
-install(CODE "set(executables \"$<TARGET_FILE:sluice>\")" ${libraries})
+install(CODE "set(executables \"$<TARGET_FILE:sluice>\")
+  set(opened_libraries \"${opened_libraries}\")" ${libraries})
 install(SCRIPT cmake/carry_libraries.cmake ${libraries})
 add_custom_target(wheel COMMAND python3 -B ${CMAKE_SOURCE_DIR}/tools/wheel.py ${CMAKE_BINARY_DIR}
                   DEPENDS sluice VERBATIM)

@@ -1,16 +1,29 @@
 // Strict reading of JSON from files that anybody may have written.
 //
 // A key given twice, a zero byte, or nesting beyond 64 levels is an error; so is anything that is not JSON.
-// Callers: readers of machine descriptions, models' configurations, indexes of weights and manifests.
+// Callers: readers of machine descriptions, models' configurations, tokenizers, indexes of weights,
+// manifests, chats.
 #pragma once
 
+#include <functional>
 #include <nlohmann/json_fwd.hpp>
 #include <string>
+#include <vector>
 
 namespace sluice {
 
+// A list or object of so many entries that its reader takes them one by one as they are parsed. The result
+// has it without entries.
+struct JsonEntries {
+  std::string path;  // keys from the outermost object, separated by points: "model.vocab"
+  // `key` is that of an object's entry. Keys given twice are for the taker to find.
+  std::function<void(std::string&& key, nlohmann::json&& value)> take;
+};
+
 // Throws std::invalid_argument. Its what() is to be put behind "FILE: ", for example "line 3 is not valid
 // JSON". In it, names from the text are escaped (printable()).
-nlohmann::json parse_strict_json(const std::string& text);
+nlohmann::json parse_strict_json(const std::string& text, const std::vector<JsonEntries>& taken = {});
+// Of one line; keys stay in their order. what() says "column 12 is not valid JSON".
+nlohmann::ordered_json parse_strict_json_line(const std::string& line);
 
 }  // namespace sluice

@@ -1,0 +1,93 @@
+// Added tokens: strings that are found in the text before it is normalized and cut, and become one id each.
+//
+// Found from left to right, the longest at each place, in two rounds: those with normalized=false in the
+// input, the others in the normalized text between these, where their normalized content counts. A special
+// token is a control token: it is not found in text that a caller declares plain, which is what users wrote.
+// As added_vocabulary.rs of Hugging Face tokenizers. An AddedTokens never changes.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <unordered_set>
+#include <vector>
+
+#include "models/text/byte_range.h"
+#include "models/text/tokenizer/flat_table.h"
+#include "models/text/tokenizer/normalizer.h"
+#include "models/text/tokenizer/pattern.h"
+#include "models/text/tokenizer/piece.h"
+
+namespace sluice {
+
+struct AddedToken {
+  std::string content;
+  uint32_t id = 0;
+  bool single_word = false;  // only where no letter or digit touches it
+  bool lstrip = false;       // takes the white space before it
+  bool rstrip = false;       // and behind it
+  bool normalized = false;
+  bool special = false;
+};
+
+// Of a text, the bytes in which special tokens are not found. `origin` as in PieceText; empty: the text is
+// the input itself.
+struct PlainText {
+  std::span<const ByteRange> ranges;  // of the input, ascending, not overlapping
+  std::span<const uint32_t> origin;
+};
+
+class AddedTokens {
+ public:
+  // Throws std::invalid_argument with a clause when two tokens have one content, id or normalized content, or
+  // a content is empty.
+  AddedTokens(std::vector<AddedToken> tokens, const std::vector<Normalizer>& normalizers);
+
+  // Appends pieces that cover `text`: added tokens, and what lies between them.
+  void find(bool normalized, std::string_view text, const PlainText& plain, std::vector<Piece>& to) const;
+
+  const AddedToken* by_content(std::string_view content) const;  // nullptr if there is none
+  const AddedToken* by_id(uint32_t id) const;
+  // What the decoder sees: the normalized content, if the token is found by that.
+  const std::string& decoded(const AddedToken& token) const;
+  bool is_special(std::string_view decoded) const { return specials_.contains(std::string(decoded)); }
+  uint32_t id_end() const;  // above every id; 0 if there is none
+
+ private:
+  class Trie {
+   public:
+    bool add(std::string_view content, uint32_t token);  // false if it is there already
+    // Calls visit(end, token) for each content that begins at `begin`, shortest first.
+    template <typename Visit>
+    void at(std::string_view text, size_t begin, const Visit& visit) const;
+    bool may_begin(char byte) const { return begins_[static_cast<uint8_t>(byte)]; }
+
+   private:
+    FlatTable<uint32_t> children_;                 // by node and byte; node 0 is the root
+    std::vector<uint32_t> tokens_ = {UINT32_MAX};  // of the content that ends in a node
+    std::array<bool, 256> begins_{};
+  };
+  struct Found {
+    size_t end;
+    uint32_t token;
+    bool counts;
+  };
+
+  std::optional<Found> longest(const Trie& trie, std::string_view text, size_t begin,
+                               const PlainText& plain) const;
+  bool stands_alone(std::string_view text, size_t begin, size_t end) const;
+
+  std::vector<AddedToken> tokens_;
+  std::vector<std::string> decoded_;  // by token
+  std::unordered_map<std::string_view, uint32_t> by_content_;
+  std::unordered_map<uint32_t, uint32_t> by_id_;
+  std::unordered_set<std::string> specials_;
+  Trie raw_, normalized_;
+  std::optional<Pattern> word_;  // a character of a word; there if a token asks for it
+};
+
+}  // namespace sluice

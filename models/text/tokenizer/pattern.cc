@@ -1,0 +1,146 @@
+// Oniguruma is opened at run time and not linked: it exports regcomp, regexec, regfree and regerror, which
+// would replace those of the C library in every program that links it.
+#include "models/text/tokenizer/pattern.h"
+
+#include <fmt/format.h>
+#include <oniguruma.h>
+
+#include <array>
+
+#include "engine/base/error.h"
+#include "engine/base/shared_library.h"
+
+namespace sluice {
+namespace {
+
+constexpr size_t kSourceBytesMax = 100'000;  // published patterns have less than 1,000
+// A search may backtrack so often, and once for each byte that it passes: about a second.
+constexpr unsigned long kRetriesMax = 10'000'000;
+constexpr unsigned long kRetriesPerByte = 16;
+constexpr unsigned kStackEntriesMax = 20'000'000;  // of about 40 bytes; \p{L}+ needs one for each letter
+
+struct Library {
+  decltype(&onig_initialize) initialize = nullptr;
+  decltype(&onig_new) compile = nullptr;
+  decltype(&onig_free) free = nullptr;
+  decltype(&onig_search_with_param) search = nullptr;
+  decltype(&onig_region_new) new_region = nullptr;
+  decltype(&onig_region_free) free_region = nullptr;
+  decltype(&onig_new_match_param) new_param = nullptr;
+  decltype(&onig_free_match_param) free_param = nullptr;
+  decltype(&onig_set_retry_limit_in_match_of_match_param) limit_match = nullptr;
+  decltype(&onig_set_retry_limit_in_search_of_match_param) limit_search = nullptr;
+  decltype(&onig_set_match_stack_limit_size_of_match_param) limit_stack = nullptr;
+  decltype(&onig_error_code_to_str) describe = nullptr;
+  OnigEncodingType* utf8 = nullptr;
+  OnigSyntaxType* syntax = nullptr;
+};
+
+Library open_library() {
+  SharedLibrary file("libonig.so.5");
+  Library library;
+  file.find(library.initialize, "onig_initialize");
+  file.find(library.compile, "onig_new");
+  file.find(library.free, "onig_free");
+  file.find(library.search, "onig_search_with_param");
+  file.find(library.new_region, "onig_region_new");
+  file.find(library.free_region, "onig_region_free");
+  file.find(library.new_param, "onig_new_match_param");
+  file.find(library.free_param, "onig_free_match_param");
+  file.find(library.limit_match, "onig_set_retry_limit_in_match_of_match_param");
+  file.find(library.limit_search, "onig_set_retry_limit_in_search_of_match_param");
+  file.find(library.limit_stack, "onig_set_match_stack_limit_size_of_match_param");
+  file.find(library.describe, "onig_error_code_to_str");
+  file.find(library.utf8, "OnigEncodingUTF8");
+  file.find(library.syntax, "OnigSyntaxOniguruma");
+  if (!file.failure().empty())
+    throw Error(ExitCode::environment,
+                fmt::format("The library for regular expressions cannot be opened: {}.", file.failure()),
+                "Install it: apt-get install libonig5.");
+  OnigEncoding encodings[] = {library.utf8};
+  if (library.initialize(encodings, 1) != ONIG_NORMAL)
+    throw Error(ExitCode::environment, "libonig.so.5 does not start.", "Reinstall package libonig5.");
+  file.keep_open();
+  return library;
+}
+
+// Opened by the first pattern, for all threads.
+const Library& library() {
+  static const Library opened = open_library();
+  return opened;
+}
+
+std::string description(int code, OnigErrorInfo* info) {
+  std::array<OnigUChar, ONIG_MAX_ERROR_MESSAGE_LEN> text{};
+  const int length = library().describe(text.data(), code, info);
+  return printable(std::string(reinterpret_cast<const char*>(text.data()), static_cast<size_t>(length)));
+}
+
+const OnigUChar* bytes(std::string_view text) { return reinterpret_cast<const OnigUChar*>(text.data()); }
+
+}  // namespace
+
+struct Pattern::Compiled {
+  std::string source;
+  OnigRegex regex = nullptr;
+  ~Compiled() { library().free(regex); }
+};
+
+Pattern::Pattern(const std::string& source) {
+  const auto fail = [&](const std::string& why) {
+    throw Error(ExitCode::malformed_file,
+                fmt::format("The tokenizer's pattern \"{}\" cannot be used: {}.",
+                            printable(source.substr(0, 200)), why),
+                "Take the tokenizer.json of the model's release.");
+  };
+  if (source.size() > kSourceBytesMax) fail(fmt::format("it has more than {} bytes", kSourceBytesMax));
+  auto compiled = std::make_unique<Compiled>();
+  compiled->source = source;
+  OnigErrorInfo info{};
+  const int code = library().compile(&compiled->regex, bytes(source), bytes(source) + source.size(),
+                                     ONIG_OPTION_NONE, library().utf8, library().syntax, &info);
+  if (code != ONIG_NORMAL) fail(description(code, &info));
+  compiled_ = std::move(compiled);
+}
+
+Pattern::~Pattern() = default;
+Pattern::Pattern(Pattern&&) noexcept = default;
+Pattern& Pattern::operator=(Pattern&&) noexcept = default;
+
+struct Matcher::State {
+  OnigRegion* region = library().new_region();
+  OnigMatchParam* param = library().new_param();
+  State() {
+    if (region == nullptr || param == nullptr) throw std::bad_alloc();
+    library().limit_stack(param, kStackEntriesMax);
+  }
+  ~State() {
+    library().free_region(region, 1);
+    library().free_param(param);
+  }
+};
+
+Matcher::Matcher() = default;
+Matcher::~Matcher() = default;
+Matcher::Matcher(Matcher&&) noexcept = default;
+Matcher& Matcher::operator=(Matcher&&) noexcept = default;
+
+std::optional<ByteRange> Matcher::find(const Pattern& pattern, std::string_view text, size_t from) {
+  if (!state_) state_ = std::make_unique<State>();  // a tokenizer without patterns needs no library
+  const unsigned long retries = kRetriesMax + kRetriesPerByte * (text.size() - from);
+  library().limit_match(state_->param, retries);
+  library().limit_search(state_->param, retries);
+  const OnigUChar* const begin = bytes(text);
+  const OnigUChar* const end = begin + text.size();
+  const int at = library().search(pattern.compiled_->regex, begin, end, begin + from, end, state_->region,
+                                  ONIG_OPTION_NONE, state_->param);
+  if (at == ONIG_MISMATCH) return std::nullopt;
+  if (at < 0)
+    throw Error(ExitCode::malformed_file,
+                fmt::format("The tokenizer's pattern \"{}\" cannot be matched: {}.",
+                            printable(pattern.compiled_->source.substr(0, 200)), description(at, nullptr)),
+                "Take the tokenizer.json of the model's release, or divide the text.");
+  return ByteRange{static_cast<size_t>(state_->region->beg[0]), static_cast<size_t>(state_->region->end[0])};
+}
+
+}  // namespace sluice

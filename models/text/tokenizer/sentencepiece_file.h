@@ -1,0 +1,17 @@
+// Reader of tokenizer.model, SentencePiece's file, for directories that have no tokenizer.json.
+//
+// Models of type BPE whose text is not normalized, as Llama's and Mistral's; others are refused by name. The
+// result is what transformers 5.23 makes of such a file (convert_slow_tokenizer.py, LlamaTokenizer).
+#pragma once
+
+#include <string>
+
+#include "models/text/tokenizer/parts.h"
+
+namespace sluice {
+
+// Reads add_bos_token and add_eos_token from a tokenizer_config.json beside it, if there is one. Throws as
+// read_tokenizer_file does.
+TokenizerParts read_sentencepiece_file(const std::string& path);
+
+}  // namespace sluice

@@ -1,0 +1,97 @@
+// Tokenizers: text to token ids and back, as Hugging Face tokenizers 0.23.3 do it, id by id.
+//
+// A Tokenizer is read from a model directory: tokenizer.json, or tokenizer.model where that is missing. It
+// supports byte pair encoding and the components that models of text generation have, and refuses others by
+// name. It never changes and may be used from several threads, each with an Encoder of its own.
+//
+// Callers: readers of conversations and text, generation.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "models/text/byte_range.h"
+
+namespace sluice {
+
+struct TokenizerParts;
+class TextDecoder;
+
+class Tokenizer {
+ public:
+  // `path`: a model directory, or a file tokenizer.json or tokenizer.model. Throws Error: usage when there is
+  // none, malformed_file when it is damaged or asks for a component that is not supported.
+  static Tokenizer open(const std::string& path);
+  explicit Tokenizer(TokenizerParts parts);
+  ~Tokenizer();
+  Tokenizer(Tokenizer&&) noexcept;
+  Tokenizer& operator=(Tokenizer&&) noexcept;
+
+  uint32_t id_end() const;  // above every id: rows that an embedding needs at least
+  std::optional<uint32_t> id_of(std::string_view content) const;
+  std::optional<std::string> content_of(uint32_t id) const;
+  bool is_special(uint32_t id) const;  // a control token
+  // What belongs in front of and behind a text that is no rendered conversation: begin and end of sequence.
+  const std::vector<uint32_t>& prefix() const;
+  const std::vector<uint32_t>& suffix() const;
+
+  // Ids without a token give nothing.
+  std::string decode(std::span<const uint32_t> ids, bool skip_special) const;
+
+ private:
+  friend class Encoder;
+  friend class TextStream;
+  void decode(uint32_t id, bool skip_special, TextDecoder& decoder, std::string& to) const;
+
+  std::unique_ptr<const TokenizerParts> parts_;
+};
+
+// The tokens of a text. Token i begins at byte begins[i] of it: the first byte of the character with whose
+// bytes the token begins, blanks included (offsets of Hugging Face tokenizers without trim_offsets).
+struct Encoding {
+  std::vector<uint32_t> ids;
+  std::vector<size_t> begins;
+};
+
+// Encodes for one thread, and remembers the tokens of words that it met.
+class Encoder {
+ public:
+  explicit Encoder(const Tokenizer& tokenizer);  // which must outlive it
+  ~Encoder();
+  Encoder(Encoder&&) noexcept;
+
+  // `plain`: byte ranges of the text, ascending and not overlapping, in which control tokens are not
+  // recognized (text of users). Adds neither prefix nor suffix. Throws Error: malformed_file when the text is
+  // not UTF-8 or has more than 512 MiB, or the tokenizer's patterns take too long.
+  Encoding encode(std::string_view text, std::span<const ByteRange> plain = {});
+
+ private:
+  struct Memory;
+  const TokenizerParts& parts_;
+  std::unique_ptr<Memory> memory_;
+};
+
+// Decodes tokens one after the other, as they are generated.
+class TextStream {
+ public:
+  TextStream(const Tokenizer& tokenizer, bool skip_special);  // the tokenizer must outlive it
+  ~TextStream();
+  TextStream(TextStream&&) noexcept;
+
+  // The text that has become certain with this token; often none, where a character takes several tokens.
+  std::string push(uint32_t id);
+  // The rest. Nothing may be pushed behind it. All texts together are what decode() gives.
+  std::string finish();
+
+ private:
+  const Tokenizer& tokenizer_;
+  bool skip_special_;
+  std::unique_ptr<TextDecoder> decoder_;
+};
+
+}  // namespace sluice

@@ -1,0 +1,14 @@
+// Reader of tokenizer.json.
+#pragma once
+
+#include <string>
+
+#include "models/text/tokenizer/parts.h"
+
+namespace sluice {
+
+// Throws Error: usage when there is no such file, malformed_file when it is damaged, contradicts itself, or
+// asks for a component that is not supported.
+TokenizerParts read_tokenizer_file(const std::string& path);
+
+}  // namespace sluice

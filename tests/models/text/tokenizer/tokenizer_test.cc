@@ -1,0 +1,222 @@
+// Tokenizers by hand: small files written here, with each rule that random strings seldom reach.
+#include "models/text/tokenizer/tokenizer.h"
+
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "tests/models/text/tokenizer/small_tokenizer.h"
+#include "tests/models/text/tokenizer/tokenizer_strings.h"
+#include "tests/support/format_test_support.h"
+
+namespace sluice {
+namespace {
+
+using testing::added;
+using testing::small_file;
+using Json = nlohmann::json;
+using Ids = std::vector<uint32_t>;
+
+class TokenizerTest : public FormatTest {
+ protected:
+  Tokenizer open(const Json& file) { return Tokenizer::open(write_file("tokenizer.json", file.dump())); }
+  Ids ids(const Json& file, const std::string& text, const std::vector<ByteRange>& plain = {}) {
+    const Tokenizer tokenizer = open(file);
+    return Encoder(tokenizer).encode(text, plain).ids;
+  }
+};
+
+TEST_F(TokenizerTest, MergesInTheOrderOfTheList) {
+  EXPECT_EQ(ids(small_file(), "abc"), (Ids{4}));
+  EXPECT_EQ(ids(small_file(), "aabbc"), (Ids{0, 3, 1, 2}));
+  Json late = small_file();
+  late["model"]["merges"] = Json::parse(R"(["ab c", "a b"])");
+  EXPECT_EQ(ids(late, "abcab"), (Ids{4, 3}));
+  EXPECT_EQ(ids(small_file(), ""), Ids{});
+}
+
+TEST_F(TokenizerTest, APieceThatIsATokenStaysWholeIfMergesAreIgnored) {
+  Json file = small_file();
+  file["model"]["merges"] = Json::array();
+  EXPECT_EQ(ids(file, "abc"), (Ids{0, 1, 2}));
+  file["model"]["ignore_merges"] = true;
+  EXPECT_EQ(ids(file, "abc"), (Ids{4}));
+}
+
+TEST_F(TokenizerTest, CharactersWithoutAnIdAreLeftOutUnknownOrBytes) {
+  Json file = small_file();
+  EXPECT_EQ(ids(file, "axb"), (Ids{3}));  // a and b meet
+  file["model"]["unk_token"] = "<";
+  EXPECT_EQ(ids(file, "axxb"), (Ids{0, 7, 7, 1}));
+  file["model"]["fuse_unk"] = true;
+  EXPECT_EQ(ids(file, "axxb"), (Ids{0, 7, 1}));
+  file["model"]["byte_fallback"] = true;
+  file["model"]["vocab"]["<0x78>"] = 9;
+  EXPECT_EQ(ids(file, "axb"), (Ids{0, 9, 1}));
+  file["model"]["vocab"]["<0xC3>"] = 10;  // of the two bytes of e with acute, one
+  EXPECT_EQ(ids(file, "aéb"), (Ids{0, 7, 1}));
+  file["model"]["unk_token"] = "absent";
+  const Tokenizer tokenizer = open(file);
+  EXPECT_EQ(Encoder(tokenizer).encode("ab").ids, (Ids{3}));
+  EXPECT_THROW(Encoder(tokenizer).encode("é"), Error);
+}
+
+TEST_F(TokenizerTest, ALongPieceIsThatOfItsParts) {
+  // A whole text of one piece, once with and once without characters that no merge joins.
+  Ids expected;
+  std::string text;
+  for (int i = 0; i < 1000; ++i) {
+    text += "abcb a";
+    expected.insert(expected.end(), {4, 1, 5});
+    if (i < 999) text += "<", expected.insert(expected.end(), {0, 7});
+  }
+  expected.push_back(0);
+  EXPECT_EQ(ids(small_file(), text), expected);
+  Json same = small_file();
+  same["model"]["vocab"]["aa"] = 9;
+  same["model"]["merges"].push_back("a a");
+  EXPECT_EQ(ids(same, std::string(100'000, 'a')), Ids(50'000, 9));
+}
+
+TEST_F(TokenizerTest, ControlTokensOfPlainTextAreText) {
+  Json file = small_file();
+  file["added_tokens"] = {added("<a>", 9, {{"special", true}}), added("<b>", 10, Json::object()),
+                          added("<a>b", 11, {{"special", true}}), added("c<", 12, {{"special", true}})};
+  EXPECT_EQ(ids(file, "<a><b>"), (Ids{9, 10}));
+  EXPECT_EQ(ids(file, "<a><b>", {{0, 6}}), (Ids{7, 0, 8, 10}));
+  EXPECT_EQ(ids(file, "<a><a>", {{3, 6}}), (Ids{9, 7, 0, 8}));
+  // A token that only the border of a user's text completes is none.
+  EXPECT_EQ(ids(file, "<a>", {{2, 3}}), (Ids{7, 0, 8}));
+  EXPECT_EQ(ids(file, "<a>", {{0, 1}}), (Ids{7, 0, 8}));
+  // A user's text in front of or behind a control token does not hide it.
+  EXPECT_EQ(ids(file, "<a>b", {{3, 4}}), (Ids{9, 1}));
+  EXPECT_EQ(ids(file, "c<a>", {{0, 1}}), (Ids{2, 9}));
+  EXPECT_EQ(ids(file, "c<a>"), (Ids{12, 0, 8}));
+  // In the second round as well, where text is normalized.
+  file["normalizer"] = {{"type", "Prepend"}, {"prepend", "a"}};
+  for (Json& token : file["added_tokens"]) token["normalized"] = true;
+  EXPECT_EQ(ids(file, "c<b>", {{0, 4}}), (Ids{0, 2, 7, 1, 8}));
+}
+
+TEST_F(TokenizerTest, AddedTokensTakeWhiteSpaceAndWantBorders) {
+  Json file = small_file();
+  file["added_tokens"] = {added("<a>", 9, {{"lstrip", true}, {"rstrip", true}}),
+                          added("b", 1, {{"single_word", true}})};
+  const Tokenizer tokenizer = open(file);
+  const Encoding encoding = Encoder(tokenizer).encode("a \u3000<a>\n b c");
+  EXPECT_EQ(encoding.ids, (Ids{0, 9, 1, 5, 2}));
+  EXPECT_EQ(encoding.begins, (std::vector<size_t>{0, 1, 10, 11, 12}));
+  EXPECT_EQ(Encoder(tokenizer).encode("ab b").ids, (Ids{3, 5, 1}));
+}
+
+TEST_F(TokenizerTest, BeginsAreThoseOfTheInput) {
+  Json file = small_file();
+  file["normalizer"] =
+      Json::parse(R"({"type": "Sequence", "normalizers": [{"type": "Prepend", "prepend": "▁"},
+    {"type": "Replace", "pattern": {"String": " "}, "content": "▁"}, {"type": "NFC"}]})");
+  file["model"]["vocab"]["é"] = 9;
+  const Tokenizer tokenizer = open(file);
+  const Encoding encoding = Encoder(tokenizer).encode("ae\u0301 é");
+  EXPECT_EQ(encoding.ids, (Ids{6, 0, 9, 6, 9}));
+  EXPECT_EQ(encoding.begins, (std::vector<size_t>{0, 0, 1, 4, 5}));
+}
+
+TEST_F(TokenizerTest, TokensAreFoundByContentAndId) {
+  Json file = small_file();
+  file["added_tokens"] = {added("<s>", 9, {{"special", true}}), added("<t>", 10, Json::object())};
+  const Json special = {{"SpecialToken", {{"id", "<s>"}, {"type_id", 0}}}};
+  const Json text = {{"Sequence", {{"id", "A"}, {"type_id", 0}}}};
+  const Json tokens = {{"<s>", {{"id", "<s>"}, {"ids", {9}}, {"tokens", {"<s>"}}}}};
+  file["post_processor"] = {{"type", "Sequence"},
+                            {"processors",
+                             {{{"type", "ByteLevel"}},
+                              {{"type", "TemplateProcessing"},
+                               {"special_tokens", tokens},
+                               {"single", {special, text, special, special}}}}}};
+  const Tokenizer tokenizer = open(file);
+  EXPECT_EQ(tokenizer.id_end(), 11u);
+  EXPECT_EQ(tokenizer.id_of("<s>"), 9u);
+  EXPECT_EQ(tokenizer.id_of("abc"), 4u);
+  EXPECT_EQ(tokenizer.id_of("x"), std::nullopt);
+  EXPECT_EQ(tokenizer.content_of(10), "<t>");
+  EXPECT_EQ(tokenizer.content_of(3), "ab");
+  EXPECT_EQ(tokenizer.content_of(11), std::nullopt);
+  EXPECT_TRUE(tokenizer.is_special(9));
+  EXPECT_FALSE(tokenizer.is_special(10));
+  EXPECT_FALSE(tokenizer.is_special(0));
+  EXPECT_EQ(tokenizer.prefix(), (Ids{9}));
+  EXPECT_EQ(tokenizer.suffix(), (Ids{9, 9}));
+  EXPECT_EQ(tokenizer.decode(Ids{9, 4, 10, 77}, false), "<s>abc<t>");
+  EXPECT_EQ(tokenizer.decode(Ids{9, 4, 10, 77}, true), "abc<t>");
+}
+
+TEST_F(TokenizerTest, TextComesWhenItIsCertain) {
+  Json file = small_file();
+  file["model"]["vocab"].update({{"<0xC3>", 9}, {"<0xA9>", 10}});
+  file["decoder"] = Json::parse(R"({"type": "Sequence", "decoders": [{"type": "Replace",
+    "pattern": {"String": "▁"}, "content": " "}, {"type": "ByteFallback"}, {"type": "Fuse"},
+    {"type": "Strip", "content": " ", "start": 1, "stop": 0}]})");
+  const Tokenizer tokenizer = open(file);
+  TextStream stream(tokenizer, false);
+  EXPECT_EQ(stream.push(6), "");
+  EXPECT_EQ(stream.push(4), "abc");
+  EXPECT_EQ(stream.push(6), " ");
+  EXPECT_EQ(stream.push(9), "");
+  EXPECT_EQ(stream.push(10), "");
+  EXPECT_EQ(stream.push(0), "éa");
+  EXPECT_EQ(stream.push(9), "");
+  EXPECT_EQ(stream.finish(), "\uFFFD");
+}
+
+TEST_F(TokenizerTest, BytesThatAreNoCharacterBecomeReplacements) {
+  const Tokenizer tokenizer = Tokenizer::open(testing::kTokenizerFixtures + std::string("gpt2.json"));
+  const auto bytes = [&](std::initializer_list<const char*> characters) {
+    Ids all;
+    for (const char* character : characters) all.push_back(*tokenizer.id_of(character));
+    return tokenizer.decode(all, false);
+  };
+  EXPECT_EQ(bytes({"Ã", "©"}), "é");                        // 0xC3 0xA9
+  EXPECT_EQ(bytes({"Ã", "a"}), "\uFFFDa");                  // a begin alone
+  EXPECT_EQ(bytes({"ð", "Ł", "ĺ"}), "\uFFFD");              // F0 9F 98: three of four bytes are one
+  EXPECT_EQ(bytes({"í", "ł", "Ģ"}), "\uFFFD\uFFFD\uFFFD");  // ED A0 80: a surrogate
+}
+
+TEST_F(TokenizerTest, HostilePatternsEndInAnError) {
+  Json file = small_file();
+  file["pre_tokenizer"] = {{"type", "Split"},
+                           {"pattern", {{"Regex", "(?:a|aa)+[b-z]"}}},
+                           {"behavior", "Isolated"},
+                           {"invert", false}};
+  const Tokenizer tokenizer = open(file);
+  EXPECT_THROW(Encoder(tokenizer).encode(std::string(5000, 'a')), Error);
+  file["pre_tokenizer"]["pattern"]["Regex"] = "(";
+  expect_error(ExitCode::malformed_file, {"The tokenizer's pattern \"(\" cannot be used: "},
+               [&] { open(file); });
+}
+
+TEST_F(TokenizerTest, TextThatIsNotUtf8IsRefused) {
+  const Tokenizer tokenizer = open(small_file());
+  expect_error(ExitCode::malformed_file, {"A text to be tokenized is not UTF-8 at its byte 2."},
+               [&] { Encoder(tokenizer).encode("ab\xFF"); });
+}
+
+TEST_F(TokenizerTest, SeveralThreadsMayUseOne) {
+  const Tokenizer tokenizer = Tokenizer::open(testing::kTokenizerFixtures + std::string("qwen2.json"));
+  const Json material = testing::read_tokenizer_fixture("strings.json");
+  const auto encode_all = [&](std::vector<Ids>& all) {
+    Encoder encoder(tokenizer);
+    for (uint64_t seed = 0; seed < 300; ++seed)
+      all.push_back(encoder.encode(testing::make_string(seed, material)).ids);
+  };
+  std::vector<Ids> first, second;
+  std::thread other(encode_all, std::ref(first));
+  encode_all(second);
+  other.join();
+  EXPECT_EQ(first, second);
+}
+
+}  // namespace
+}  // namespace sluice
