@@ -22,6 +22,12 @@ struct KernelRow {
   constexpr bool complete() const { return forward.given && backward.given; }
 };
 
+// The backward of ops whose rule has none (OpRule::has_backward).
+template <typename... Arguments>
+void no_backward(Arguments...) {
+  CHECK(false, "backward of an op that has none");
+}
+
 template <typename Row>
 const Row& kernels_of(const Row (&rows)[kOpKinds], OpKind kind) {
   CHECK(kind < OpKind::number_of_kinds, "an op without kernels");

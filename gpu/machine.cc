@@ -29,9 +29,10 @@ Machine machine_of(const TierCapacities& capacities, bool ranks_meet_in_device) 
   }
   for (const TaskKind kind : {TaskKind::forward, TaskKind::backward, TaskKind::round})
     m.units.push_back({kind, kComputeLane, 0});
-  for (const TaskKind kind : {TaskKind::norm, TaskKind::set_scalars, TaskKind::set_guess, TaskKind::optimize,
-                              TaskKind::visit, TaskKind::repair, TaskKind::load, TaskKind::sum,
-                              TaskKind::compress, TaskKind::project, TaskKind::expand, TaskKind::clone}) {
+  for (const TaskKind kind :
+       {TaskKind::norm, TaskKind::set_scalars, TaskKind::set_guess, TaskKind::optimize, TaskKind::visit,
+        TaskKind::repair, TaskKind::load, TaskKind::sum, TaskKind::compress, TaskKind::project,
+        TaskKind::expand, TaskKind::clone, TaskKind::clear}) {
     const bool met = kind == TaskKind::sum && ranks_meet_in_device;
     m.units.push_back(met ? Unit{kind, kComputeLane, 0} : Unit{kind, kOptimizerLane, host});
   }

@@ -7,6 +7,15 @@
 namespace sluice {
 namespace {
 
+// Of one op; all are scaled, or none.
+template <typename Products>
+Products scaled(const OpShapes& s, Products products) {
+  auto& [first, dx, dw] = products;
+  first.scaled = dx.scaled = dw.scaled = s.attributes.factor() != 1;
+  return products;
+}
+float factor_of(const OpShapes& s) { return static_cast<float>(s.attributes.factor()); }
+
 struct LinearProducts {
   Product y, dx, dw;
 };
@@ -19,26 +28,27 @@ LinearProducts linear_products(const OpShapes& s) {
   const Product dw = out_in ? Product{out, in, rows, true, false, out, in, in, t, DType::f32, true}
                             : Product{in, out, rows, true, false, in, out, out, t, DType::f32, true};
   const bool bias = s.parameters.size() == 2;
-  return {{rows, out, in, false, out_in, in, stride_w, out, t, t, false, bias},
-          {rows, in, out, false, !out_in, out, stride_w, in, t, t},
-          dw};
+  return scaled(s, LinearProducts{{rows, out, in, false, out_in, in, stride_w, out, t, t, false, bias},
+                                  {rows, in, out, false, !out_in, out, stride_w, in, t, t},
+                                  dw});
 }
 
 struct LossProducts {
   Product logits, dx, dw;
 };
 
-LossProducts loss_products(DType t, const LossLayout& l, int64_t rows) {
+LossProducts loss_products(const OpShapes& s, const LossLayout& l, int64_t rows) {
+  const DType t = s.precision;
   const int64_t c = l.columns, v = l.vocabulary;
   const int64_t stride = l.stride * static_cast<int64_t>(sizeof(float) / dtype_bytes(t));
-  return {{rows, v, c, false, true, c, c, l.stride, t, DType::f32},
-          {rows, c, v, false, false, stride, c, c, t, t},
-          {v, c, rows, true, false, stride, c, c, t, DType::f32, true}};
+  return scaled(s, LossProducts{{rows, v, c, false, true, c, c, l.stride, t, DType::f32},
+                                {rows, c, v, false, false, stride, c, c, t, t},
+                                {v, c, rows, true, false, stride, c, c, t, DType::f32, true}});
 }
 
-ProductCall gradient(Product product, const void* a, const void* b, const TensorView& c) {
+ProductCall gradient(Product product, float factor, const void* a, const void* b, const TensorView& c) {
   product.accumulate = c.addend != nullptr;
-  return {product, a, b, c.data, c.addend};
+  return {product, a, b, c.data, c.addend, nullptr, factor};
 }
 
 // What begins so many bytes into the tensor.
@@ -62,7 +72,7 @@ std::vector<Product> products_of(const OpShapes& shapes, Pass pass) {
   const LossLayout l = loss_layout(shapes);
   for (const int64_t rows : {l.chunk, l.rows % l.chunk}) {
     if (rows == 0) continue;
-    const LossProducts p = loss_products(shapes.precision, l, rows);
+    const LossProducts p = loss_products(shapes, l, rows);
     out.push_back(p.logits);
     if (!forward) out.insert(out.end(), {p.dx, p.dw});
   }
@@ -74,7 +84,8 @@ ProductCall linear_output(const OpCall& call) {
           .a = call.inputs[0].data,
           .b = call.parameters[0].data,
           .c = call.outputs[0].data,
-          .bias = view_of(call.parameters, 1).data};
+          .bias = view_of(call.parameters, 1).data,
+          .factor = factor_of(*call.shapes)};
 }
 
 std::array<ProductCall, 2> linear_gradients(const OpCall& call) {
@@ -83,8 +94,9 @@ std::array<ProductCall, 2> linear_gradients(const OpCall& call) {
   const LinearProducts p = linear_products(*call.shapes);
   const TensorView dx = view_of(call.input_gradients, 0), dw = view_of(call.parameter_gradients, 0);
   const bool out_in = call.shapes->attributes.weight_out_in;
-  return {gradient(p.dx, dy, call.parameters[0].data, dx),
-          gradient(p.dw, out_in ? dy : x, out_in ? x : dy, dw)};
+  const float factor = factor_of(*call.shapes);
+  return {gradient(p.dx, factor, dy, call.parameters[0].data, dx),
+          gradient(p.dw, factor, out_in ? dy : x, out_in ? x : dy, dw)};
 }
 
 LossLayout loss_layout(const OpShapes& s) {
@@ -108,14 +120,16 @@ LossChunk loss_chunk(const OpCall& call, Pass pass, const LossLayout& l, int64_t
   TensorView dw = backward ? view_of(call.parameter_gradients, 0) : TensorView{};
   if (begin > 0) dw.addend = dw.data;
   const auto offset = static_cast<uint64_t>(begin * l.columns) * dtype_bytes(t);
-  const LossProducts p = loss_products(t, l, rows);
+  const LossProducts p = loss_products(*call.shapes, l, rows);
+  const float factor = factor_of(*call.shapes);
   std::byte* logits = call.workspace;
   const void *x = part_of(call.inputs[0], offset).data, *weight = call.parameters[0].data;
   return {{reinterpret_cast<float*>(logits), reinterpret_cast<double*>(logits + l.logits_bytes),
-           static_cast<const int32_t*>(call.inputs[1].data) + begin, rows, l.vocabulary, l.stride},
-          {p.logits, x, weight, logits},
-          gradient(p.dx, logits, weight, part_of(dx, offset)),
-          gradient(p.dw, logits, x, dw)};
+           static_cast<const int32_t*>(call.inputs[1].data) + begin, rows, l.vocabulary, l.stride,
+           static_cast<float>(call.shapes->attributes.soft_cap)},
+          {p.logits, x, weight, logits, nullptr, nullptr, factor},
+          gradient(p.dx, factor, logits, weight, part_of(dx, offset)),
+          gradient(p.dw, factor, logits, x, dw)};
 }
 
 }  // namespace sluice

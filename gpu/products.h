@@ -11,7 +11,7 @@
 
 namespace sluice {
 
-// C [m,n] = op(A) [m,k] op(B) [k,n] (+ addend) (+ bias), accumulated in fp32 and rounded once.
+// C [m,n] = factor * op(A) [m,k] op(B) [k,n] (+ addend) (+ bias), accumulated in fp32 and rounded once.
 struct Product {
   int64_t m, n, k;                       // all positive
   bool transpose_a, transpose_b;         // A is stored [k,m], B is stored [n,k]
@@ -20,6 +20,7 @@ struct Product {
   DType result;                          // of C: `precision` or f32
   bool accumulate = false;               // there is an addend
   bool bias = false;
+  bool scaled = false;  // there is a factor other than 1
   auto operator<=>(const Product&) const = default;
 };
 
@@ -30,20 +31,23 @@ struct ProductCall {
   void* c;                       // nullptr: not wanted, nothing is done
   const void* addend = nullptr;  // if the product accumulates: what is added to it, stored as C is
   const void* bias = nullptr;    // [n], if the product has one
+  float factor = 1;              // if the product is scaled
 };
 
 // Every product that the pass of an op may run. Gradients of parameters `accumulate` here, as in every
 // micro-batch of a step but the first; each call decides anew.
 std::vector<Product> products_of(const OpShapes& shapes, Pass pass);
 
-// ---- linear: y = x W (+ b); dx = dy W^T, dW += x^T dy. W and dW are [in,out], or [out,in] if weight_out_in.
+// ---- linear: y = factor * x W (+ b); dx = factor * dy W^T, dW += factor * x^T dy. W and dW are [in,out], or
+// [out,in] if weight_out_in.
 
 ProductCall linear_output(const OpCall& call);
 std::array<ProductCall, 2> linear_gradients(const OpCall& call);  // dx, dW
 
-// ---- linear_cross_entropy, one chunk of rows after the other. logits = x W^T, fp32, in the workspace. The
-// device computes losses from the logits and replaces these by their gradients in the working precision; each
-// row of gradients begins where its row of logits did. dx = dlogits W, dW += dlogits^T x.
+// ---- linear_cross_entropy, one chunk of rows after the other. logits = factor * x W^T, fp32, in the
+// workspace. The device computes losses from the logits and replaces these by their gradients in the working
+// precision; each row of gradients begins where its row of logits did. dx = factor * dlogits W, dW += factor
+// * dlogits^T x.
 
 struct LossLayout {
   int64_t rows, columns, vocabulary;
@@ -62,6 +66,7 @@ struct LossRows {
   double* losses;  // one a row
   const int32_t* labels;
   int64_t rows, vocabulary, stride;
+  float cap;  // the losses are those of cap * tanh(logit / cap), of an infinite logit NaN; 0: of the logits
 };
 
 struct LossChunk {

@@ -50,6 +50,26 @@ uint32_t model_input(const Model& model, std::string_view name) {
   throw std::invalid_argument("The model has no input " + std::string(name) + ".");
 }
 
+bool has_adapters(const Model& model) {
+  return std::ranges::any_of(model.groups, [](const Group& group) { return group.adapter; });
+}
+
+uint32_t model_output(const Model& model, std::string_view name) {
+  for (uint32_t a = 0; a < model.activations.size(); ++a)
+    if (model.activations[a].output && model.activations[a].name == name) return a;
+  throw std::invalid_argument("The model has no output " + std::string(name) + ".");
+}
+
+std::vector<bool> updated_inputs(const Segment& segment) {
+  std::vector<bool> updated(segment.inputs.size(), false);
+  for (const Op& op : segment.ops)
+    for (size_t i = 0; i < op.inputs.size(); ++i)
+      if (op_rule(op.kind).updates_inputs >> i & 1)
+        for (size_t k = 0; k < updated.size(); ++k)
+          if (segment.inputs[k] == op.inputs[i]) updated[k] = true;
+  return updated;
+}
+
 uint64_t parameter_count(const Model& model, bool trainable_only) {
   uint64_t count = 0;
   for (const Group& group : model.groups)
@@ -191,10 +211,36 @@ void check_activation_binding(const Model& model, const Segment& segment,
   }
 }
 
-// Layers in forward order: what a segment reads was produced by an earlier one, or comes with the batch.
+// What ops update is kept, and nothing else is.
+void check_updates(const Model& model, const Segment& segment, const SegmentUse& use,
+                   const std::string& where) {
+  const std::vector<bool> updated = updated_inputs(segment);
+  for (size_t i = 0; i < updated.size(); ++i)
+    if (const Activation& activation = model.activations[use.inputs[i]]; activation.kept != updated[i])
+      reject(where + fmt::format("activation {} is {}.", activation.name,
+                                 updated[i] ? "updated and not kept" : "kept and not updated"));
+}
+
+// Readings divide the layers among them.
+void check_readings(const Model& model) {
+  uint32_t next = 0;
+  for (const Reading& reading : model.readings) {
+    if (reading.first != next || reading.last <= next || reading.last > model.layers.size())
+      reject(fmt::format("Reading {} has layers {} to {}.", reading.name, reading.first, reading.last));
+    if (reading.tokens < 1 || reading.tokens > model.sequence)
+      reject(fmt::format("Reading {} has {} tokens of {}.", reading.name, reading.tokens, model.sequence));
+    next = reading.last;
+  }
+  if (model.generates() && next != model.layers.size())
+    reject(fmt::format("No reading has layer {}.", model.layers[next].name));
+}
+
+// Layers in forward order: what a segment reads was produced by an earlier one, is kept, or comes with the
+// batch.
 void check_layers(const Model& model) {
   std::vector<bool> produced;
-  for (const Activation& activation : model.activations) produced.push_back(activation.input);
+  for (const Activation& activation : model.activations)
+    produced.push_back(activation.input || activation.kept);
   for (const Layer& layer : model.layers)
     for (const SegmentUse& use : layer.segments) {
       if (use.segment >= model.segments.size())
@@ -204,6 +250,7 @@ void check_layers(const Model& model) {
       check_group_binding(model, segment, use, where);
       check_activation_binding(model, segment, segment.inputs, use.inputs, where);
       check_activation_binding(model, segment, segment.outputs, use.outputs, where);
+      check_updates(model, segment, use, where);
       for (const uint32_t activation : use.inputs)
         if (!produced[activation])
           reject(where + fmt::format("nothing produces activation {}.", model.activations[activation].name));
@@ -225,6 +272,7 @@ void check_model(const Model& model) {
   check_groups(model);
   for (const Segment& segment : model.segments) check_segment(segment, model.precision);
   check_layers(model);
+  check_readings(model);
 }
 
 GroupUses uses_of_groups(const Model& model) {

@@ -15,7 +15,8 @@
 
 namespace sluice {
 
-enum class Initializer : uint8_t { normal, zeros, ones };
+// uniform: between -sqrt(3) and sqrt(3) standard deviations.
+enum class Initializer : uint8_t { normal, uniform, zeros, ones };
 
 struct Parameter {   // one named tensor of a group
   std::string name;  // global name, as in the family's Hugging Face checkpoints
@@ -29,6 +30,9 @@ struct Parameter {   // one named tensor of a group
 struct Group {
   std::string name;
   bool trainable = true;
+  // Of a model with adapters, these are its adapters. All other groups are its base: they come from files
+  // that stay as they are, so no checkpoint holds them.
+  bool adapter = false;
   std::vector<Parameter> parameters;
   uint64_t elements = 0;  // flat length with padding, a multiple of kGroupPadding
 };
@@ -64,7 +68,11 @@ struct Activation {  // one for each micro-batch
   std::string name;
   Shape shape;
   DType dtype = DType::bf16;
-  bool input = false;  // comes with the batch, under its name; no segment makes it
+  bool input = false;   // comes with the batch, under its name; no segment makes it
+  bool output = false;  // the host reads it
+  // Stays from one body to the next; zeros at first. No segment makes it: ops that read it update it
+  // (OpRule::updates_inputs).
+  bool kept = false;
 };
 
 struct SegmentUse {  // a template bound to groups and activations
@@ -79,25 +87,50 @@ struct Layer {
   std::vector<SegmentUse> segments;
 };
 
+// One of the ways in which a model that generates text reads tokens: some of each sequence at a time. Other
+// readings have the same groups and kept activations, and other shapes. Its inputs are tokens i32 [rows],
+// documents i32 [rows] and, unless it reads one token of a sequence, picked i32 [micro_batch]: the rows of
+// which it makes the output, logits [micro_batch, vocabulary]. Their names begin with the reading's and a
+// dot.
+struct Reading {
+  std::string name;
+  int64_t tokens = 1;            // of each sequence
+  uint32_t first = 0, last = 0;  // its layers, of Model::layers
+};
+
 struct Model {
   std::string family;  // its name in models/families
   DType precision = DType::bf16;
+  // Where it generates, `sequence` is the most tokens of a sequence, however many are read at a time.
   int64_t micro_batch = 1, sequence = 0, vocabulary = 0;
+  // Rows are packed: the batch has an input `documents` with the document begin of each token (op.h).
+  bool documents = false;
   std::vector<Group> groups;
   std::vector<Segment> segments;
   std::vector<Activation> activations;
   std::vector<Layer> layers;  // in forward order
+  // Of a model that generates text; the first is what it does most often. Empty: a model to be trained.
+  std::vector<Reading> readings;
+
+  bool generates() const { return !readings.empty(); }
 };
+
+bool has_adapters(const Model& model);
 
 // The number of parameters, without padding. `trainable_only`: of trainable groups alone.
 uint64_t parameter_count(const Model& model, bool trainable_only = false);
 
-// The activation that is the model's input of that name. Throws std::invalid_argument where there is none.
+// The activation that is the model's input or output of that name. Throws std::invalid_argument where there
+// is none.
 uint32_t model_input(const Model& model, std::string_view name);
+uint32_t model_output(const Model& model, std::string_view name);
 
 // Throws std::invalid_argument with a sentence if a reference dangles, shapes disagree, or nothing makes an
 // activation.
 void check_model(const Model& model);
+
+// By segment input: whether an op updates it (OpRule::updates_inputs).
+std::vector<bool> updated_inputs(const Segment& segment);
 
 // Operands of one op of a template, as its rule and the devices see them.
 OpShapes shapes_of(const Segment& segment, const Op& op, DType precision);

@@ -29,16 +29,19 @@ constexpr int32_t kIgnoreLabel = -100;
 
 // kind: inputs -> outputs | parameters | which inputs and outputs its backward reads
 enum class OpKind : uint8_t {
-  embedding,             // tokens i32 [R] -> x [R,C] | wte [V,C], optionally wpe [T,C] added at position
-                         //   r % T | tokens
+  embedding,             // tokens i32 [R], with wpe optionally document begins i32 [R] -> x [R,C]
+                         //   | wte [V,C], optionally wpe [T,C] added at the row's position | all inputs
   layer_norm,            // x [R,C] -> y [R,C], mean f32 [R], rstd f32 [R] | weight [C], bias [C]
                          //   | x, mean, rstd
-  rms_norm,              // x [R,C] -> y [R,C], rstd f32 [R] | weight [C] | x, rstd
+  rms_norm,              // x [R,C] -> y [R,C], rstd f32 [R, C/G], or [R] if G is C: each G columns of a row
+                         //   by themselves | weight [G] | x, rstd
   linear,                // x [R,K] -> y [R,N] | weight [K,N] or, if weight_out_in, [N,K]; optionally
                          //   bias [N] | x
   gelu,                  // x [R,C] -> y [R,C], tanh form | - | x
-  swiglu,                // gate, up -> y = silu(gate) * up | - | gate, up
-  rope,                  // x [R, heads*head_size] -> y, rotate-half form, position r % T | - | nothing
+  swiglu,                // gate, up [R,C] (or one packed gate|up [R,2C]) -> y [R,C] = silu(gate) * up
+                         //   | - | all inputs
+  rope,                  // x [R, heads*head_size or more], optionally document begins i32 [R] -> y: each
+                         //   head rotated in the rotate-half form | - | document begins
   attention,             // causal; q [R, heads*D], k, v [R, kv_heads*D]
                          //   (or one packed q|k|v [R, (heads+2*kv_heads)*D]), optionally document begins
                          //   i32 [R] -> o [R, heads*D], lse f32 [R/T, heads, T] | optionally sinks [heads]
@@ -46,6 +49,11 @@ enum class OpKind : uint8_t {
   add,                   // a, b -> y | - | nothing
   linear_cross_entropy,  // x [R,C], labels i32 [R] -> loss f64 [1], ADDED to: sum of the rows' losses
                          //   | weight [V,C] | x, labels
+  cached_attention,      // attention of rows that go on with sequences: cache [R/T, context, 2*kv_heads*D],
+                         //   UPDATED, document begins i32 [R], then q, k and v or all three packed, as
+                         //   attention has them -> o [R, heads*D] | optionally sinks [heads] | no backward
+  pick_rows,             // x [R,C], rows i32 [N], which it picks, each from 0 to R - 1 -> y [N,C]
+                         //   | - | no backward
   number_of_kinds,       // not a kind: new kinds stand before it
 };
 constexpr size_t kOpKinds = static_cast<size_t>(OpKind::number_of_kinds);
@@ -83,28 +91,40 @@ struct Required {
   constexpr operator Function*() const { return function; }
 };
 
-// llama3 scaling of the inverse frequencies; factor 1 = none.
-struct RopeScaling {
-  double factor = 1, low = 1, high = 4, original_context = 8192;
-};
-
 struct OpAttributes {
   int64_t sequence = 0;  // T: rows per sequence
+  // Above 0: the rows of a sequence are a part of a document of at most so many tokens, and the document may
+  // begin before them: its begin is negative. A row whose document begins right behind it, at t + 1, is idle:
+  // what ops make of it is not used. 0: the rows are the whole sequence.
+  int64_t context = 0;
   int64_t heads = 0, kv_heads = 0, head_size = 0;
   double epsilon = 0;
   bool weight_out_in = false;
-  double rope_theta = 0;
-  RopeScaling rope_scaling;
   int64_t loss_rows = 0;  // rows whose logits a device holds at a time; 0: all
-  // attention. The query at position t of its sequence sees the keys u with max(begin, t - window + 1) <= u
-  // <= t. `begin` is the position in the sequence at which the query's document begins: a document begin of
-  // each row, 0 <= begin <= t, never decreasing within a sequence; 0 without that input. A sink is a score of
-  // its head that takes part in the softmax's sum, hence in lse, and has no value. It is neither scaled nor
-  // capped.
+  // A document begin of a row is the position in the row's sequence at which its document begins: 0 <= begin
+  // <= t at position t = r % T of the sequence, never decreasing within a sequence; 0 without that input.
+  // embedding and rope take t - begin as the row's position. cached_attention writes the row's key and value
+  // at that position of its sequence's cache: first all keys, then all values, in the order of heads. Its
+  // query sees the positions up to its own, within the window. So what is cached up to there is of the same
+  // document; an idle row neither writes nor sees anything, and its o is 0.
+  //
+  // rope. Columns i and F + i of each head are a pair, which turns by position * frequencies[i] radians; F is
+  // the number of frequencies, at most head_size / 2. All other columns are copied.
+  std::vector<double> frequencies;
+  // attention, cached_attention. The query at position t of its sequence sees the keys u with
+  // max(begin, t - window + 1) <= u <= t. A sink is a score of its head that takes part in the softmax's sum,
+  // hence in lse, and has no value. It is neither scaled nor capped.
   int64_t window = 0;  // a query sees its own key and the window - 1 keys before it; 0: all
-  // A scaled score s becomes soft_cap * tanh(s / soft_cap), and NaN where it is infinite; 0: as it is.
+  // attention's scaled scores and the loss's scaled logits: s becomes soft_cap * tanh(s / soft_cap), and NaN
+  // where it is infinite; 0: it stays.
   double soft_cap = 0;
-  double scale = 0;  // factor of q k; 0: 1 / sqrt(head_size)
+  // A factor: of wte's rows (embedding), of x * weight (linear), of the turned pairs (rope), of the logits
+  // (linear_cross_entropy); 0: 1. Of q k (attention); 0: 1 / sqrt(head_size).
+  double scale = 0;
+  bool weight_from_one = false;  // rms_norm: a column's factor is 1 + weight
+  bool gelu_gate = false;        // swiglu: gelu, in the tanh form, in place of silu
+
+  double factor() const { return scale == 0 ? 1 : scale; }  // of all but attention
 };
 
 struct Op {
@@ -172,11 +192,14 @@ struct OpRule {
   uint32_t passes_gradient = 0;
   // bit i: backward can overwrite the gradient of parameter i instead of adding to it
   uint32_t overwrites_parameters = 0;
+  // bit i: forward also writes to input i. So it is an activation that is kept (Activation::kept).
+  uint32_t updates_inputs = 0;
   bool is_loss = false;        // its output is the loss, to which both passes add; it ends its segment
   bool looks_up_rows = false;  // reads single rows of its parameters: their gradients are of high rank
   // Elements of a parameter that one pass touches; nullptr: all.
   uint64_t (*touched_elements)(const OpShapes& s, size_t parameter) = nullptr;
 
+  constexpr bool has_backward() const { return gradient_outputs != 0 || is_loss; }
   constexpr bool complete() const {
     return name != nullptr && infer.given && flops.given && made_again != Recompute::none;
   }

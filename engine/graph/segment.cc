@@ -132,10 +132,28 @@ class Compiler {
     return it == list.end() ? kNone : static_cast<uint32_t>(it - list.begin());
   }
 
+  // An op that multiplies rows by a matrix has a product for the gradient of each: two flops for each row and
+  // element of the matrix. The gradient that is not wanted is not computed.
+  void spare(const OpStep& step, OpWork& work) const {
+    const OpShapes& shapes = plan_.shapes[step.op];
+    if (shapes.parameters.empty() || shapes.parameters[0].size() != 2) return;
+    if (op_rule(shapes.kind).looks_up_rows) return;
+    const auto matrix = static_cast<uint64_t>(element_count(shapes.parameters[0]));
+    const double product = 2 * static_cast<double>(shapes.inputs[0][0]) * static_cast<double>(matrix);
+    if (!trains_parameter(segment_.ops[step.op])) {
+      work.flops -= product;
+      work.bytes -= matrix * dtype_bytes(DType::f32);
+    }
+    if (!step.wants_gradient[0]) {
+      work.flops -= product;
+      work.bytes -= static_cast<uint64_t>(element_count(shapes.inputs[0])) * dtype_bytes(shapes.precision);
+    }
+  }
+
   void add_step(PassPlan& pass, OpStep step) const {
     const OpShapes& shapes = plan_.shapes[step.op];
-    const OpWork work{shapes.kind, op_rule(shapes.kind).flops(shapes, step.pass),
-                      op_bytes(shapes, step.pass)};
+    OpWork work{shapes.kind, op_rule(shapes.kind).flops(shapes, step.pass), op_bytes(shapes, step.pass)};
+    if (step.pass == Pass::backward) spare(step, work);
     pass.steps.push_back(std::move(step));
     std::vector<OpWork>& ops = pass.work.ops;
     const auto at = std::lower_bound(ops.begin(), ops.end(), work.kind,

@@ -12,13 +12,64 @@
 namespace sluice::cpu {
 namespace {
 
+// Where a row's gradients go, one after the other.
+struct GradientRow {
+  DType precision;
+  std::byte* data;
+
+  std::byte* at(int64_t i) const { return data + static_cast<uint64_t>(i) * dtype_bytes(precision); }
+};
+
+// Of logits that were capped: these are still needed when their exponentials are, so that both are made block
+// by block. Returns the sum of the exponentials, or, with a factor, writes the gradients of all logits but
+// the label's: factor * e^(logit - maximum) * the cap's slope. A gradient lies at its logit's address or
+// before it.
+double pass_over_capped(const float* logits, int64_t vocabulary, float maximum, float cap,
+                        const float* factor, const GradientRow& to) {
+  constexpr int64_t kBlock = 1024;
+  float e[kBlock], slopes[kBlock];
+  double sum = 0;
+  for (int64_t begin = 0; begin < vocabulary; begin += kBlock) {
+    const int64_t n = std::min(kBlock, vocabulary - begin);
+    std::copy_n(logits + begin, n, e);
+    if (factor != nullptr) soft_cap_slopes(e, cap, slopes, n);
+    sum += exponential_row(e, maximum, n);
+    if (factor == nullptr) continue;
+    multiply_row(e, slopes, n);
+    scale_and_round_row(to.precision, e, *factor, to.at(begin), n);
+  }
+  return sum;
+}
+
+// finish_logits for capped ones.
+double finish_capped(float* logits, int64_t vocabulary, int32_t label, float cap, const GradientRow& to,
+                     const float* seed) {
+  soft_cap_row(logits, cap, nullptr, vocabulary);
+  const float maximum = finite_maximum(logits, vocabulary);
+  const double label_logit = logits[label];
+  const double sum = pass_over_capped(logits, vocabulary, maximum, cap, nullptr, to);
+  if (seed != nullptr) {
+    const float factor = static_cast<float>(static_cast<double>(*seed) / sum);
+    pass_over_capped(logits, vocabulary, maximum, cap, &factor, to);
+    const double probability = std::exp(label_logit - static_cast<double>(maximum)) / sum;
+    const double tanh = label_logit / static_cast<double>(cap);
+    const auto at_label =
+        static_cast<float>((probability - 1) * (1 - tanh * tanh) * static_cast<double>(*seed));
+    scale_and_round_row(to.precision, &at_label, 1.0f, to.at(label), 1);
+  }
+  return static_cast<double>(maximum) + std::log(sum) - label_logit;
+}
+
 // Returns the loss of one row. Unless `seed` is nullptr, replaces the logits by their gradient.
-double finish_logits(float* logits, int64_t vocabulary, int32_t label, DType precision, const float* seed) {
+double finish_logits(float* logits, int64_t vocabulary, int32_t label, float cap, DType precision,
+                     const float* seed) {
+  const GradientRow to{precision, reinterpret_cast<std::byte*>(logits)};
   if (label == kIgnoreLabel) {
     if (seed != nullptr) std::fill(logits, logits + vocabulary, 0.0f);
     return 0;  // +0 has all bits zero in every precision, so the fill is the rounded gradient
   }
   CHECK(label >= 0 && label < vocabulary, "a label outside the vocabulary");
+  if (cap != 0) return finish_capped(logits, vocabulary, label, cap, to, seed);
   const float maximum = finite_maximum(logits, vocabulary);
   const double label_logit = logits[label];
   const double sum = exponential_row(logits, maximum, vocabulary);
@@ -30,8 +81,7 @@ double finish_logits(float* logits, int64_t vocabulary, int32_t label, DType pre
     const double probability = logits[label] / sum;
     const float at_label = static_cast<float>((probability - 1) * static_cast<double>(*seed));
     scale_and_round_row(precision, logits, factor, logits, vocabulary);
-    auto* out = reinterpret_cast<std::byte*>(logits) + static_cast<uint64_t>(label) * dtype_bytes(precision);
-    scale_and_round_row(precision, &at_label, 1.0f, out, 1);
+    scale_and_round_row(precision, &at_label, 1.0f, to.at(label), 1);
   }
   return loss;
 }
@@ -42,7 +92,7 @@ void finish_rows(const LossRows& c, DType precision, const float* seed, double* 
   const int64_t group = std::max<int64_t>(1, 16384 / c.vocabulary);
   workers.parallel_for((c.rows + group - 1) / group, [&](int64_t index, int) {
     for (int64_t r = index * group; r < std::min(c.rows, (index + 1) * group); ++r)
-      c.losses[r] = finish_logits(c.logits + r * c.stride, c.vocabulary, c.labels[r], precision, seed);
+      c.losses[r] = finish_logits(c.logits + r * c.stride, c.vocabulary, c.labels[r], c.cap, precision, seed);
   });
   for (int64_t r = 0; loss != nullptr && r < c.rows; ++r) *loss += c.losses[r];
 }

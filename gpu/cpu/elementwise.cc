@@ -1,5 +1,6 @@
 // Elementwise ops: GELU, SwiGLU, add; and the rounding of gradients.
 #include "engine/base/simd/targets.h"
+#include "gpu/cpu/gated_range.h"
 #include "gpu/cpu/kernels.h"
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "gpu/cpu/elementwise.cc"
@@ -91,41 +92,76 @@ void gelu_backward_range(const OpCall& call, uint64_t begin, uint64_t count) {
   });
 }
 
-// silu(g) * up, silu(g) = g / (1 + e^-g) (Shazeer, arXiv:2002.05202).
-void swiglu_forward_range(const OpCall& call, uint64_t begin, uint64_t count) {
+// A gate's value and, in backward, its derivative.
+struct Gate {
+  FloatVector value, derivative;
+};
+
+// silu(g) = g / (1 + e^-g) (Shazeer, arXiv:2002.05202). With s = 1 / (1 + e^-g): d silu = s (1 + g (1-s)).
+struct SiluGate {
+  static HWY_INLINE FloatVector value(FloatVector g) {
+    return hn::Div(g, hn::Add(hn::Set(Floats(), 1.0f), exp_minus(g)));
+  }
+  static HWY_INLINE Gate both(FloatVector g) {
+    const FloatVector one = hn::Set(Floats(), 1.0f), inverse = exp_minus(g);
+    const FloatVector s = hn::Div(one, hn::Add(one, inverse));
+    return {hn::Mul(g, s), hn::Mul(s, hn::MulAdd(g, hn::Mul(inverse, s), one))};
+  }
+};
+
+struct GeluGate {
+  static HWY_INLINE FloatVector value(FloatVector g) {
+    return hn::Div(g, hn::Add(hn::Set(Floats(), 1.0f), exp_minus(gelu_2u(g))));
+  }
+  static HWY_INLINE Gate both(FloatVector g) {
+    const Floats d;
+    const FloatVector one = hn::Set(d, 1.0f), inverse = exp_minus(gelu_2u(g));
+    const FloatVector s = hn::Div(one, hn::Add(one, inverse));
+    const FloatVector slope =
+        hn::MulAdd(hn::Mul(g, g), hn::Set(d, 3 * kGelu2K * kGeluC), hn::Set(d, kGelu2K));
+    return {hn::Mul(g, s), hn::MulAdd(hn::Mul(hn::Mul(g, s), hn::Mul(inverse, s)), slope, s)};
+  }
+};
+
+template <class GateOf>
+HWY_INLINE void gated_forward(const OpCall& call, const GatedRange& range) {
   with_precision(call.shapes->precision, [&](auto type) HWY_ATTR {
     using T = decltype(type);
-    const T* gate = at<const T>(call.inputs[0], begin);
-    const T* up = at<const T>(call.inputs[1], begin);
-    T* y = at<T>(call.outputs[0], begin);
-    const FloatVector one = hn::Set(Floats(), 1.0f);
-    for_each_vector(count, [&](size_t i, auto lanes) SLUICE_KERNEL {
-      const FloatVector g = lanes.load(gate + i);
-      lanes.store(hn::Mul(hn::Div(g, hn::Add(one, exp_minus(g))), lanes.load(up + i)), y + i);
+    const T* gate = at<const T>(call.inputs[0], range.gate);
+    const T* up = at<const T>(call.inputs[range.up_input], range.up);
+    T* y = at<T>(call.outputs[0], range.out);
+    for_each_vector(range.count, [&](size_t i, auto lanes) SLUICE_KERNEL {
+      lanes.store(hn::Mul(GateOf::value(lanes.load(gate + i)), lanes.load(up + i)), y + i);
     });
   });
 }
 
-// With s = 1 / (1 + e^-g): d silu = s (1 + g (1-s)).
-void swiglu_backward_range(const OpCall& call, uint64_t begin, uint64_t count) {
+template <class GateOf>
+HWY_INLINE void gated_backward(const OpCall& call, const GatedRange& range) {
   with_precision(call.shapes->precision, [&](auto type) HWY_ATTR {
     using T = decltype(type);
-    const T* gate = at<const T>(call.inputs[0], begin);
-    const T* up = at<const T>(call.inputs[1], begin);
-    const T* dy = at<const T>(call.output_gradients[0], begin);
-    const Gradient<T> dgate(call.input_gradients[0], begin), dup(call.input_gradients[1], begin);
-    const FloatVector one = hn::Set(Floats(), 1.0f);
-    for_each_vector(count, [&](size_t i, auto lanes) SLUICE_KERNEL {
-      const FloatVector g = lanes.load(gate + i), u = lanes.load(up + i), dv = lanes.load(dy + i);
-      const FloatVector inverse = exp_minus(g);
-      const FloatVector s = hn::Div(one, hn::Add(one, inverse));
-      if (dgate.data != nullptr) {
-        const FloatVector derivative = hn::Mul(s, hn::MulAdd(g, hn::Mul(inverse, s), one));
-        dgate.put(hn::Mul(hn::Mul(dv, u), derivative), i, lanes);
-      }
-      if (dup.data != nullptr) dup.put(hn::Mul(dv, hn::Mul(g, s)), i, lanes);
+    const T* gate = at<const T>(call.inputs[0], range.gate);
+    const T* up = at<const T>(call.inputs[range.up_input], range.up);
+    const T* dy = at<const T>(call.output_gradients[0], range.out);
+    const Gradient<T> dgate(call.input_gradients[0], range.gate);
+    const Gradient<T> dup(call.input_gradients[range.up_input], range.up);
+    for_each_vector(range.count, [&](size_t i, auto lanes) SLUICE_KERNEL {
+      const FloatVector u = lanes.load(up + i), dv = lanes.load(dy + i);
+      const Gate g = GateOf::both(lanes.load(gate + i));
+      if (dgate.data != nullptr) dgate.put(hn::Mul(hn::Mul(dv, u), g.derivative), i, lanes);
+      if (dup.data != nullptr) dup.put(hn::Mul(dv, g.value), i, lanes);
     });
   });
+}
+
+void swiglu_forward_range(const OpCall& call, const GatedRange& range) {
+  call.shapes->attributes.gelu_gate ? gated_forward<GeluGate>(call, range)
+                                    : gated_forward<SiluGate>(call, range);
+}
+
+void swiglu_backward_range(const OpCall& call, const GatedRange& range) {
+  call.shapes->attributes.gelu_gate ? gated_backward<GeluGate>(call, range)
+                                    : gated_backward<SiluGate>(call, range);
 }
 
 void add_forward_range(const OpCall& call, uint64_t begin, uint64_t count) {
@@ -213,6 +249,25 @@ uint64_t element_count_of(const OpCall& call) {
   return static_cast<uint64_t>(element_count(call.shapes->inputs[0]));
 }
 
+// Of packed operands, a range is a row.
+template <class Body>
+void for_each_gated_range(const OpCall& call, Workers& workers, const Body& body) {
+  const Shape& y = call.shapes->outputs[0];
+  if (call.shapes->inputs.size() == 2)
+    return for_each_range(static_cast<uint64_t>(element_count(y)), workers,
+                          [&](uint64_t begin, uint64_t count) {
+                            body({begin, begin, begin, count, 1});
+                          });
+  const auto columns = static_cast<uint64_t>(y[1]);
+  const int64_t group = std::max<int64_t>(1, static_cast<int64_t>(kRange / columns));  // rows of one task
+  workers.parallel_for((y[0] + group - 1) / group, [&](int64_t index, int) {
+    for (int64_t r = index * group; r < std::min(y[0], (index + 1) * group); ++r) {
+      const uint64_t row = static_cast<uint64_t>(r) * columns;
+      body({2 * row, 2 * row + columns, row, columns, 0});
+    }
+  });
+}
+
 }  // namespace
 
 void gelu_forward(const OpCall& call, const Resources& resources) {
@@ -228,14 +283,14 @@ void gelu_backward(const OpCall& call, const Resources& resources) {
 }
 
 void swiglu_forward(const OpCall& call, const Resources& resources) {
-  for_each_range(element_count_of(call), resources.workers, [&](uint64_t begin, uint64_t count) {
-    HWY_DYNAMIC_DISPATCH(swiglu_forward_range)(call, begin, count);
+  for_each_gated_range(call, resources.workers, [&](const GatedRange& range) {
+    HWY_DYNAMIC_DISPATCH(swiglu_forward_range)(call, range);
   });
 }
 
 void swiglu_backward(const OpCall& call, const Resources& resources) {
-  for_each_range(element_count_of(call), resources.workers, [&](uint64_t begin, uint64_t count) {
-    HWY_DYNAMIC_DISPATCH(swiglu_backward_range)(call, begin, count);
+  for_each_gated_range(call, resources.workers, [&](const GatedRange& range) {
+    HWY_DYNAMIC_DISPATCH(swiglu_backward_range)(call, range);
   });
 }
 

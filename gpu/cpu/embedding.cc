@@ -17,6 +17,12 @@ HWY_BEFORE_NAMESPACE();
 namespace sluice::cpu::HWY_NAMESPACE {
 using namespace sluice::HWY_NAMESPACE;
 
+// The row's position in its document; 0 of an idle row.
+HWY_INLINE int64_t position_of(const OpCall& call, int64_t row) {
+  const auto* begins = static_cast<const int32_t*>(view_of(call.inputs, 1).data);
+  return std::max<int64_t>(0, row % call.shapes->attributes.sequence - (begins == nullptr ? 0 : begins[row]));
+}
+
 void embedding_forward_rows(const OpCall& call, int64_t begin, int64_t end) {
   with_precision(call.shapes->precision, [&](auto type) HWY_ATTR {
     using T = decltype(type);
@@ -26,31 +32,39 @@ void embedding_forward_rows(const OpCall& call, int64_t begin, int64_t end) {
     const T* positions =
         call.parameters.size() > 1 ? static_cast<const T*>(call.parameters[1].data) : nullptr;
     T* out = static_cast<T*>(call.outputs[0].data);
+    const auto factor = static_cast<float>(call.shapes->attributes.factor());
+    const FloatVector scale = hn::Set(Floats(), factor);
     for (int64_t r = begin; r < end; ++r) {
       CHECK(tokens[r] >= 0 && tokens[r] < vocabulary, "token outside the vocabulary");
       const T* from = table + tokens[r] * columns;
       T* to = out + r * columns;
-      if (positions == nullptr) {
+      if (positions == nullptr && factor == 1) {
         std::memcpy(to, from, static_cast<size_t>(columns) * sizeof(T));
         continue;
       }
-      const T* position = positions + r % call.shapes->attributes.sequence * columns;
+      const T* position = positions == nullptr ? nullptr : positions + position_of(call, r) * columns;
       for_each_vector(static_cast<size_t>(columns), [&](size_t i, auto lanes) SLUICE_KERNEL {
-        lanes.store(hn::Add(lanes.load(from + i), lanes.load(position + i)), to + i);
+        FloatVector v = lanes.load(from + i);
+        if (factor != 1) v = hn::Mul(v, scale);
+        if (position != nullptr) v = hn::Add(v, lanes.load(position + i));
+        lanes.store(v, to + i);
       });
     }
   });
 }
 
-// Adds columns [begin, begin + count) of row r of dy to row row_of(r) of `gradient`.
+// Adds columns [begin, begin + count) of row r of dy, times `factor`, to row row_of(r) of `gradient`.
 template <class T, class RowOf>
 HWY_INLINE void add_columns(const T* dy, float* gradient, int64_t rows, int64_t columns, int64_t begin,
-                            int64_t count, const RowOf& row_of) {
+                            int64_t count, float factor, const RowOf& row_of) {
+  const FloatVector scale = hn::Set(Floats(), factor);
   for (int64_t r = 0; r < rows; ++r) {
     const T* from = dy + r * columns + begin;
     float* to = gradient + row_of(r) * columns + begin;
     for_each_vector(static_cast<size_t>(count), [&](size_t i, auto lanes) SLUICE_KERNEL {
-      lanes.store(hn::Add(lanes.load(to + i), lanes.load(from + i)), to + i);
+      FloatVector v = lanes.load(from + i);
+      if (factor != 1) v = hn::Mul(v, scale);
+      lanes.store(hn::Add(lanes.load(to + i), v), to + i);
     });
   }
 }
@@ -59,19 +73,20 @@ void embedding_backward_columns(const OpCall& call, int64_t begin, int64_t count
   with_precision(call.shapes->precision, [&](auto type) HWY_ATTR {
     using T = decltype(type);
     const int64_t vocabulary = call.shapes->parameters[0][0], columns = call.shapes->parameters[0][1];
-    const int64_t rows = element_count(call.shapes->inputs[0]), sequence = call.shapes->attributes.sequence;
+    const int64_t rows = element_count(call.shapes->inputs[0]);
+    const auto factor = static_cast<float>(call.shapes->attributes.factor());
     const auto* tokens = static_cast<const int32_t*>(call.inputs[0].data);
     const T* dy = static_cast<const T*>(call.output_gradients[0].data);
     if (auto* table = static_cast<float*>(call.parameter_gradients[0].data)) {
-      add_columns(dy, table, rows, columns, begin, count, [&](int64_t r) HWY_ATTR {
+      add_columns(dy, table, rows, columns, begin, count, factor, [&](int64_t r) HWY_ATTR {
         CHECK(tokens[r] >= 0 && tokens[r] < vocabulary, "token outside the vocabulary");
         return tokens[r];
       });
     }
     if (call.parameter_gradients.size() < 2) return;
     if (auto* positions = static_cast<float*>(call.parameter_gradients[1].data))
-      add_columns(dy, positions, rows, columns, begin, count,
-                  [&](int64_t r) HWY_ATTR { return r % sequence; });
+      add_columns(dy, positions, rows, columns, begin, count, 1,
+                  [&](int64_t r) HWY_ATTR { return position_of(call, r); });
   });
 }
 

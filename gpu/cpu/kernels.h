@@ -71,6 +71,11 @@ void linear_cross_entropy_forward(const OpCall& call, const Resources& resources
 void linear_cross_entropy_backward(const OpCall& call, const Resources& resources);
 uint64_t linear_cross_entropy_workspace_bytes(const OpShapes& shapes, Pass pass, const Resources& resources);
 
+// cached_attention.cc.
+void cached_attention_forward(const OpCall& call, const Resources& resources);
+uint64_t cached_attention_workspace_bytes(const OpShapes& shapes, Pass pass, const Resources& resources);
+void pick_rows_forward(const OpCall& call, const Resources& resources);
+
 // The table: what the device runs for an op.
 using Kernels =
     KernelRow<void(const OpCall&, const Resources&), uint64_t(const OpShapes&, Pass, const Resources&)>;
@@ -86,6 +91,8 @@ inline constexpr Kernels kKernels[kOpKinds] = {
     {OpKind::add, add_forward, add_backward},
     {OpKind::linear_cross_entropy, linear_cross_entropy_forward, linear_cross_entropy_backward,
      linear_cross_entropy_workspace_bytes},
+    {OpKind::cached_attention, cached_attention_forward, no_backward, cached_attention_workspace_bytes},
+    {OpKind::pick_rows, pick_rows_forward, no_backward},
 };
 static_assert(NoneMissing<first_missing(kKernels)>,
               "gpu/cpu/kernels.h: every OpKind has a row in kKernels, in the order of OpKind");

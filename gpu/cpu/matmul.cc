@@ -61,7 +61,7 @@ const void* part(const void* base, bool transposed, int64_t stride, int64_t row,
 struct Multiplier::Method {
   Tiling tiling;
   bool native;                 // the library multiplies the operands' type
-  bool direct;                 // C is fp32 and the library's output
+  bool direct;                 // C is fp32, not scaled, and the library's output
   uint64_t sum_bytes = 0;      // per thread: the fp32 tile, if not direct
   uint64_t panel_a_bytes = 0;  // per thread: widened panels, if not native
   uint64_t panel_b_bytes = 0;
@@ -96,7 +96,7 @@ Multiplier::Method Multiplier::method_of(const Product& p) {
   const Tiling& t = method.tiling;
   const bool bf16 = p.precision == DType::bf16 && support_.bf16;
   method.native = p.precision == DType::f32 || bf16;
-  method.direct = p.result == DType::f32;
+  method.direct = p.result == DType::f32 && !p.scaled;
   if (!method.direct) method.sum_bytes = float_bytes(t.rows * method.sum_stride());
   if (!method.native) {
     // A panel is stored as its operand is: rows x depth, or transposed.
@@ -180,6 +180,7 @@ void Multiplier::run_tile(const Call& call, int64_t index, int thread) const {
   for (int64_t r = 0; r < shape.m; ++r) {
     if (!method.direct) {
       const uint64_t at = static_cast<uint64_t>(r) * stride_c;
+      if (p.scaled) scale_row(sum + r * method.sum_stride(), call.operands.factor, shape.n);
       finish_row(p.result, sum + r * method.sum_stride(), bias, addend == nullptr ? nullptr : addend + at,
                  c + at, shape.n);
     } else if (bias != nullptr) {

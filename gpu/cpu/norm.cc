@@ -26,9 +26,14 @@ HWY_INLINE float sum_of(size_t n, const Term& term) {
   return hn::GetLane(hn::SumOfLanes(Floats(), sum));
 }
 
+// What is added to the weight of an RMS norm: 1, or what changes no number, not even -0.
+HWY_INLINE float weight_from(const OpCall& call) {
+  return call.shapes->attributes.weight_from_one ? 1.0f : -0.0f;
+}
+
 template <bool kCentered, class T>
-HWY_INLINE void forward_row(const T* x, const T* weight, const T* bias, T* y, size_t columns, float epsilon,
-                            float* mean_out, float* rstd_out) {
+HWY_INLINE void forward_row(const T* x, const T* weight, float from, const T* bias, T* y, size_t columns,
+                            float epsilon, float* mean_out, float* rstd_out) {
   const Floats d;
   const float count = static_cast<float>(columns);
   float mean = 0;
@@ -40,13 +45,13 @@ HWY_INLINE void forward_row(const T* x, const T* weight, const T* bias, T* y, si
     return hn::Mul(v, v);
   });
   const float rstd = 1.0f / std::sqrt(square / count + epsilon);
-  const FloatVector scale = hn::Set(d, rstd);
+  const FloatVector scale = hn::Set(d, rstd), first = hn::Set(d, from);
   for_each_vector(columns, [&](size_t i, auto lanes) SLUICE_KERNEL {
     const FloatVector normal = hn::Mul(hn::Sub(lanes.load(x + i), shift), scale);
     if constexpr (kCentered) {
       lanes.store(hn::MulAdd(normal, lanes.load(weight + i), lanes.load(bias + i)), y + i);
     } else {
-      lanes.store(hn::Mul(normal, lanes.load(weight + i)), y + i);
+      lanes.store(hn::Mul(normal, hn::Add(lanes.load(weight + i), first)), y + i);
     }
   });
   if (mean_out != nullptr) *mean_out = mean;
@@ -66,22 +71,25 @@ HWY_INLINE void forward_rows(const OpCall& call, int64_t begin, int64_t end) {
     float* rstd = static_cast<float*>(call.outputs[kCentered ? 2 : 1].data);
     const auto epsilon = static_cast<float>(call.shapes->attributes.epsilon);
     for (int64_t r = begin; r < end; ++r)
-      forward_row<kCentered>(x + r * columns, weight, bias, y + r * columns, static_cast<size_t>(columns),
-                             epsilon, mean == nullptr ? nullptr : mean + r,
+      forward_row<kCentered>(x + r * columns, weight, weight_from(call), bias, y + r * columns,
+                             static_cast<size_t>(columns), epsilon, mean == nullptr ? nullptr : mean + r,
                              rstd == nullptr ? nullptr : rstd + r);
   });
 }
 
-// With n = (x - mean) rstd and h = dy * weight: dx = rstd (h - average(h) - n average(h n)); uncentred,
-// without average(h). Adds dy n to weight_sum and dy to bias_sum, each unless nullptr.
+// With n = (x - mean) rstd and h = dy * (from + weight): dx = rstd (h - average(h) - n average(h n));
+// uncentred, without average(h). Adds dy n to weight_sum and dy to bias_sum, each unless nullptr.
 template <bool kCentered, class T>
-HWY_INLINE void backward_row(const T* x, const T* dy, const T* weight, float mean, float rstd, size_t columns,
-                             T* dx, const T* addend, float* weight_sum, float* bias_sum) {
+HWY_INLINE void backward_row(const T* x, const T* dy, const T* weight, float from, float mean, float rstd,
+                             size_t columns, T* dx, const T* addend, float* weight_sum, float* bias_sum) {
   const Floats d;
-  const FloatVector shift = hn::Set(d, mean), scale = hn::Set(d, rstd);
+  const FloatVector shift = hn::Set(d, mean), scale = hn::Set(d, rstd), first = hn::Set(d, from);
+  const auto factor = [&](size_t i, auto lanes) SLUICE_KERNEL {
+    return kCentered ? lanes.load(weight + i) : hn::Add(lanes.load(weight + i), first);
+  };
   FloatVector sum_h = hn::Zero(d), sum_hn = hn::Zero(d);
   for_each_vector(columns, [&](size_t i, auto lanes) SLUICE_KERNEL {
-    const FloatVector g = lanes.load(dy + i), h = hn::Mul(g, lanes.load(weight + i));
+    const FloatVector g = lanes.load(dy + i), h = hn::Mul(g, factor(i, lanes));
     const FloatVector normal = hn::Mul(hn::Sub(lanes.load(x + i), shift), scale);
     sum_h = hn::Add(sum_h, h);  // missing lanes: g is zero
     sum_hn = hn::MulAdd(h, normal, sum_hn);
@@ -93,7 +101,7 @@ HWY_INLINE void backward_row(const T* x, const T* dy, const T* weight, float mea
   const FloatVector average_h = kCentered ? hn::Mul(hn::SumOfLanes(d, sum_h), one_by_count) : hn::Zero(d);
   const FloatVector average_hn = hn::Mul(hn::SumOfLanes(d, sum_hn), one_by_count);
   for_each_vector(columns, [&](size_t i, auto lanes) SLUICE_KERNEL {
-    const FloatVector h = hn::Mul(lanes.load(dy + i), lanes.load(weight + i));
+    const FloatVector h = hn::Mul(lanes.load(dy + i), factor(i, lanes));
     const FloatVector normal = hn::Mul(hn::Sub(lanes.load(x + i), shift), scale);
     FloatVector out = hn::Mul(scale, hn::NegMulAdd(normal, average_hn, hn::Sub(h, average_h)));
     if (addend != nullptr) out = hn::Add(out, lanes.load(addend + i));
@@ -118,8 +126,9 @@ HWY_INLINE void backward_rows(const OpCall& call, int64_t begin, int64_t end, fl
     for (float* sum : {weight_sum, bias_sum})
       if (sum != nullptr) std::fill(sum, sum + columns, 0.0f);
     for (int64_t r = begin; r < end; ++r)
-      backward_row<kCentered>(x + r * columns, dy + r * columns, weight, kCentered ? mean[r] : 0.0f, rstd[r],
-                              static_cast<size_t>(columns), dx == nullptr ? nullptr : dx + r * columns,
+      backward_row<kCentered>(x + r * columns, dy + r * columns, weight, weight_from(call),
+                              kCentered ? mean[r] : 0.0f, rstd[r], static_cast<size_t>(columns),
+                              dx == nullptr ? nullptr : dx + r * columns,
                               addend == nullptr ? nullptr : addend + r * columns, weight_sum, bias_sum);
   });
 }

@@ -135,6 +135,14 @@ void soft_cap_row(float* x, float cap, float* slopes, int64_t n) {
   });
 }
 
+void soft_cap_slopes(const float* capped, float cap, float* slopes, int64_t n) {
+  const FloatVector inverse = hn::Set(Floats(), 1 / cap), one = hn::Set(Floats(), 1.0f);
+  for_each_vector(static_cast<size_t>(n), [&](size_t i, auto lanes) SLUICE_KERNEL {
+    const FloatVector tanh = hn::Mul(lanes.load(capped + i), inverse);
+    lanes.store(hn::Sub(one, hn::Mul(tanh, tanh)), slopes + i);
+  });
+}
+
 void multiply_row(float* x, const float* factors, int64_t n) {
   for_each_vector(static_cast<size_t>(n), [&](size_t i, auto lanes) SLUICE_KERNEL {
     lanes.store(hn::Mul(lanes.load(x + i), lanes.load(factors + i)), x + i);
@@ -157,6 +165,7 @@ HWY_EXPORT(scale_and_round_row);
 HWY_EXPORT(dot_row);
 HWY_EXPORT(softmax_gradient_row);
 HWY_EXPORT(soft_cap_row);
+HWY_EXPORT(soft_cap_slopes);
 HWY_EXPORT(multiply_row);
 
 }  // namespace
@@ -182,6 +191,9 @@ void softmax_gradient_row(const float* p, float* dp, float delta, float scale, i
 }
 void soft_cap_row(float* x, float cap, float* slopes, int64_t n) {
   HWY_DYNAMIC_DISPATCH(soft_cap_row)(x, cap, slopes, n);
+}
+void soft_cap_slopes(const float* capped, float cap, float* slopes, int64_t n) {
+  HWY_DYNAMIC_DISPATCH(soft_cap_slopes)(capped, cap, slopes, n);
 }
 void multiply_row(float* x, const float* factors, int64_t n) {
   HWY_DYNAMIC_DISPATCH(multiply_row)(x, factors, n);

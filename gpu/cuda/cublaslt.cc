@@ -3,7 +3,7 @@
 #include <string>
 
 #include "engine/base/error.h"
-#include "gpu/shared_library.h"
+#include "engine/base/shared_library.h"
 
 namespace sluice::cuda {
 

@@ -10,6 +10,9 @@ namespace {
 constexpr int kThreads = 256;
 
 __device__ const float kOne = 1;
+__global__ void put_kernel(float* to, float value) {
+  if (threadIdx.x == 0) *to = value;
+}
 
 // 1 / (1 + e^-x): 1 for large x, 0 for large -x.
 __device__ inline float sigmoid(float x) { return fast_reciprocal(1.0f + fast_exp2(x * -1.442695041f)); }
@@ -41,6 +44,14 @@ struct SwigluOp {
     const float s = sigmoid(gate);
     d_gate = dy * up * s * (1.0f + gate * (1.0f - s));
     d_up = dy * gate * s;
+  }
+};
+struct GegluOp {
+  static constexpr int kInputs = 2, kReads = 2;
+  __device__ static float forward(float gate, float up) { return Gelu::value(gate) * up; }
+  __device__ static void backward(float gate, float up, float dy, float& d_gate, float& d_up) {
+    d_gate = dy * up * Gelu::derivative(gate);
+    d_up = dy * Gelu::value(gate);
   }
 };
 struct AddOp {
@@ -83,6 +94,52 @@ __global__ void __launch_bounds__(kThreads)
     });
 }
 
+// The same for an op of two inputs that are the halves of a packed one's rows. `columns`: of the output.
+struct PackedParts {
+  int64_t rows, columns, parts;
+
+  explicit PackedParts(const Shape& y) : rows(y[0]), columns(y[1]), parts(div_up(y[1], kWide)) {}
+  // Calls f(offset of the first half, of the second, of the output, part) for the thread's parts of rows.
+  template <typename F>
+  __device__ void for_each(F f) const {
+    const int64_t step = static_cast<int64_t>(gridDim.x) * kThreads;
+    for (int64_t i = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x; i < rows * parts; i += step) {
+      const int64_t row = i / parts, column = i % parts * kWide, first = 2 * row * columns + column;
+      with_part(columns % kWide == 0, columns - column,
+                [&](auto part) { f(first, first + columns, row * columns + column, part); });
+    }
+  }
+};
+
+template <typename Op, typename T>
+__global__ void __launch_bounds__(kThreads) packed_forward_kernel(const T* x, T* y, PackedParts parts) {
+  parts.for_each([&](int64_t first, int64_t second, int64_t out, auto part) {
+    float a[kWide], b[kWide];
+    load(x + first, part, a);
+    load(x + second, part, b);
+#pragma unroll
+    for (int e = 0; e < kWide; ++e) a[e] = Op::forward(a[e], b[e]);
+    store(y + out, part, a);
+  });
+}
+
+template <typename Op, typename T>
+__global__ void __launch_bounds__(kThreads)
+    packed_backward_kernel(const T* x, const T* dy, Gradient<T> dx, PackedParts parts) {
+  parts.for_each([&](int64_t first, int64_t second, int64_t out, auto part) {
+    float a[kWide], b[kWide], d[kWide], before_a[kWide], before_b[kWide], da[kWide], db[kWide];
+    load(x + first, part, a);
+    load(x + second, part, b);
+    load(dy + out, part, d);
+    load_before(dx, first, part, before_a);
+    load_before(dx, second, part, before_b);
+#pragma unroll
+    for (int e = 0; e < kWide; ++e) Op::backward(a[e], b[e], d[e], da[e], db[e]);
+    store_after(dx, first, part, before_a, da);
+    store_after(dx, second, part, before_b, db);
+  });
+}
+
 // Copies `row` [columns] to every row of `to`, each block one row at a time.
 template <typename T>
 __global__ void __launch_bounds__(kThreads)
@@ -95,6 +152,22 @@ int64_t elementwise_blocks(const Queue& queue, int64_t count) {
   return striding_blocks(queue, div_up(count, kWide), kThreads);
 }
 
+int64_t packed_blocks(const Queue& queue, const Shape& y) {
+  return striding_blocks(queue, y[0] * div_up(y[1], kWide), kThreads);
+}
+
+// Whether the op's inputs may come packed into one.
+template <typename Op>
+constexpr bool kMayBePacked = Op::kInputs == 2 && Op::kReads == 2;
+
+template <typename Op, typename T>
+void load_packed() {
+  if constexpr (kMayBePacked<Op>) {
+    load(packed_forward_kernel<Op, T>);
+    load(packed_backward_kernel<Op, T>);
+  }
+}
+
 template <typename... Ops>
 struct OpList {
   template <typename Op>
@@ -105,17 +178,23 @@ struct OpList {
     for_each_precision([]<typename T>(T) {
       (load(forward_kernel<Ops, T>), ...);
       (load(backward_kernel<Ops, T>), ...);
+      (load_packed<Ops, T>(), ...);
     });
   }
 };
 // All ops of this file. An op that is missing here does not compile, since its kernels would not be loaded.
-using AllOps = OpList<GeluOp, SwigluOp, AddOp>;
+using AllOps = OpList<GeluOp, SwigluOp, GegluOp, AddOp>;
 
 template <typename Op>
 void forward(const Queue& queue, const OpCall& call) {
   static_assert(AllOps::has<Op>(), "gpu/cuda/elementwise.cu: add the op to AllOps");
-  const int64_t count = element_count(call.shapes->inputs[0]);
+  const Shape& y = call.shapes->outputs[0];
+  const int64_t count = element_count(y);
   with_precision(call.shapes->precision, [&]<typename T>(T) {
+    if constexpr (kMayBePacked<Op>)
+      if (call.shapes->inputs.size() == 1)
+        return launch(queue, packed_forward_kernel<Op, T>, packed_blocks(queue, y), kThreads, 0,
+                      data_of<const T>(call.inputs, 0), data_of<T>(call.outputs, 0), PackedParts(y));
     launch(queue, forward_kernel<Op, T>, elementwise_blocks(queue, count), kThreads, 0,
            data_of<const T>(call.inputs, 0), data_of<const T>(call.inputs, 1), data_of<T>(call.outputs, 0),
            count);
@@ -125,8 +204,14 @@ void forward(const Queue& queue, const OpCall& call) {
 template <typename Op>
 void backward(const Queue& queue, const OpCall& call) {
   static_assert(AllOps::has<Op>(), "gpu/cuda/elementwise.cu: add the op to AllOps");
-  const int64_t count = element_count(call.shapes->inputs[0]);
+  const Shape& y = call.shapes->outputs[0];
+  const int64_t count = element_count(y);
   with_precision(call.shapes->precision, [&]<typename T>(T) {
+    if constexpr (kMayBePacked<Op>)
+      if (call.shapes->inputs.size() == 1)
+        return launch(queue, packed_backward_kernel<Op, T>, packed_blocks(queue, y), kThreads, 0,
+                      data_of<const T>(call.inputs, 0), data_of<const T>(call.output_gradients, 0),
+                      gradient_of<T>(call.input_gradients, 0), PackedParts(y));
     launch(queue, backward_kernel<Op, T>, elementwise_blocks(queue, count), kThreads, 0,
            data_of<const T>(call.inputs, 0), data_of<const T>(call.inputs, 1),
            data_of<const T>(call.output_gradients, 0), gradient_of<T>(call.input_gradients, 0),
@@ -139,7 +224,10 @@ void backward(const Queue& queue, const OpCall& call) {
 void load_elementwise_kernels() {
   AllOps::load_kernels();
   for_each_precision([]<typename T>(T) { load(repeat_kernel<T>); });
+  load(put_kernel);
 }
+
+void put(const Queue& queue, float value, float* to) { launch(queue, put_kernel, 1, kWarp, 0, to, value); }
 
 const float* one_on_device() {
   void* one = nullptr;
@@ -157,8 +245,12 @@ void repeat_row(const Queue& queue, DType precision, const void* row, void* to, 
 
 void gelu_forward(const Queue& queue, const OpCall& call) { forward<GeluOp>(queue, call); }
 void gelu_backward(const Queue& queue, const OpCall& call) { backward<GeluOp>(queue, call); }
-void swiglu_forward(const Queue& queue, const OpCall& call) { forward<SwigluOp>(queue, call); }
-void swiglu_backward(const Queue& queue, const OpCall& call) { backward<SwigluOp>(queue, call); }
+void swiglu_forward(const Queue& queue, const OpCall& call) {
+  call.shapes->attributes.gelu_gate ? forward<GegluOp>(queue, call) : forward<SwigluOp>(queue, call);
+}
+void swiglu_backward(const Queue& queue, const OpCall& call) {
+  call.shapes->attributes.gelu_gate ? backward<GegluOp>(queue, call) : backward<SwigluOp>(queue, call);
+}
 void add_forward(const Queue& queue, const OpCall& call) { forward<AddOp>(queue, call); }
 void add_backward(const Queue& queue, const OpCall& call) { backward<AddOp>(queue, call); }
 

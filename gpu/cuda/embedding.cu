@@ -14,12 +14,22 @@ constexpr int kPart = kThreads * kWide;  // columns of one block
 constexpr int kTokens = 4;               // that a thread compares at a time
 constexpr int kStep = kThreads * kTokens;
 
+// A row's position in its document; 0 of an idle row.
+__device__ inline uint32_t position_of(uint32_t row, uint32_t sequence, const int32_t* begins) {
+  const auto place = static_cast<int32_t>(row % sequence);
+  const int32_t begin = begins == nullptr ? 0 : begins[row];
+  require(begin <= place + 1);
+  return static_cast<uint32_t>(begin > place ? 0 : place - begin);
+}
+
 template <typename T>
 struct EmbeddingForward {
   const int32_t* tokens;
+  const int32_t* begins;       // of documents; nullptr: every sequence is one
   const T *table, *positions;  // positions may be nullptr
   T* x;
   uint32_t rows, columns, vocabulary, sequence;
+  float factor;
 };
 
 template <typename T>
@@ -33,9 +43,10 @@ __global__ void __launch_bounds__(kThreads) forward_kernel(EmbeddingForward<T> a
     with_part(columns % kWide == 0, columns - column, [&](auto part) {
       float value[kWide], position[kWide] = {};
       load(a.table + token * columns + column, part, value);
-      if (a.positions != nullptr) load(a.positions + row % a.sequence * columns + column, part, position);
+      if (a.positions != nullptr)
+        load(a.positions + position_of(row, a.sequence, a.begins) * columns + column, part, position);
 #pragma unroll
-      for (int e = 0; e < kWide; ++e) value[e] += position[e];
+      for (int e = 0; e < kWide; ++e) value[e] = value[e] * a.factor + position[e];
       store(a.x + row * columns + column, part, value);
     });
   }
@@ -43,10 +54,11 @@ __global__ void __launch_bounds__(kThreads) forward_kernel(EmbeddingForward<T> a
 
 template <typename T>
 struct EmbeddingBackward {
-  const int32_t* tokens;
+  const int32_t *tokens, *begins;
   const T* dy;
   float* gradient;
   uint32_t rows, columns, vocabulary, sequence;
+  float factor;  // of the token table's rows
 
   // Adds `sums` to the gradient's row.
   template <typename P>
@@ -129,10 +141,13 @@ __global__ void __launch_bounds__(kThreads, 4) table_kernel(EmbeddingBackward<T>
       }
     });
   }
+#pragma unroll
+  for (int e = 0; e < kWide; ++e) sums[e] *= a.factor;
   if (column < columns)
     with_part(columns % kWide == 0, columns - column, [&](auto part) { a.add(token, column, part, sums); });
 }
 
+// Where documents begin anew, a thread looks at every row that may be at its position, in order.
 template <typename T>
 __global__ void __launch_bounds__(kThreads) positions_kernel(EmbeddingBackward<T> a) {
   const uint32_t parts = (a.columns + kWide - 1) / kWide, items = a.sequence * parts;
@@ -141,12 +156,18 @@ __global__ void __launch_bounds__(kThreads) positions_kernel(EmbeddingBackward<T
     const uint32_t position = i / parts, column = i % parts * kWide;
     with_part(columns % kWide == 0, columns - column, [&](auto part) {
       float sums[kWide] = {};
-#pragma unroll 4
-      for (uint32_t row = position; row < a.rows; row += a.sequence) {
+      const auto add = [&](uint32_t row) {
         float value[kWide];
         load(a.dy + row * columns + column, part, value);
 #pragma unroll
         for (int e = 0; e < kWide; ++e) sums[e] += value[e];
+      };
+      if (a.begins == nullptr) {
+#pragma unroll 4
+        for (uint32_t row = position; row < a.rows; row += a.sequence) add(row);
+      } else {
+        for (uint32_t row = position; row < a.rows; ++row)
+          if (position_of(row, a.sequence, a.begins) == position) add(row);
       }
       a.add(position, column, part, sums);
     });
@@ -169,13 +190,15 @@ void embedding_forward(const Queue& queue, const OpCall& call) {
   const int64_t blocks = striding_blocks(queue, rows * div_up(columns, kWide), kThreads);
   with_precision(s.precision, [&]<typename T>(T) {
     const EmbeddingForward<T> arguments{data_of<const int32_t>(call.inputs, 0),
+                                        data_of<const int32_t>(call.inputs, 1),
                                         data_of<const T>(call.parameters, 0),
                                         data_of<const T>(call.parameters, 1),
                                         data_of<T>(call.outputs, 0),
                                         static_cast<uint32_t>(rows),
                                         static_cast<uint32_t>(columns),
                                         static_cast<uint32_t>(s.parameters[0][0]),
-                                        static_cast<uint32_t>(s.attributes.sequence)};
+                                        static_cast<uint32_t>(s.attributes.sequence),
+                                        static_cast<float>(s.attributes.factor())};
     launch(queue, forward_kernel<T>, blocks, kThreads, 0, arguments);
   });
 }
@@ -185,12 +208,14 @@ void embedding_backward(const Queue& queue, const OpCall& call) {
   const int64_t rows = s.inputs[0][0], columns = s.parameters[0][1], sequence = s.attributes.sequence;
   with_precision(s.precision, [&]<typename T>(T) {
     EmbeddingBackward<T> arguments{data_of<const int32_t>(call.inputs, 0),
+                                   data_of<const int32_t>(call.inputs, 1),
                                    data_of<const T>(call.output_gradients, 0),
                                    data_of<float>(call.parameter_gradients, 0),
                                    static_cast<uint32_t>(rows),
                                    static_cast<uint32_t>(columns),
                                    static_cast<uint32_t>(s.parameters[0][0]),
-                                   static_cast<uint32_t>(sequence)};
+                                   static_cast<uint32_t>(sequence),
+                                   static_cast<float>(s.attributes.factor())};
     if (arguments.gradient != nullptr)
       launch(queue, table_kernel<T>, rows * div_up(columns, kPart), kThreads, 0, arguments);
     arguments.gradient = data_of<float>(call.parameter_gradients, 1);

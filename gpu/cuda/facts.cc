@@ -7,10 +7,10 @@
 #include <functional>
 
 #include "engine/base/error.h"
+#include "engine/base/shared_library.h"
 #include "gpu/cuda/cublaslt.h"
 #include "gpu/cuda/gpu.h"
 #include "gpu/cuda/owned.h"
-#include "gpu/shared_library.h"
 
 namespace sluice {
 namespace {

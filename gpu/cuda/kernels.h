@@ -41,6 +41,7 @@ void load_rope_kernels();
 void load_attention_forward_kernels(const Queue& queue);
 void load_attention_backward_kernels(const Queue& queue);
 void load_loss_kernels(const Queue& queue);
+void load_cached_attention_kernels();
 void load_optimizer_kernels();
 
 // embedding.cu. Backward: d wte[token] += the sum of the token's rows of dy, in order.
@@ -55,6 +56,8 @@ void rms_norm_backward(const Queue& queue, const OpCall& call);
 
 // elementwise.cu. A float of 1 in the device's memory.
 const float* one_on_device();
+// *to = value, in the device's memory.
+void put(const Queue& queue, float value, float* to);
 // Every one of `rows` rows of `to` becomes `row`.
 void repeat_row(const Queue& queue, DType precision, const void* row, void* to, int64_t rows,
                 int64_t columns);
@@ -72,6 +75,10 @@ void rope_backward(const Queue& queue, const OpCall& call);
 // attention_forward.cu and attention_backward.cu. Head sizes up to kHeadSizeMax.
 void attention_forward(const Queue& queue, const OpCall& call);
 void attention_backward(const Queue& queue, const OpCall& call);
+
+// cached_attention.cu. Head sizes up to kCachedHeadSizeMax.
+void cached_attention_forward(const Queue& queue, const OpCall& call);
+void pick_rows_forward(const Queue& queue, const OpCall& call);
 
 // linear.cc: products, and the bias's gradient by add_column_sums.
 void linear_forward(const Queue& queue, const OpCall& call);
@@ -117,6 +124,8 @@ inline constexpr KernelRow<void(const Queue&, const OpCall&)> kKernels[kOpKinds]
     {OpKind::attention, attention_forward, attention_backward},
     {OpKind::add, add_forward, add_backward},
     {OpKind::linear_cross_entropy, linear_cross_entropy_forward, linear_cross_entropy_backward},
+    {OpKind::cached_attention, cached_attention_forward, no_backward},
+    {OpKind::pick_rows, pick_rows_forward, no_backward},
 };
 static_assert(NoneMissing<first_missing(kKernels)>,
               "gpu/cuda/kernels.h: every OpKind has a row in kKernels, in the order of OpKind");

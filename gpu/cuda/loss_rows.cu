@@ -26,6 +26,29 @@ __device__ inline float exponential(float x, float maximum) {
   return fast_exp2((x - maximum) * 1.442695041f);
 }
 
+// tanh y = 2 / (1 + e^-2y) - 1; near 0, where digits would cancel, y - y^3 / 3. NaN where y is infinite.
+__device__ inline float tanh_of(float y) {
+  const float full = 2 * fast_reciprocal(1 + fast_exp2(y * -2.885390082f)) - 1;
+  return fabsf(y) < 0.01f ? y - y * y * y * (1 / 3.0f) : __fmaf_rn(y, 0, full);
+}
+
+// A soft cap of logits, or none.
+template <bool kCapped>
+struct Cap {
+  float cap, inverse;
+
+  __device__ float of(float logit) const { return kCapped ? cap * tanh_of(logit * inverse) : logit; }
+  __device__ void apply(float (&value)[kWide]) const {
+#pragma unroll
+    for (int i = 0; i < kWide; ++i) value[i] = of(value[i]);
+  }
+  // What a gradient with respect to a capped logit is multiplied by.
+  __device__ float slope(float capped) const {
+    const float tanh = capped * inverse;
+    return kCapped ? 1 - tanh * tanh : 1.0f;
+  }
+};
+
 // Of some logits: the largest, and the sum of e^(logit - largest). A NaN is dropped by the maximum but not by
 // the sum; +infinity makes infinity - infinity.
 struct LogSum {
@@ -77,9 +100,9 @@ __device__ inline Logits keep_logits(float* row, int64_t vocabulary, int64_t kep
 // Replaces a row's logits by their gradients. A gradient lies at its logit's address or before it. So each
 // round of the loop reads all of its kStep logits before it writes their first gradient. The logits of later
 // rounds lie beyond its gradients.
-template <typename T>
+template <typename T, bool kCapped>
 __device__ void write_gradients(const LossRows& a, const Logits& logits, int64_t label, float maximum,
-                                const RowScale& scale) {
+                                const RowScale& scale, const Cap<kCapped>& cap) {
   T* gradients = reinterpret_cast<T*>(logits.row);
   for (int64_t first = 0; first < a.vocabulary; first += kStep) {
     const int64_t v = first + threadIdx.x * kWide, count = a.vocabulary - v;
@@ -87,14 +110,18 @@ __device__ void write_gradients(const LossRows& a, const Logits& logits, int64_t
     if (count > 0) with_part(true, count, [&](auto part) { load(logits.at(v), part, value); });
     __syncthreads();
     if (count <= 0) continue;
+    const int64_t at_label = label - v;
 #pragma unroll
-    for (int i = 0; i < kWide; ++i)
-      value[i] = v + i == label ? scale.at_label : exponential(value[i], maximum) * scale.factor;
+    for (int i = 0; i < kWide; ++i) {
+      const float capped = cap.of(value[i]);
+      value[i] = i == at_label ? scale.at_label
+                               : exponential(capped, maximum) * (scale.factor * cap.slope(capped));
+    }
     with_part(true, count, [&](auto part) { store(gradients + v, part, value); });
   }
 }
 
-template <typename T>
+template <typename T, bool kCapped>
 __global__ void __launch_bounds__(kThreads)
     loss_kernel(LossRows a, const double* loss_scale, const double* valid_tokens, int64_t kept) {
   __shared__ float maxima[kThreads / kWarp];
@@ -112,28 +139,31 @@ __global__ void __launch_bounds__(kThreads)
   }
   require(label >= 0 && label < a.vocabulary);
   const Logits logits = keep_logits(logits_row, a.vocabulary, kept);
+  const Cap<kCapped> cap{a.cap, 1 / a.cap};
   LogSum mine;
   for (int64_t v = threadIdx.x * kWide; v < a.vocabulary; v += kStep)
     with_part(true, a.vocabulary - v, [&](auto part) {
       float value[kWide];
       load(logits.at(v), part, value);
+      cap.apply(value);
       mine.add(value, part);
     });
   mine.move(block_maximum(mine.maximum, maxima));
   const double total = block_sum(static_cast<double>(mine.sum), sums);
   if (threadIdx.x == 0) {  // double arithmetic is slow on most GPUs: once for all
-    const double label_logit = static_cast<double>(*logits.at(label)),
-                 maximum = static_cast<double>(mine.maximum);
+    const float at_label = cap.of(*logits.at(label));
+    const double label_logit = static_cast<double>(at_label), maximum = static_cast<double>(mine.maximum);
     a.losses[row] = maximum + log(total) - label_logit;
     if (differentiate) {
       const auto seed = static_cast<double>(static_cast<float>(*loss_scale / *valid_tokens));
       scale.factor = static_cast<float>(seed / total);
-      scale.at_label = static_cast<float>((exp(label_logit - maximum) / total - 1) * seed);
+      const auto slope = static_cast<double>(cap.slope(at_label));
+      scale.at_label = static_cast<float>((exp(label_logit - maximum) / total - 1) * seed * slope);
     }
   }
   if (!differentiate) return;
   __syncthreads();
-  write_gradients<T>(a, logits, label, mine.maximum, scale);
+  write_gradients<T>(a, logits, label, mine.maximum, scale, cap);
 }
 
 // One block: thread t adds losses t, t + kThreads, ... in order, then the threads' sums are added.
@@ -149,7 +179,10 @@ __global__ void __launch_bounds__(kThreads)
 }  // namespace
 
 void load_loss_kernels(const Queue& queue) {
-  for_each_precision([&]<typename T>(T) { load(loss_kernel<T>, queue.shared_bytes_max - kOtherShared); });
+  for_each_precision([&]<typename T>(T) {
+    load(loss_kernel<T, false>, queue.shared_bytes_max - kOtherShared);
+    load(loss_kernel<T, true>, queue.shared_bytes_max - kOtherShared);
+  });
   load(add_losses_kernel);
 }
 
@@ -159,8 +192,8 @@ void finish_loss_rows(const Queue& queue, const LossRows& rows, DType precision,
   const int64_t kept =
       loss_scale == nullptr ? 0 : std::min(div_up(rows.vocabulary, kWide), room / kWide) * int64_t{kWide};
   with_precision(precision, [&]<typename T>(T) {
-    launch(queue, loss_kernel<T>, rows.rows, kThreads, static_cast<uint64_t>(kept) * sizeof(float), rows,
-           loss_scale, valid_tokens, kept);
+    launch(queue, rows.cap == 0 ? loss_kernel<T, false> : loss_kernel<T, true>, rows.rows, kThreads,
+           static_cast<uint64_t>(kept) * sizeof(float), rows, loss_scale, valid_tokens, kept);
   });
 }
 

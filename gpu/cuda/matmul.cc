@@ -126,9 +126,10 @@ constexpr std::array<Attribute, kAlgorithmAttributes.size()> kAttributes = {{
 }};
 constexpr size_t kReductionAttribute = 3;
 
-// Products that differ only in `accumulate` share a prepared one: `accumulate` is an argument of the call.
+// Products that differ only in `accumulate` and `scaled` share a prepared one: these are arguments of the
+// call.
 Product key_of(Product product) {
-  product.accumulate = false;
+  product.accumulate = product.scaled = false;
   return product;
 }
 
@@ -225,13 +226,26 @@ class LtMultiplier final : public Multiplier {
     const bool on_device = accumulates && call.addend == call.c && call.product.result != DType::f32;
     check_step(set(operation, CUBLASLT_MATMUL_DESC_POINTER_MODE,
                    on_device ? CUBLASLT_POINTER_MODE_DEVICE : CUBLASLT_POINTER_MODE_HOST));
-    const float one = 1, beta = accumulates ? 1 : 0;
-    const void *const first = on_device ? one_ : &one, *const second = on_device ? one_ : &beta;
+    const float beta = accumulates ? 1 : 0;
+    const float* factor = &call.factor;
+    if (on_device)
+      factor = call.product.scaled ? put_factor(call.factor, workspace, aligned_workspace) : one_;
+    const void* const second = on_device ? one_ : &beta;
     const void* const addend = accumulates ? call.addend : call.c;
-    check_step(lt_.matmul(handle_.get(), operation, first, call.b, prepared.b.get(), call.a, prepared.a.get(),
-                          second, addend, prepared.c.get(), call.c, prepared.c.get(), &prepared.algorithm,
-                          aligned_workspace, kLibraryWorkspaceBytes,
+    check_step(lt_.matmul(handle_.get(), operation, factor, call.b, prepared.b.get(), call.a,
+                          prepared.a.get(), second, addend, prepared.c.get(), call.c, prepared.c.get(),
+                          &prepared.algorithm, aligned_workspace, kLibraryWorkspaceBytes,
                           static_cast<cudaStream_t>(queue_.stream)));
+  }
+
+  // The factor on the device. What the library may use begins at an aligned address, and before it or behind
+  // it there are at least 64 bytes more.
+  const float* put_factor(float factor, std::byte* workspace, std::byte* aligned_workspace) const {
+    static_assert(kMatmulWorkspaceBytes == kLibraryWorkspaceBytes + kLibraryWorkspaceAlignment - 64);
+    const bool before = aligned_workspace - workspace >= 64;
+    auto* to = reinterpret_cast<float*>(before ? workspace : aligned_workspace + kLibraryWorkspaceBytes);
+    put(queue_, factor, to);
+    return to;
   }
 
   template <typename T>

@@ -1,5 +1,5 @@
+#include "engine/base/shared_library.h"
 #include "gpu/cuda/nccl.h"
-#include "gpu/shared_library.h"
 
 namespace sluice {
 

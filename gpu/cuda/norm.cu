@@ -18,12 +18,20 @@ constexpr int kLaneStep = kWarp * kWide;  // columns that a warp takes at a time
 struct NormShape {
   int64_t rows, columns;
   float epsilon;
-  bool wide;  // rows begin at multiples of 16 bytes
+  float from;  // added to the weight of rms_norm: 1, or what changes no number, not even -0
+  bool wide;   // rows begin at multiples of 16 bytes
+  bool parts;  // several of these rows are one of the input
 };
 
 NormShape norm_shape(const OpShapes& s) {
-  const Shape& x = s.inputs[0];
-  return {x[0], x[1], static_cast<float>(s.attributes.epsilon), x[1] % kWide == 0};
+  const int64_t columns = s.parameters[0][0], rows = element_count(s.inputs[0]) / columns;
+  const OpAttributes& a = s.attributes;
+  return {rows,
+          columns,
+          static_cast<float>(a.epsilon),
+          a.weight_from_one ? 1.0f : -0.0f,
+          columns % kWide == 0,
+          columns != s.inputs[0][1]};
 }
 
 __device__ inline int64_t row_of_warp() {
@@ -77,6 +85,17 @@ void with_kept(const NormShape& s, F f) {
 
 // ---- Forward. kLayer: layer_norm, else rms_norm, which has neither mean nor bias.
 
+__device__ inline void add_to_all(float from, float (&weight)[kWide]) {
+#pragma unroll
+  for (int e = 0; e < kWide; ++e) weight[e] += from;
+}
+// What columns are multiplied by.
+template <bool kLayer, typename T, typename P>
+__device__ void load_factors(const NormShape& s, const T* weight, P part, float (&out)[kWide]) {
+  load(weight, part, out);
+  if (!kLayer) add_to_all(s.from, out);
+}
+
 template <typename T>
 struct NormForward {
   NormShape shape;
@@ -114,7 +133,7 @@ __global__ void __launch_bounds__(kThreads) forward_kernel(NormForward<T> a) {
   for_lane_parts<kKept>(s, [&](int i, int64_t c, auto part) {
     float value[kWide], weight[kWide], bias[kWide] = {};
     x.get(i, c, part, value);
-    load(a.weight + c, part, weight);
+    load_factors<kLayer>(s, a.weight + c, part, weight);
     if (kLayer) load(a.bias + c, part, bias);
 #pragma unroll
     for (int e = 0; e < kWide; ++e) value[e] = (value[e] - mean) * rstd * weight[e] + bias[e];
@@ -147,7 +166,7 @@ __global__ void __launch_bounds__(kThreads) backward_kernel(NormBackward<T> a) {
     float weight[kWide];
     load(a.x + row * s.columns + c, part, n);
     load(a.dy + row * s.columns + c, part, g);
-    load(a.weight + c, part, weight);
+    load_factors<kLayer>(s, a.weight + c, part, weight);
 #pragma unroll
     for (int e = 0; e < kWide; ++e) {
       n[e] = (n[e] - mean) * rstd;
@@ -284,10 +303,10 @@ void add_column_terms(const Queue& queue, ColumnTerms<T> terms, float* sums, flo
 constexpr int kBlockStep = kThreads * kWide;
 
 // Calls f with the number of parts that a thread needs, as a constant, and returns true; false for rows that
-// do not fit.
+// do not fit, and for parts of rows, which are so narrow that a block would have work for few of its threads.
 template <typename F>
 bool with_block_parts(const NormShape& s, F f) {
-  if (!s.wide || s.columns > 4 * kBlockStep) return false;
+  if (!s.wide || s.parts || s.columns > 4 * kBlockStep) return false;
   if (s.columns <= kBlockStep)
     f(std::integral_constant<int, 1>());
   else if (s.columns <= 2 * kBlockStep)
@@ -343,6 +362,7 @@ __global__ void __launch_bounds__(kThreads)
       unpack(x[i], n[i]);
       unpack(dy[i], g[i]);
       unpack(weight[i], w);
+      if (!kLayer) add_to_all(s.from, w);
 #pragma unroll
       for (int e = 0; e < kWide; ++e) {
         n[i][e] = (n[i][e] - mean) * rstd;

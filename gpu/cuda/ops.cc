@@ -77,6 +77,7 @@ void load_kernels(const Queue& queue) {
   load_attention_forward_kernels(queue);
   load_attention_backward_kernels(queue);
   load_loss_kernels(queue);
+  load_cached_attention_kernels();
   load_optimizer_kernels();
 }
 

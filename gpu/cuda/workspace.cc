@@ -14,13 +14,15 @@ uint64_t partials_bytes(int64_t chunks, int64_t columns) {
 uint64_t norm_bytes(const OpShapes& shapes, Pass pass) {
   if (pass == Pass::forward) return 0;
   const auto parameters = static_cast<int64_t>(shapes.parameters.size());
-  const Shape& x = shapes.inputs[0];
-  return partials_bytes(parameters * norm_chunks(x[0], parameters), x[1]);
+  const int64_t columns = shapes.parameters[0][0], rows = element_count(shapes.inputs[0]) / columns;
+  return partials_bytes(parameters * norm_chunks(rows, parameters), columns);
 }
 
 uint64_t rope_bytes(const OpShapes& shapes, Pass) {
   const OpAttributes& a = shapes.attributes;
-  return static_cast<uint64_t>(a.sequence * (a.head_size / 2)) * kTurnBytes;
+  const bool by_row = a.context > 0 && shapes.inputs.size() == 2;
+  const int64_t entries = by_row ? shapes.inputs[0][0] : a.sequence;
+  return static_cast<uint64_t>(entries) * a.frequencies.size() * kTurnBytes;
 }
 
 uint64_t linear_bytes(const OpShapes& shapes, Pass pass) {
@@ -29,13 +31,22 @@ uint64_t linear_bytes(const OpShapes& shapes, Pass pass) {
                   partials_bytes(column_sum_chunks(shapes.inputs[0][0]), shapes.parameters[1][0]));
 }
 
+void check_head_size(const OpAttributes& a, int64_t most) {
+  if (a.head_size > most)
+    throw Error(ExitCode::usage,
+                "The cuda device's attention takes heads of up to " + std::to_string(most) +
+                    " columns, the model's have " + std::to_string(a.head_size) + ".",
+                "Choose a model with smaller heads, or use --device cpu.");
+}
+
+uint64_t cached_attention_bytes(const OpShapes& shapes, Pass) {
+  check_head_size(shapes.attributes, kCachedHeadSizeMax);
+  return 0;
+}
+
 uint64_t attention_bytes(const OpShapes& shapes, Pass pass) {
   const OpAttributes& a = shapes.attributes;
-  if (a.head_size > kHeadSizeMax)
-    throw Error(ExitCode::usage,
-                "The cuda device's attention takes heads of up to " + std::to_string(kHeadSizeMax) +
-                    " columns, the model's have " + std::to_string(a.head_size) + ".",
-                "Choose a model with smaller heads, or train on --device cpu.");
+  check_head_size(a, kHeadSizeMax);
   if (pass == Pass::forward) return 0;
   const int64_t sequences = shapes.inputs[0][0] / a.sequence;
   return static_cast<uint64_t>(sequences * a.heads * padded_queries(a.sequence)) * kStatisticsBytes;
@@ -51,9 +62,13 @@ struct WorkspaceRow {
   uint64_t (*bytes)(const OpShapes&, Pass);
 };
 constexpr WorkspaceRow kWorkspaces[] = {
-    {OpKind::layer_norm, norm_bytes},     {OpKind::rms_norm, norm_bytes},
-    {OpKind::linear, linear_bytes},       {OpKind::rope, rope_bytes},
-    {OpKind::attention, attention_bytes}, {OpKind::linear_cross_entropy, cross_entropy_bytes},
+    {OpKind::layer_norm, norm_bytes},
+    {OpKind::rms_norm, norm_bytes},
+    {OpKind::linear, linear_bytes},
+    {OpKind::rope, rope_bytes},
+    {OpKind::attention, attention_bytes},
+    {OpKind::linear_cross_entropy, cross_entropy_bytes},
+    {OpKind::cached_attention, cached_attention_bytes},
 };
 
 }  // namespace

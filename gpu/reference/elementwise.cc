@@ -30,6 +30,19 @@ void for_each_element(const OpCall& call, F f) {
   });
 }
 
+// Where swiglu's operands have the gate and the other factor of element i of the output: in an input each, or
+// as halves of a packed row.
+struct Gated {
+  explicit Gated(const OpCall& call)
+      : columns(call.shapes->outputs[0][1]), packed(call.shapes->inputs.size() == 1) {}
+  size_t up_input() const { return packed ? 0 : 1; }
+  int64_t gate(int64_t i) const { return packed ? i + i / columns * columns : i; }
+  int64_t up(int64_t i) const { return gate(i) + (packed ? columns : 0); }
+
+  int64_t columns;
+  bool packed;
+};
+
 }  // namespace
 
 void gelu_forward(const OpCall& call) {
@@ -48,18 +61,22 @@ void gelu_backward(const OpCall& call) {
 
 void swiglu_forward(const OpCall& call) {
   for_each_element(call, [&]<typename T>(T, int64_t i) {
-    const Values<T> gate(call.inputs[0]), up(call.inputs[1]), y(call.outputs[0]);
-    y.put(i, silu(gate[i]) * up[i]);
+    const Gated at(call);
+    const Values<T> gate(call.inputs[0]), up(call.inputs[at.up_input()]), y(call.outputs[0]);
+    const double g = gate[at.gate(i)];
+    y.put(i, (call.shapes->attributes.gelu_gate ? gelu(g) : silu(g)) * up[at.up(i)]);
   });
 }
 
 void swiglu_backward(const OpCall& call) {
   for_each_element(call, [&]<typename T>(T, int64_t i) {
-    const Values<T> gate(call.inputs[0]), up(call.inputs[1]), dy(call.output_gradients[0]);
-    const Values<T> d_gate(call.input_gradients[0]), d_up(call.input_gradients[1]);
-    const double g = gate[i], u = up[i], d = dy[i];
-    d_gate.put(i, d * u * silu_derivative(g));
-    d_up.put(i, d * silu(g));
+    const Gated at(call);
+    const Values<T> gate(call.inputs[0]), up(call.inputs[at.up_input()]), dy(call.output_gradients[0]);
+    const Values<T> d_gate(call.input_gradients[0]), d_up(call.input_gradients[at.up_input()]);
+    const double g = gate[at.gate(i)], u = up[at.up(i)], d = dy[i];
+    const bool is_gelu = call.shapes->attributes.gelu_gate;
+    d_gate.put(at.gate(i), d * u * (is_gelu ? gelu_derivative(g) : silu_derivative(g)));
+    d_up.put(at.up(i), d * (is_gelu ? gelu(g) : silu(g)));
   });
 }
 

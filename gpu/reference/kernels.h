@@ -56,6 +56,12 @@ void attention_forward(const OpCall& call);
 void attention_backward(const OpCall& call);
 uint64_t attention_workspace_bytes(const OpShapes& shapes, Pass pass);
 
+// cached_attention.cc.
+void cached_attention_forward(const OpCall& call);
+uint64_t cached_attention_workspace_bytes(const OpShapes& shapes, Pass pass);
+// rows.cc.
+void pick_rows_forward(const OpCall& call);
+
 // The table: what the device runs for an op.
 inline constexpr KernelRow<void(const OpCall&), uint64_t(const OpShapes&, Pass)> kKernels[kOpKinds] = {
     {OpKind::embedding, embedding_forward, embedding_backward, embedding_workspace_bytes},
@@ -69,6 +75,8 @@ inline constexpr KernelRow<void(const OpCall&), uint64_t(const OpShapes&, Pass)>
     {OpKind::add, add_forward, add_backward},
     {OpKind::linear_cross_entropy, linear_cross_entropy_forward, linear_cross_entropy_backward,
      linear_cross_entropy_workspace_bytes},
+    {OpKind::cached_attention, cached_attention_forward, no_backward, cached_attention_workspace_bytes},
+    {OpKind::pick_rows, pick_rows_forward, no_backward},
 };
 static_assert(NoneMissing<first_missing(kKernels)>,
               "gpu/reference/kernels.h: every OpKind has a row in kKernels, in the order of OpKind");

@@ -33,10 +33,14 @@ void multiply(int64_t rows, int64_t columns, int64_t depth, Left left, Right rig
 
 struct LinearSizes {
   int64_t rows, inputs, outputs;
+  double factor;                        // of products
   int64_t input_stride, output_stride;  // of the weight, for one more input or output column
 
   explicit LinearSizes(const OpShapes& s)
-      : rows(s.inputs[0][0]), inputs(s.inputs[0][1]), outputs(s.outputs[0][1]) {
+      : rows(s.inputs[0][0]),
+        inputs(s.inputs[0][1]),
+        outputs(s.outputs[0][1]),
+        factor(s.attributes.factor()) {
     const bool out_in = s.attributes.weight_out_in;
     input_stride = out_in ? 1 : outputs;
     output_stride = out_in ? inputs : 1;
@@ -55,7 +59,10 @@ void linear_forward_as(const OpCall& call) {
   multiply(
       n.rows, n.outputs, n.inputs, [&](int64_t r, int64_t k) { return x[r * n.inputs + k]; },
       [&](int64_t k, int64_t o) { return weight[n.weight(k, o)]; },
-      [&](int64_t r, int64_t o, double sum) { y.put(r * n.outputs + o, has_bias ? sum + bias[o] : sum); });
+      [&](int64_t r, int64_t o, double sum) {
+        const double product = n.factor * sum;
+        y.put(r * n.outputs + o, has_bias ? product + bias[o] : product);
+      });
 }
 
 template <typename T>
@@ -67,13 +74,13 @@ void linear_backward_as(const OpCall& call) {
     multiply(
         n.rows, n.inputs, n.outputs, [&](int64_t r, int64_t o) { return dy[r * n.outputs + o]; },
         [&](int64_t o, int64_t k) { return weight[n.weight(k, o)]; },
-        [&](int64_t r, int64_t k, double sum) { dx.put(r * n.inputs + k, sum); });
+        [&](int64_t r, int64_t k, double sum) { dx.put(r * n.inputs + k, n.factor * sum); });
   const Values<float> d_weight = parameter_gradient(call, 0);
   if (d_weight)
     multiply(
         n.inputs, n.outputs, n.rows, [&](int64_t k, int64_t r) { return x[r * n.inputs + k]; },
         [&](int64_t r, int64_t o) { return dy[r * n.outputs + o]; },
-        [&](int64_t k, int64_t o, double sum) { d_weight.put(n.weight(k, o), sum); });
+        [&](int64_t k, int64_t o, double sum) { d_weight.put(n.weight(k, o), n.factor * sum); });
   if (call.parameters.size() < 2) return;
   const Values<float> d_bias = parameter_gradient(call, 1);
   if (d_bias)  // a row of ones times dy
@@ -85,13 +92,22 @@ void linear_backward_as(const OpCall& call) {
 
 struct LossSizes {
   int64_t rows, columns, vocabulary, chunk;
+  double factor, cap;  // of logits; cap 0: none
 
   explicit LossSizes(const OpShapes& s)
       : rows(s.inputs[0][0]),
         columns(s.inputs[0][1]),
         vocabulary(s.parameters[0][0]),
-        chunk(rows_at_a_time(s)) {}
+        chunk(rows_at_a_time(s)),
+        factor(s.attributes.factor()),
+        cap(s.attributes.soft_cap) {}
 };
+
+// An infinite logit is NaN under a cap.
+double capped(double logit, double cap) {
+  if (cap == 0) return logit;
+  return std::isinf(logit) ? std::numeric_limits<double>::quiet_NaN() : cap * std::tanh(logit / cap);
+}
 
 // Fills the workspace with the logits of rows [first, last).
 template <typename T>
@@ -102,7 +118,9 @@ void compute_logits(const OpCall& call, const LossSizes& n, int64_t first, int64
       last - first, n.vocabulary, n.columns,
       [&](int64_t r, int64_t c) { return x[(first + r) * n.columns + c]; },
       [&](int64_t c, int64_t v) { return weight[v * n.columns + c]; },
-      [&](int64_t r, int64_t v, double sum) { logits[r * n.vocabulary + v] = sum; });
+      [&](int64_t r, int64_t v, double sum) {
+        logits[r * n.vocabulary + v] = capped(n.factor * sum, n.cap);
+      });
 }
 
 double log_sum_exp(const double* logits, int64_t count) {
@@ -112,16 +130,20 @@ double log_sum_exp(const double* logits, int64_t count) {
   return largest + std::log(sum);
 }
 
-// Returns the loss of one row and replaces its logits by the gradient of (seed * loss).
-double differentiate_row(double* logits, int64_t vocabulary, int32_t label, double seed) {
+// Returns the loss of one row and replaces its logits by the gradient of (seed * loss), with respect to the
+// sums that they were made of.
+double differentiate_row(double* logits, const LossSizes& n, int32_t label, double seed) {
+  const int64_t vocabulary = n.vocabulary;
   if (label == kIgnoreLabel) {
     std::fill(logits, logits + vocabulary, 0.0);
     return 0;
   }
   const double normalizer = log_sum_exp(logits, vocabulary);
   const double loss = normalizer - logits[label];
-  for (int64_t v = 0; v < vocabulary; ++v)
-    logits[v] = (std::exp(logits[v] - normalizer) - (v == label ? 1.0 : 0.0)) * seed;
+  for (int64_t v = 0; v < vocabulary; ++v) {
+    const double tanh = n.cap == 0 ? 0 : logits[v] / n.cap, slope = n.factor * (1 - tanh * tanh);
+    logits[v] = (std::exp(logits[v] - normalizer) - (v == label ? 1.0 : 0.0)) * seed * slope;
+  }
   return loss;
 }
 
@@ -138,7 +160,7 @@ void loss_backward_as(const OpCall& call) {
     const int64_t last = std::min(first + n.chunk, n.rows);
     compute_logits<T>(call, n, first, last);
     for (int64_t r = first; r < last; ++r)
-      total += differentiate_row(logits + (r - first) * n.vocabulary, n.vocabulary, labels[r], seed);
+      total += differentiate_row(logits + (r - first) * n.vocabulary, n, labels[r], seed);
     const auto d_logits = [&](int64_t r, int64_t v) { return logits[r * n.vocabulary + v]; };
     if (dx)
       multiply(

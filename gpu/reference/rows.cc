@@ -1,6 +1,5 @@
 #include <algorithm>
 #include <cmath>
-#include <numbers>
 
 #include "gpu/reference/convert.h"
 #include "gpu/reference/kernels.h"
@@ -9,6 +8,12 @@ namespace sluice::reference {
 namespace {
 
 double square(double x) { return x * x; }
+
+// The row's position in its document; 0 of an idle row.
+int64_t position_of(const OpCall& call, int64_t row) {
+  const auto* begins = static_cast<const int32_t*>(view_of(call.inputs, 1).data);
+  return std::max<int64_t>(0, row % call.shapes->attributes.sequence - (begins == nullptr ? 0 : begins[row]));
+}
 
 template <typename T>
 void embedding_forward_as(const OpCall& call) {
@@ -19,15 +24,15 @@ void embedding_forward_as(const OpCall& call) {
   const Values<T> positions(has_positions ? call.parameters[1] : TensorView{});
   for (int64_t r = 0; r < rows; ++r)
     for (int64_t c = 0; c < columns; ++c) {
-      const double entry = table[tokens[r] * columns + c];
-      x.put(r * columns + c,
-            has_positions ? entry + positions[r % call.shapes->attributes.sequence * columns + c] : entry);
+      const double entry = call.shapes->attributes.factor() * table[tokens[r] * columns + c];
+      x.put(r * columns + c, has_positions ? entry + positions[position_of(call, r) * columns + c] : entry);
     }
 }
 
-// gradient[table_row] += the sum of the rows r of dy for which chosen(r), if there are any.
+// gradient[table_row] += factor * the sum of the rows r of dy for which chosen(r), if there are any.
 template <typename T, typename Chosen>
-void add_chosen_rows(const OpCall& call, const Values<float>& gradient, int64_t table_row, Chosen chosen) {
+void add_chosen_rows(const OpCall& call, const Values<float>& gradient, int64_t table_row, double factor,
+                     Chosen chosen) {
   const int64_t rows = call.shapes->outputs[0][0], columns = call.shapes->outputs[0][1];
   const Values<T> dy(call.output_gradients[0]);
   double* sums = workspace_of(call);
@@ -39,7 +44,7 @@ void add_chosen_rows(const OpCall& call, const Values<float>& gradient, int64_t 
     for (int64_t c = 0; c < columns; ++c) sums[c] += dy[r * columns + c];
   }
   if (!any) return;
-  for (int64_t c = 0; c < columns; ++c) gradient.put(table_row * columns + c, sums[c]);
+  for (int64_t c = 0; c < columns; ++c) gradient.put(table_row * columns + c, factor * sums[c]);
 }
 
 template <typename T>
@@ -47,12 +52,14 @@ void embedding_backward_as(const OpCall& call) {
   const auto* tokens = static_cast<const int32_t*>(call.inputs[0].data);
   const Values<float> d_table = parameter_gradient(call, 0);
   for (int64_t token = 0; d_table && token < call.shapes->parameters[0][0]; ++token)
-    add_chosen_rows<T>(call, d_table, token, [&](int64_t r) { return tokens[r] == token; });
+    add_chosen_rows<T>(call, d_table, token, call.shapes->attributes.factor(),
+                       [&](int64_t r) { return tokens[r] == token; });
   if (call.parameters.size() < 2) return;
   const Values<float> d_positions = parameter_gradient(call, 1);
   const int64_t sequence = call.shapes->attributes.sequence;
   for (int64_t position = 0; d_positions && position < sequence; ++position)
-    add_chosen_rows<T>(call, d_positions, position, [&](int64_t r) { return r % sequence == position; });
+    add_chosen_rows<T>(call, d_positions, position, 1,
+                       [&](int64_t r) { return position_of(call, r) == position; });
 }
 
 template <typename T>
@@ -108,10 +115,25 @@ void layer_norm_backward_as(const OpCall& call) {
   }
 }
 
+// Rows as the weight is wide: a row of the input has one of these or several.
+int64_t normalized_rows(const OpShapes& s) { return element_count(s.inputs[0]) / s.parameters[0][0]; }
+
+// Factors of an RMS norm's columns.
+template <typename T>
+struct Factors {
+  explicit Factors(const OpCall& call)
+      : weight(call.parameters[0]), from(call.shapes->attributes.weight_from_one ? 1 : 0) {}
+  double operator[](int64_t i) const { return from + weight[i]; }
+
+  Values<T> weight;
+  double from;
+};
+
 template <typename T>
 void rms_norm_forward_as(const OpCall& call) {
-  const int64_t rows = call.shapes->inputs[0][0], columns = call.shapes->inputs[0][1];
-  const Values<T> x(call.inputs[0]), weight(call.parameters[0]), y(call.outputs[0]);
+  const int64_t rows = normalized_rows(*call.shapes), columns = call.shapes->parameters[0][0];
+  const Values<T> x(call.inputs[0]), y(call.outputs[0]);
+  const Factors<T> weight(call);
   const Values<float> rstds(call.outputs[1]);
   for (int64_t r = 0; r < rows; ++r) {
     const int64_t row = r * columns;
@@ -124,11 +146,12 @@ void rms_norm_forward_as(const OpCall& call) {
   }
 }
 
-// With n = x * rstd and g = dy * weight: dx = rstd * (g - n * average(g * n)).
+// With n = x * rstd and g = dy * factor: dx = rstd * (g - n * average(g * n)).
 template <typename T>
 void rms_norm_backward_as(const OpCall& call) {
-  const int64_t rows = call.shapes->inputs[0][0], columns = call.shapes->inputs[0][1];
-  const Values<T> x(call.inputs[0]), weight(call.parameters[0]);
+  const int64_t rows = normalized_rows(*call.shapes), columns = call.shapes->parameters[0][0];
+  const Values<T> x(call.inputs[0]);
+  const Factors<T> weight(call);
   const Values<T> dy(call.output_gradients[0]), dx(call.input_gradients[0]);
   const Values<float> rstds(call.outputs[1]), d_weight = parameter_gradient(call, 0);
   double* weight_sums = workspace_of(call);
@@ -149,38 +172,28 @@ void rms_norm_backward_as(const OpCall& call) {
   for (int64_t c = 0; c < columns; ++c) d_weight.put(c, weight_sums[c]);
 }
 
-// Radians per position of pair i of a head. llama3 scaling stretches wavelengths above original_context / low
-// by `factor`, keeps those below original_context / high, and blends in between (Hugging Face's "llama3" rope
-// type).
-double inverse_frequency(const OpAttributes& a, int64_t i) {
-  const RopeScaling& scaling = a.rope_scaling;
-  const double plain =
-      std::pow(a.rope_theta, -2.0 * static_cast<double>(i) / static_cast<double>(a.head_size));
-  if (scaling.factor == 1) return plain;
-  const double wavelength = 2 * std::numbers::pi / plain;
-  if (wavelength > scaling.original_context / scaling.low) return plain / scaling.factor;
-  if (wavelength < scaling.original_context / scaling.high) return plain;
-  const double share = (scaling.original_context / wavelength - scaling.low) / (scaling.high - scaling.low);
-  return (1 - share) * plain / scaling.factor + share * plain;
-}
-
-// Rotates every pair by direction * its angle.
+// Turns every pair by direction * its angle, and copies the columns that no pair has.
 template <typename T>
-void rotate(const OpShapes& s, const Values<T>& from, const Values<T>& to, double direction) {
-  const OpAttributes& a = s.attributes;
-  const int64_t rows = s.inputs[0][0], half = a.head_size / 2;
-  for (int64_t i = 0; i < half; ++i)
-    for (int64_t t = 0; t < a.sequence; ++t) {
-      const double angle = direction * static_cast<double>(t) * inverse_frequency(a, i);
-      const double cosine = std::cos(angle), sine = std::sin(angle);
-      for (int64_t r = t; r < rows; r += a.sequence)
-        for (int64_t head = 0; head < a.heads; ++head) {
-          const int64_t first = (r * a.heads + head) * a.head_size + i, second = first + half;
-          const double x1 = from[first], x2 = from[second];
-          to.put(first, x1 * cosine - x2 * sine);
-          to.put(second, x2 * cosine + x1 * sine);
-        }
+void rotate(const OpCall& call, const Values<T>& from, const Values<T>& to, double direction) {
+  const OpAttributes& a = call.shapes->attributes;
+  const int64_t rows = call.shapes->inputs[0][0], columns = call.shapes->inputs[0][1];
+  const auto pairs = static_cast<int64_t>(a.frequencies.size());
+  for (int64_t r = 0; r < rows; ++r) {
+    const auto position = static_cast<double>(position_of(call, r));
+    for (int64_t i = 0; i < pairs; ++i) {
+      const double angle = direction * position * a.frequencies[static_cast<size_t>(i)];
+      const double cosine = a.factor() * std::cos(angle), sine = a.factor() * std::sin(angle);
+      for (int64_t head = 0; head < a.heads; ++head) {
+        const int64_t first = r * columns + head * a.head_size + i, second = first + pairs;
+        const double x1 = from[first], x2 = from[second];
+        to.put(first, x1 * cosine - x2 * sine);
+        to.put(second, x2 * cosine + x1 * sine);
+      }
     }
+    for (int64_t c = 0; c < columns; ++c)
+      if (c >= a.heads * a.head_size || c % a.head_size >= 2 * pairs)
+        to.put(r * columns + c, from[r * columns + c]);
+  }
 }
 
 }  // namespace
@@ -209,15 +222,25 @@ void rms_norm_backward(const OpCall& call) {
   with_precision(call.shapes->precision, [&](auto t) { rms_norm_backward_as<decltype(t)>(call); });
 }
 
+void pick_rows_forward(const OpCall& call) {
+  with_precision(call.shapes->precision, [&]<typename T>(T) {
+    const Values<T> x(call.inputs[0]), y(call.outputs[0]);
+    const auto* rows = static_cast<const int32_t*>(call.inputs[1].data);
+    const int64_t columns = call.shapes->inputs[0][1];
+    for (int64_t i = 0; i < call.shapes->inputs[1][0]; ++i)
+      for (int64_t c = 0; c < columns; ++c) y.put(i * columns + c, x[rows[i] * columns + c]);
+  });
+}
+
 void rope_forward(const OpCall& call) {
   with_precision(call.shapes->precision, [&]<typename T>(T) {
-    rotate<T>(*call.shapes, Values<T>(call.inputs[0]), Values<T>(call.outputs[0]), 1);
+    rotate<T>(call, Values<T>(call.inputs[0]), Values<T>(call.outputs[0]), 1);
   });
 }
 
 void rope_backward(const OpCall& call) {
   with_precision(call.shapes->precision, [&]<typename T>(T) {
-    rotate<T>(*call.shapes, Values<T>(call.output_gradients[0]), Values<T>(call.input_gradients[0]), -1);
+    rotate<T>(call, Values<T>(call.output_gradients[0]), Values<T>(call.input_gradients[0]), -1);
   });
 }
 
@@ -232,7 +255,7 @@ uint64_t layer_norm_workspace_bytes(const OpShapes& shapes, Pass pass) {
 }
 
 uint64_t rms_norm_workspace_bytes(const OpShapes& shapes, Pass pass) {
-  return pass == Pass::forward ? 0 : static_cast<uint64_t>(shapes.inputs[0][1]) * sizeof(double);
+  return pass == Pass::forward ? 0 : static_cast<uint64_t>(shapes.parameters[0][0]) * sizeof(double);
 }
 
 }  // namespace sluice::reference

@@ -53,6 +53,25 @@ nlohmann::json parse_object(const std::string& text, const std::string& name) {
   throw Error(ExitCode::malformed_file, fmt::format("{} is not a JSON object.", name), kRemedy);
 }
 
+// The family that is the text part of the file's model; nullptr: there is none.
+const Family* larger_family(const ConfigReader& reader) {
+  const std::string type = reader.text("model_type");
+  for (const Family* family : families())
+    if (*family->nested.name != '\0' && type == family->nested.name) return family;
+  return nullptr;
+}
+
+// The family's own config.json, made of the larger one.
+nlohmann::json text_part(const nlohmann::json& whole, const std::string& name, const Family& family) {
+  ConfigReader(whole, name).section("text_config");  // complains where there is none
+  nlohmann::json part = nlohmann::json::parse(family.nested.defaults);
+  for (const char* key : kSpecialTokens)
+    if (whole.contains(key)) part[key] = whole[key];
+  part.update(whole["text_config"]);
+  if (whole.contains("quantization_config")) part["quantization_config"] = whole["quantization_config"];
+  return part;
+}
+
 [[noreturn]] void refuse_type(const ConfigReader& reader, const std::string& name, const std::string& type) {
   const std::string remedy =
       fmt::format("Use a model of a supported type: {}.", fmt::join(family_names(), ", "));
@@ -71,16 +90,51 @@ double parameters_in_total(const ModelConfig& c) {
   return tables + static_cast<double>(c.layers) * (attention + 3 * width * ffn);
 }
 
+// What makes no sense of a scaling; empty: nothing.
+std::string wrong_scaling(const RopeScaling& s, int64_t head_size) {
+  if (!(s.partial > 0 && s.partial <= 1))
+    return fmt::format("partial_rotary_factor {} is not above 0 and at most 1.", s.partial);
+  if (rope_pairs(s, head_size) < 1)
+    return fmt::format("partial_rotary_factor {} leaves no column of {} to turn.", s.partial, head_size);
+  const bool named = s.type == RopeType::linear || s.type == RopeType::dynamic || s.type == RopeType::llama3;
+  if (!(s.factor >= 1 || (s.factor == 0 && !named)) || !(s.low > 0 && s.high > s.low) ||
+      !(s.original_context == 0 || s.original_context >= 1))
+    return fmt::format("RoPE scaling factor {}, low {}, high {}, original context {} make no sense.",
+                       s.factor, s.low, s.high, s.original_context);
+  if (!(s.beta_slow > 0 && s.beta_fast > s.beta_slow))
+    return fmt::format("beta_fast {} and beta_slow {} make no sense.", s.beta_fast, s.beta_slow);
+  if (!(s.attention_factor >= 0)) return fmt::format("attention_factor {} is negative.", s.attention_factor);
+  if (s.type != RopeType::longrope) return "";
+  const auto pairs = static_cast<size_t>(rope_pairs(s, head_size));
+  for (const std::vector<double>* factors : {&s.short_factor, &s.long_factor}) {
+    if (factors->size() != pairs)
+      return fmt::format("a list of RoPE factors has {} numbers, a head {} pairs.", factors->size(), pairs);
+    for (const double factor : *factors)
+      if (!(factor > 0)) return fmt::format("a RoPE factor {} is not positive.", factor);
+  }
+  return "";
+}
+
 }  // namespace
+
+LayerType layer_type(const ModelConfig& config, int64_t layer) {
+  const auto& types = config.layer_types;
+  return types.empty() ? LayerType::full : types[static_cast<size_t>(layer) % types.size()];
+}
 
 ModelConfig config_from_json(const std::string& text, const std::string& file) {
   const std::string name = printable(file);
-  const nlohmann::json object = parse_object(text, name);
+  const nlohmann::json whole = parse_object(text, name);
+  const Family* const larger = larger_family(ConfigReader(whole, name));
+  const nlohmann::json object = larger == nullptr ? whole : text_part(whole, name, *larger);
   const ConfigReader reader(object, name);
-  const std::string type = reader.text("model_type");
+  const std::string type = larger == nullptr ? reader.text("model_type") : larger->name;
   const Family* family = find_family(type);
   if (family == nullptr) refuse_type(reader, name, type);
   ModelConfig config{.family = type};
+  if (larger != nullptr)
+    config.notes.push_back(
+        fmt::format("{}: of this {} model, only the text part is read.", name, larger->nested.name));
   config.vocabulary = reader.integer("vocab_size", kVocabularyMax);
   reader.reject_present("quantization_config");
   reader.reject_flag("is_encoder_decoder");
@@ -135,11 +189,17 @@ void check_config(const ModelConfig& c, const std::string& where, ExitCode code)
   if (c.rope_theta != 0) {
     require(c.head_size % 2 == 0, fmt::format("head size {} is odd, rotation needs pairs.", c.head_size));
     require(c.rope_theta > 0, fmt::format("rope_theta {} is not positive.", c.rope_theta));
-    const RopeScaling& s = c.rope_scaling;
-    require(s.factor >= 1 && s.low > 0 && s.high > s.low && s.original_context >= 1,
-            fmt::format("RoPE scaling factor {}, low {}, high {}, original context {} make no sense.",
-                        s.factor, s.low, s.high, s.original_context));
+    require(c.sliding_rope_theta >= 0,
+            fmt::format("the sliding layers' rope_theta {} is not positive.", c.sliding_rope_theta));
+    for (const RopeScaling* scaling : {&c.rope_scaling, &c.sliding_rope_scaling})
+      if (const std::string wrong = wrong_scaling(*scaling, c.head_size); !wrong.empty())
+        require(false, wrong);
   }
+  const bool slides = std::ranges::count(c.layer_types, LayerType::sliding) > 0;
+  require(!slides || c.window > 0, "layers slide, and no window says how far they see.");
+  for (const double factor : {c.embedding_scale, c.residual_scale, c.attention_scale, c.logits_divisor,
+                              c.attention_cap, c.logits_cap})
+    require(std::isfinite(factor) && factor >= 0, fmt::format("a factor {} is not positive.", factor));
   // 2^45 parameters have 2^49 bytes of training state: no product with layers or micro-batches overflows 64
   // bits.
   require(parameters_in_total(c) < std::ldexp(1, 45), "the model has more than 2^45 parameters.");

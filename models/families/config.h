@@ -10,10 +10,19 @@
 #include <string>
 #include <vector>
 
+#include "engine/base/dtype.h"
 #include "engine/base/error.h"
-#include "engine/graph/op.h"
+#include "models/families/adapters.h"
+#include "models/families/rope_frequencies.h"
 
 namespace sluice {
+
+// What sets layers of one model apart.
+enum class LayerType : uint8_t {
+  full,     // attention sees all keys up to its own
+  sliding,  // it sees `window` keys
+  no_rope,  // full, without rotary positions
+};
 
 struct ModelConfig {
   std::string family;  // its name in the registry
@@ -30,6 +39,16 @@ struct ModelConfig {
   bool attention_bias = false, mlp_bias = false;
   double rope_theta = 0;  // 0: learned positions
   RopeScaling rope_scaling;
+  // Of sliding layers: the attention window, and other rotary positions; theta 0: those of all layers.
+  int64_t window = 0;
+  double sliding_rope_theta = 0;
+  RopeScaling sliding_rope_scaling;
+  std::vector<LayerType> layer_types;  // layer i is of type layer_types[i % size]; empty: full
+  // Factors of embeddings, of what a layer adds to the residual stream, and of scores; 0: none, and of scores
+  // 1 / sqrt(head_size). Logits are divided by logits_divisor; 0: they are not.
+  double embedding_scale = 0, residual_scale = 0, attention_scale = 0, logits_divisor = 0;
+  double attention_cap = 0, logits_cap = 0;  // soft caps of scores and logits; 0: none
+  Adapters adapters;                         // which no config.json names
   // bos_token_id and the like, as JSON text; carried to exports.
   std::map<std::string, std::string> special_tokens;
   // Sentences to print: what the file says and training does not apply.
@@ -50,6 +69,8 @@ std::string config_to_json(const ModelConfig& config, DType weights);
 // width or number of heads sets head_size. A given width sets ffn, by the family's rule. Given heads set
 // kv_heads if the preset has as many of both. Throws Error(usage), with the nearest known name.
 ModelConfig config_from_name(const std::string& text);
+
+LayerType layer_type(const ModelConfig& config, int64_t layer);
 
 // Names and aliases that config_from_name takes without a description.
 std::vector<std::string> preset_names();

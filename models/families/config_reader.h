@@ -8,8 +8,8 @@
 #include <cstdint>
 #include <initializer_list>
 #include <nlohmann/json_fwd.hpp>
-#include <optional>
 #include <string>
+#include <vector>
 
 #include "models/families/config.h"
 
@@ -20,6 +20,7 @@ class ConfigReader {
   ConfigReader(const nlohmann::json& object, std::string where) : object_(object), where_(std::move(where)) {}
 
   bool has(const char* key) const;                       // present and not null
+  bool is_null(const char* key) const;                   // present, for keys whose default is not null
   int64_t integer(const char* key, int64_t most) const;  // 1..most, required
   int64_t integer_or(const char* key, int64_t most, int64_t otherwise) const;
   double number(const char* key) const;  // finite, required
@@ -33,28 +34,23 @@ class ConfigReader {
   void reject_flag(const char* key) const;     // complains about true
   void require_number(const char* key, double supported) const;
   void require_text(const char* key, std::initializer_list<const char*> supported) const;  // one of these
-  void require_texts(const char* key, const char* supported) const;  // each of a list, such as layer_types
+  // Each of a list, such as layer_types, is one of these.
+  void require_texts(const char* key, std::initializer_list<const char*> supported) const;
 
-  // rope_theta and rope_scaling, or rope_parameters; both must agree. Complains about partial rotation.
-  void rope(double& theta, RopeScaling& scaling) const;
+  ConfigReader section(const char* key) const;            // the object under a key that is there
+  std::vector<double> numbers(const char* key) const;     // finite ones, required
+  std::vector<std::string> texts(const char* key) const;  // required
 
   [[noreturn]] void complain(const std::string& what, const std::string& remedy) const;
 
  private:
-  struct Rope {
-    std::optional<double> theta;
-    std::optional<RopeScaling> scaling;
-  };
-  Rope rope_section(const char* key) const;
+  void require_one_of(const char* key, const std::string& value,
+                      std::initializer_list<const char*> supported) const;
   const nlohmann::json& at(const char* key) const;
 
   const nlohmann::json& object_;
   std::string where_;
 };
-
-// The part of a config.json that ConfigReader::rope reads, in the older form, which all versions of
-// transformers take.
-void write_rope(const ModelConfig& config, nlohmann::ordered_json& file);
 
 // Largest sizes that are accepted: far beyond any model, and small enough that a product of two fits 64 bits.
 constexpr int64_t kVocabularyMax = int64_t{1} << 28, kContextMax = int64_t{1} << 28;

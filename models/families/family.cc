@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <array>
 
 #include "models/families/config_reader.h"
@@ -9,9 +10,12 @@
 namespace sluice {
 
 // The registry, in the order in which help and messages list it.
-extern const Family kGpt2, kLlama;
+extern const Family kGpt2, kLlama, kQwen2, kQwen3, kMistral, kGemma, kGemma2, kGemma3Text, kPhi3, kOlmo2,
+    kOlmo3, kSmolLm3, kGranite;
 std::span<const Family* const> families() {
-  static constexpr std::array kFamilies = {&kGpt2, &kLlama};
+  static constexpr std::array kFamilies = {&kGpt2,  &kLlama,   &kQwen2,      &kQwen3, &kMistral,
+                                           &kGemma, &kGemma2,  &kGemma3Text, &kPhi3,  &kOlmo2,
+                                           &kOlmo3, &kSmolLm3, &kGranite};
   return kFamilies;
 }
 
@@ -51,28 +55,51 @@ std::vector<SizeKey> size_keys(const Family& family) {
   return keys;
 }
 
-Model build_model(const ModelConfig& config, DType precision, int64_t micro_batch, int64_t sequence) {
+namespace {
+
+// `option`: the name under which users know the length.
+Model built(const ModelConfig& config, Model model, const char* option) {
   const Family* family = find_family(config.family);
   CHECK(family != nullptr, config.family);
-  CHECK(micro_batch >= 1 && sequence >= 1, "a micro-batch has at least one token");
-  if (sequence > config.context)
-    throw Error(
-        ExitCode::usage,
-        fmt::format("--seq {} is longer than the model's context of {} tokens.", sequence, config.context),
-        fmt::format("Use --seq {} or less.", config.context));
+  CHECK(model.micro_batch >= 1 && model.sequence >= 1, "a micro-batch has at least one token");
+  if (model.sequence > config.context)
+    throw Error(ExitCode::usage,
+                fmt::format("{} {} is longer than the model's context of {} tokens.", option, model.sequence,
+                            config.context),
+                fmt::format("Use {} {} or less.", option, config.context));
+  model.family = config.family;
+  model.vocabulary = config.vocabulary;
+  family->build(config, model);
+  if (model.generates() || config.adapters.rank > 0)
+    for (Group& group : model.groups) group.trainable = group.adapter && !model.generates();
+  check_model(model);
+  return model;
+}
+
+}  // namespace
+
+Model build_model(const ModelConfig& config, DType precision, int64_t micro_batch, int64_t sequence,
+                  bool documents) {
   if (micro_batch > INT32_MAX / sequence)
     throw Error(
         ExitCode::usage,
         fmt::format("A micro-batch of {} x {} tokens has 2^31 tokens or more.", micro_batch, sequence),
         "Use a smaller --micro-batch.");
-  Model model{.family = config.family,
-              .precision = precision,
-              .micro_batch = micro_batch,
-              .sequence = sequence,
-              .vocabulary = config.vocabulary};
-  family->build(config, model);
-  check_model(model);
-  return model;
+  return built(
+      config,
+      {.precision = precision, .micro_batch = micro_batch, .sequence = sequence, .documents = documents},
+      "--seq");
+}
+
+Model build_generation_model(const ModelConfig& config, DType precision, int64_t sequences, int64_t context,
+                             int64_t chunk) {
+  if (sequences > INT32_MAX / context)
+    throw Error(ExitCode::usage,
+                fmt::format("{} sequences of {} tokens have 2^31 tokens or more.", sequences, context),
+                "Use a smaller --batch or --max-context.");
+  Model model{.precision = precision, .micro_batch = sequences, .sequence = context, .documents = true};
+  model.readings = {{.name = "decode"}, {.name = "prefill", .tokens = std::min(chunk, context)}};
+  return built(config, std::move(model), "--max-context");
 }
 
 }  // namespace sluice

@@ -52,11 +52,21 @@ struct Family {
   void (*read)(const ConfigReader& file, ModelConfig& config);
   void (*write)(const ModelConfig& config, nlohmann::ordered_json& file);
 
-  const char* tensor_prefix;                   // which some checkpoints put before all names; "": none
-  bool (*is_buffer)(std::string_view tensor);  // saved beside the parameters by older transformers
+  bool matrices_in_out = false;  // matrices of layers are [in, out], as Conv1D has them
+  const char* tensor_prefix;     // which some checkpoints put before all names; "": none
+  // Saved beside the parameters by older transformers, or a part of the larger model of `nested`.
+  bool (*is_buffer)(std::string_view tensor);
 
-  // Fills in a model whose precision, micro_batch, sequence and vocabulary are set.
+  // Fills in a model whose precision, micro_batch, sequence, vocabulary, documents and, but for their layers,
+  // readings are set.
   void (*build)(const ModelConfig& config, Model& model);
+
+  // A larger model of which the family is the text part; "": there is none.
+  struct Nested {
+    const char* name = "";        // model_type of its config.json, which has the family's under text_config
+    const char* defaults = "{}";  // for keys that text_config may lack, as JSON
+    const char* tensor_prefix = "";  // which its checkpoints may have in place of the family's "model."
+  } nested;
 };
 
 std::span<const Family* const> families();
@@ -69,8 +79,16 @@ std::span<const SizeKey> common_size_keys();           // of every family
 std::vector<SizeKey> size_keys(const Family& family);  // common_size_keys(), then its own
 
 // The model for micro-batches of `micro_batch` sequences in working precision `precision`; its parameter
-// groups are laid out, and the model is checked. Throws Error(usage) when the sequence is longer than the
-// context or a micro-batch has 2^31 tokens or more.
-Model build_model(const ModelConfig& config, DType precision, int64_t micro_batch, int64_t sequence);
+// groups are laid out, and the model is checked. `documents`: see Model. Throws Error(usage) when the
+// sequence is longer than the context or a micro-batch has 2^31 tokens or more.
+Model build_model(const ModelConfig& config, DType precision, int64_t micro_batch, int64_t sequence,
+                  bool documents = false);
+
+// The model that generates text, `sequences` at a time, each of at most `context` tokens, a prompt being read
+// in parts of `chunk` tokens. Its readings are "decode", of one token, and "prefill"; its batches have
+// documents (OpAttributes::context). Logits are without the soft cap, ModelConfig::logits_cap. Nothing is
+// trainable. Throws as build_model() does.
+Model build_generation_model(const ModelConfig& config, DType precision, int64_t sequences, int64_t context,
+                             int64_t chunk);
 
 }  // namespace sluice

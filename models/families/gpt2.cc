@@ -87,13 +87,12 @@ std::vector<Parameter> layer_parameters(const ModelConfig& c, const std::string&
           bias(prefix + "mlp.c_proj.bias", c.width)};
 }
 
-SegmentBuilder::Tensor layer(const ModelConfig& c, int64_t sequence, SegmentBuilder& b,
-                             SegmentBuilder::Tensor x) {
-  const OpAttributes heads{
-      .sequence = sequence, .heads = c.heads, .kv_heads = c.kv_heads, .head_size = c.head_size};
+SegmentBuilder::Tensor layer(const ModelConfig& c, SegmentBuilder& b, SegmentBuilder::Tensor x) {
+  OpAttributes heads = b.sequences();
+  heads.heads = c.heads, heads.kv_heads = c.kv_heads, heads.head_size = c.head_size;
   const auto ln_1 = b.norm(OpKind::layer_norm, "ln_1", x, c.epsilon);
   const auto qkv = b.linear("attn.c_attn", ln_1, false);
-  const auto attention = b.op(OpKind::attention, "attn", {qkv}, {}, heads);
+  const auto attention = b.attention("attn", {qkv}, heads);
   const auto middle = b.op(OpKind::add, "middle", {x, b.linear("attn.c_proj", attention, false)});
   const auto ln_2 = b.norm(OpKind::layer_norm, "ln_2", middle, c.epsilon);
   const auto wide = b.op(OpKind::gelu, "mlp.act", {b.linear("mlp.c_fc", ln_2, false)});
@@ -104,7 +103,7 @@ void build(const ModelConfig& c, Model& model) {
   Decoder decoder{.embedding = "wte", .positions = "wpe", .layers = "h", .norm = "ln_f"};
   decoder.norm_kind = OpKind::layer_norm;
   decoder.parameters = [&](const std::string& prefix) { return layer_parameters(c, prefix); };
-  decoder.layer = [&](SegmentBuilder& b, SegmentBuilder::Tensor x) { return layer(c, model.sequence, b, x); };
+  decoder.layer = [&](SegmentBuilder& b, SegmentBuilder::Tensor x, LayerType) { return layer(c, b, x); };
   build_decoder(c, decoder, model);
 }
 
@@ -119,6 +118,7 @@ extern const Family kGpt2 = {.name = "gpt2",
                              .ffn = ffn,
                              .read = read,
                              .write = write,
+                             .matrices_in_out = true,
                              .tensor_prefix = "transformer.",
                              .is_buffer = is_buffer,
                              .build = build};

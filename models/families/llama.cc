@@ -31,7 +31,7 @@ ModelConfig third(const RotarySizes& sizes) {
 ModelConfig third_long(const RotarySizes& sizes) {
   ModelConfig c = third(sizes);
   c.context = 131072;
-  c.rope_scaling = {.factor = 8, .low = 1, .high = 4, .original_context = 8192};
+  c.rope_scaling = {.type = RopeType::llama3, .factor = 8, .original_context = 8192};
   return c;
 }
 
@@ -65,23 +65,13 @@ std::vector<Preset> presets() {
           {"llama-405b", third_long({126, 16384, 128, 8, 53248}), 405'853'388'800, "llama-3.1-405b"}};
 }
 
-// 8/3 of the width rounded up to a multiple of 256 (Touvron et al., "LLaMA", section 2.2).
-int64_t ffn(int64_t width) { return (8 * width / 3 + 255) / 256 * 256; }
-
 void read(const ConfigReader& file, ModelConfig& c) {
   read_rotary_sizes(file, c);
   c.attention_bias = file.flag_or("attention_bias", false);
   c.mlp_bias = file.flag_or("mlp_bias", false);
-  file.rope(c.rope_theta, c.rope_scaling);
-  // Keys of models that have Llama's tensor names but compute something else.
-  for (const char* scale : {"embedding_multiplier", "residual_multiplier", "attention_multiplier",
-                            "logits_scaling", "logit_scale"})
-    file.require_number(scale, 1);
-  for (const char* key : {"sliding_window", "clip_qkv", "attn_logit_softcapping", "final_logit_softcapping",
-                          "num_local_experts", "num_experts"})
-    file.reject_present(key);
-  file.require_texts("layer_types", "full_attention");
-  for (const char* flag : {"use_qk_norm", "qk_norm", "parallel_attn"}) file.reject_flag(flag);
+  read_rope(file, {}, c);
+  file.require_text("hidden_act", {"silu"});
+  reject_foreign_keys(file);
 }
 
 void write(const ModelConfig& c, nlohmann::ordered_json& file) {
@@ -89,11 +79,12 @@ void write(const ModelConfig& c, nlohmann::ordered_json& file) {
   file["attention_bias"] = c.attention_bias;
   file["mlp_bias"] = c.mlp_bias;
   file["attention_dropout"] = 0.0;
-  write_rope(c, file);
+  write_rope(c, {}, file);
 }
 
 void build(const ModelConfig& c, Model& model) {
-  build_rotary(c, {.qkv = c.attention_bias, .output = c.attention_bias, .mlp = c.mlp_bias}, model);
+  build_rotary(c, {.qkv_bias = c.attention_bias, .output_bias = c.attention_bias, .mlp_bias = c.mlp_bias},
+               model);
 }
 
 }  // namespace
@@ -104,7 +95,7 @@ extern const Family kLlama = {.name = "llama",
                               .presets = presets,
                               .plain_preset = "llama-7b",
                               .keys = kRotarySizeKeys,
-                              .ffn = ffn,
+                              .ffn = gated_ffn,
                               .read = read,
                               .write = write,
                               .tensor_prefix = "",

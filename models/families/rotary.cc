@@ -2,8 +2,11 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <cmath>
 #include <nlohmann/json.hpp>
 
+#include "engine/base/simd/convert.h"
 #include "models/families/decoder.h"
 
 namespace sluice {
@@ -20,7 +23,6 @@ void read_rotary_sizes(const ConfigReader& file, ModelConfig& c) {
   c.ffn = file.integer("intermediate_size", kFfnMax);
   c.epsilon = file.number_or("rms_norm_eps", 1e-6);
   c.tied = file.flag_or("tie_word_embeddings", false);
-  file.require_text("hidden_act", {"silu"});
 }
 
 void write_rotary_sizes(const ModelConfig& c, nlohmann::ordered_json& file) {
@@ -35,6 +37,79 @@ void write_rotary_sizes(const ModelConfig& c, nlohmann::ordered_json& file) {
   file["rms_norm_eps"] = c.epsilon;
 }
 
+void read_layer_types(const ConfigReader& file, std::vector<LayerType> pattern, ModelConfig& c) {
+  c.layer_types = std::move(pattern);
+  if (!file.has("layer_types")) return;
+  const std::vector<std::string> types = file.texts("layer_types");
+  if (types.size() != static_cast<size_t>(c.layers))
+    file.complain(fmt::format("layer_types has {} entries for {} layers.", types.size(), c.layers),
+                  "Correct the file.");
+  file.require_texts("layer_types", {"full_attention", "sliding_attention"});
+  c.layer_types.clear();
+  for (const std::string& type : types)
+    c.layer_types.push_back(type == "sliding_attention" ? LayerType::sliding : LayerType::full);
+}
+
+void write_layer_types(const ModelConfig& c, nlohmann::ordered_json& file) {
+  std::vector<std::string> types;
+  for (int64_t i = 0; i < c.layers; ++i)
+    types.push_back(layer_type(c, i) == LayerType::sliding ? "sliding_attention" : "full_attention");
+  file["layer_types"] = types;
+}
+
+void read_window(const ConfigReader& file, int64_t absent, ModelConfig& c) {
+  c.window = file.is_null("sliding_window") ? 0 : file.integer_or("sliding_window", kContextMax, absent);
+  if (c.window > 0) c.layer_types = {LayerType::sliding};
+}
+
+void write_window(const ModelConfig& c, nlohmann::ordered_json& file) {
+  file["sliding_window"] = nullptr;
+  if (c.window > 0) file["sliding_window"] = c.window;
+}
+
+void read_late_window(const ConfigReader& file, ModelConfig& c) {
+  if (!file.flag_or("use_sliding_window", false)) {
+    file.require_texts("layer_types", {"full_attention"});
+    return;
+  }
+  c.window = file.integer_or("sliding_window", kContextMax, 4096);
+  const int64_t full = file.has("max_window_layers") && file.number("max_window_layers") == 0
+                           ? 0
+                           : file.integer_or("max_window_layers", kLayersMax, 28);
+  std::vector<LayerType> types(static_cast<size_t>(c.layers), LayerType::sliding);
+  std::fill_n(types.begin(), std::min(full, c.layers), LayerType::full);
+  read_layer_types(file, std::move(types), c);
+}
+
+void write_late_window(const ModelConfig& c, nlohmann::ordered_json& file) {
+  file["use_sliding_window"] = c.window > 0;
+  if (c.window == 0) return;
+  int64_t full = 0;
+  while (full < c.layers && layer_type(c, full) == LayerType::full) ++full;
+  file["sliding_window"] = c.window;
+  file["max_window_layers"] = full;
+  write_layer_types(c, file);
+}
+
+std::vector<LayerType> sliding_pattern(int64_t sliding) {
+  std::vector<LayerType> types(static_cast<size_t>(sliding), LayerType::sliding);
+  types.push_back(LayerType::full);
+  return types;
+}
+
+void reject_foreign_keys(const ConfigReader& file, std::initializer_list<std::string_view> known) {
+  const auto foreign = [&](std::string_view key) { return std::ranges::find(known, key) == known.end(); };
+  for (const char* scale : {"embedding_multiplier", "residual_multiplier", "attention_multiplier",
+                            "logits_scaling", "logit_scale"})
+    if (foreign(scale)) file.require_number(scale, 1);
+  for (const char* key : {"sliding_window", "clip_qkv", "attn_logit_softcapping", "final_logit_softcapping",
+                          "num_local_experts", "num_experts", "no_rope_layers"})
+    if (foreign(key)) file.reject_present(key);
+  if (foreign("layer_types")) file.require_texts("layer_types", {"full_attention"});
+  for (const char* flag : {"use_qk_norm", "qk_norm", "parallel_attn", "use_bidirectional_attention"})
+    file.reject_flag(flag);
+}
+
 ModelConfig rotary_config(const RotarySizes& sizes) {
   ModelConfig c{.width = sizes.width, .layers = sizes.layers};
   c.heads = sizes.heads;
@@ -44,59 +119,163 @@ ModelConfig rotary_config(const RotarySizes& sizes) {
   return c;
 }
 
+int64_t gated_ffn(int64_t width) { return (8 * width / 3 + 255) / 256 * 256; }
+
 bool is_rotary_buffer(std::string_view tensor) { return tensor.ends_with("rotary_emb.inv_freq"); }
 
 namespace {
 
-std::vector<Parameter> layer_parameters(const ModelConfig& c, const RotaryBiases& biases,
+using Tensor = SegmentBuilder::Tensor;
+
+class ParameterList {
+ public:
+  ParameterList(const ModelConfig& c, const RotaryForm& form, std::string prefix)
+      : c_(c), form_(form), prefix_(std::move(prefix)) {}
+
+  void norm(const std::string& name, int64_t width) {
+    if (!name.empty()) all_.push_back(norm_weight(prefix_ + name + ".weight", width, form_.weight_from_one));
+  }
+  void linear(const std::string& name, int64_t out, int64_t in, bool biased) {
+    add(name, out, in, biased, 0.02);
+  }
+  // A projection back into the residual stream.
+  void residual(const std::string& name, int64_t out, int64_t in, bool biased) {
+    add(name, out, in, biased, residual_deviation(c_.layers));
+  }
+  std::vector<Parameter> take() { return std::move(all_); }
+
+ private:
+  void add(const std::string& name, int64_t out, int64_t in, bool biased, double deviation) {
+    all_.push_back(matrix(prefix_ + name + ".weight", out, in, deviation));
+    if (biased) all_.push_back(bias(prefix_ + name + ".bias", out));
+  }
+
+  const ModelConfig& c_;
+  const RotaryForm& form_;
+  std::string prefix_;
+  std::vector<Parameter> all_;
+};
+
+std::vector<Parameter> layer_parameters(const ModelConfig& c, const RotaryForm& form,
                                         const std::string& prefix) {
-  const double residual = residual_deviation(c.layers);
   const int64_t q = c.heads * c.head_size, kv = c.kv_heads * c.head_size;
-  std::vector<Parameter> all;
-  const auto linear = [&](const std::string& name, int64_t out, int64_t in, bool biased, double deviation) {
-    all.push_back(matrix(prefix + name + ".weight", out, in, deviation));
-    if (biased) all.push_back(bias(prefix + name + ".bias", out));
-  };
-  all.push_back(norm_weight(prefix + "input_layernorm.weight", c.width));
-  linear("self_attn.q_proj", q, c.width, biases.qkv, 0.02);
-  linear("self_attn.k_proj", kv, c.width, biases.qkv, 0.02);
-  linear("self_attn.v_proj", kv, c.width, biases.qkv, 0.02);
-  linear("self_attn.o_proj", c.width, q, biases.output, residual);
-  all.push_back(norm_weight(prefix + "post_attention_layernorm.weight", c.width));
-  linear("mlp.gate_proj", c.ffn, c.width, biases.mlp, 0.02);
-  linear("mlp.up_proj", c.ffn, c.width, biases.mlp, 0.02);
-  linear("mlp.down_proj", c.width, c.ffn, biases.mlp, residual);
-  return all;
+  ParameterList list(c, form, prefix);
+  list.norm(form.attention_in, c.width);
+  if (form.packed) {
+    list.linear("self_attn.qkv_proj", q + 2 * kv, c.width, form.qkv_bias);
+  } else {
+    list.linear("self_attn.q_proj", q, c.width, form.qkv_bias);
+    list.linear("self_attn.k_proj", kv, c.width, form.qkv_bias);
+    list.linear("self_attn.v_proj", kv, c.width, form.qkv_bias);
+  }
+  list.residual("self_attn.o_proj", c.width, q, form.output_bias);
+  if (form.head_norm != HeadNorm::none) {
+    const bool by_head = form.head_norm == HeadNorm::heads;
+    list.norm("self_attn.q_norm", by_head ? c.head_size : q);
+    list.norm("self_attn.k_norm", by_head ? c.head_size : kv);
+  }
+  list.norm(form.attention_out, c.width);
+  list.norm(form.mlp_in, c.width);
+  if (form.packed) {
+    list.linear("mlp.gate_up_proj", 2 * c.ffn, c.width, form.mlp_bias);
+  } else {
+    list.linear("mlp.gate_proj", c.ffn, c.width, form.mlp_bias);
+    list.linear("mlp.up_proj", c.ffn, c.width, form.mlp_bias);
+  }
+  list.residual("mlp.down_proj", c.width, c.ffn, form.mlp_bias);
+  list.norm(form.mlp_out, c.width);
+  return list.take();
 }
 
-SegmentBuilder::Tensor layer(const ModelConfig& c, int64_t sequence, SegmentBuilder& b,
-                             SegmentBuilder::Tensor x) {
-  const OpAttributes heads{.sequence = sequence,
-                           .heads = c.heads,
-                           .kv_heads = c.kv_heads,
-                           .head_size = c.head_size,
-                           .rope_theta = c.rope_theta,
-                           .rope_scaling = c.rope_scaling};
-  OpAttributes kv_heads = heads;
-  kv_heads.heads = c.kv_heads;
-  const auto h = b.norm(OpKind::rms_norm, "input_layernorm", x, c.epsilon);
-  const auto q = b.op(OpKind::rope, "q", {b.linear("self_attn.q_proj", h, true)}, {}, heads);
-  const auto k = b.op(OpKind::rope, "k", {b.linear("self_attn.k_proj", h, true)}, {}, kv_heads);
-  const auto v = b.linear("self_attn.v_proj", h, true);
-  const auto attention = b.op(OpKind::attention, "attn", {q, k, v}, {}, heads);
-  const auto middle = b.op(OpKind::add, "middle", {x, b.linear("self_attn.o_proj", attention, true)});
-  const auto g = b.norm(OpKind::rms_norm, "post_attention_layernorm", middle, c.epsilon);
-  const auto gate = b.linear("mlp.gate_proj", g, true);
-  const auto swiglu = b.op(OpKind::swiglu, "swiglu", {gate, b.linear("mlp.up_proj", g, true)});
-  return b.op(OpKind::add, "y", {middle, b.linear("mlp.down_proj", swiglu, true)});
+// A layer of one type, op by op.
+class LayerOps {
+ public:
+  // `longest`: the most tokens of a sequence.
+  LayerOps(const ModelConfig& c, const RotaryForm& form, int64_t longest, LayerType type, SegmentBuilder& b)
+      : c_(c), form_(form), longest_(longest), type_(type), b_(b) {}
+
+  Tensor layer(Tensor x) {
+    Tensor h = attention(norm(form_.attention_in, x));
+    h = norm(form_.attention_out, b_.linear("self_attn.o_proj", h, true, c_.residual_scale));
+    const Tensor middle = b_.op(OpKind::add, "middle", {x, h});
+    h = norm(form_.mlp_in, middle);
+    h = b_.linear("mlp.down_proj", gated(h), true, c_.residual_scale);
+    return b_.op(OpKind::add, "y", {middle, norm(form_.mlp_out, h)});
+  }
+
+ private:
+  // x where there is no such norm.
+  Tensor norm(const std::string& name, Tensor x) {
+    return name.empty() ? x : b_.norm(OpKind::rms_norm, name, x, c_.epsilon, form_.weight_from_one);
+  }
+  Tensor rotated(const std::string& name, Tensor x, int64_t heads) {
+    if (type_ == LayerType::no_rope) return x;
+    const bool own = type_ == LayerType::sliding && c_.sliding_rope_theta != 0;
+    const RopeTurns turns =
+        rope_turns(own ? c_.sliding_rope_theta : c_.rope_theta,
+                   own ? c_.sliding_rope_scaling : c_.rope_scaling, {c_.head_size, c_.context, longest_});
+    OpAttributes a = b_.sequences();
+    a.heads = heads, a.head_size = c_.head_size;
+    a.frequencies = turns.frequencies, a.scale = turns.scale;
+    return b_.op(OpKind::rope, name, b_.with_documents({x}), {}, a);
+  }
+  Tensor projected(const std::string& name, const std::string& letter, Tensor h, int64_t heads) {
+    const Tensor x = b_.linear("self_attn." + name, h, true);
+    const bool normed = form_.head_norm != HeadNorm::none;
+    return rotated(letter, normed ? norm("self_attn." + letter + "_norm", x) : x, heads);
+  }
+  Tensor attention(Tensor h) {
+    OpAttributes scores = b_.sequences();
+    scores.heads = c_.heads, scores.kv_heads = c_.kv_heads, scores.head_size = c_.head_size;
+    scores.window = type_ == LayerType::sliding ? c_.window : 0;
+    scores.soft_cap = c_.attention_cap;
+    scores.scale = c_.attention_scale;
+    std::vector<Tensor> inputs;
+    if (form_.packed) {
+      inputs = {rotated("qkv", b_.linear("self_attn.qkv_proj", h, true), c_.heads + c_.kv_heads)};
+    } else {
+      inputs.push_back(projected("q_proj", "q", h, c_.heads));
+      inputs.push_back(projected("k_proj", "k", h, c_.kv_heads));
+      inputs.push_back(b_.linear("self_attn.v_proj", h, true));
+    }
+    return b_.attention("attn", std::move(inputs), scores);
+  }
+  Tensor gated(Tensor h) {
+    std::vector<Tensor> inputs;
+    if (form_.packed)
+      inputs = {b_.linear("mlp.gate_up_proj", h, true)};
+    else
+      for (const char* name : {"mlp.gate_proj", "mlp.up_proj"}) inputs.push_back(b_.linear(name, h, true));
+    return b_.op(OpKind::swiglu, "swiglu", std::move(inputs), {}, {.gelu_gate = form_.gelu_gate});
+  }
+
+  const ModelConfig& c_;
+  const RotaryForm& form_;
+  int64_t longest_;
+  LayerType type_;
+  SegmentBuilder& b_;
+};
+
+// transformers multiplies by the root in the type of the embedding.
+double root_of_width(const ModelConfig& c, DType precision) {
+  const float root = std::sqrt(static_cast<float>(c.width));
+  float rounded = 0;
+  std::byte bytes[sizeof(float)];
+  round_to(precision, &root, bytes, 1);
+  widen(precision, bytes, &rounded, 1);
+  return static_cast<double>(rounded);
 }
 
 }  // namespace
 
-void build_rotary(const ModelConfig& c, const RotaryBiases& biases, Model& model) {
+void build_rotary(const ModelConfig& c, const RotaryForm& form, Model& model) {
   Decoder decoder{.embedding = "model.embed_tokens", .layers = "model.layers", .norm = "model.norm"};
-  decoder.parameters = [&](const std::string& prefix) { return layer_parameters(c, biases, prefix); };
-  decoder.layer = [&](SegmentBuilder& b, SegmentBuilder::Tensor x) { return layer(c, model.sequence, b, x); };
+  decoder.weight_from_one = form.weight_from_one;
+  decoder.embedding_scale = form.scaled_embedding ? root_of_width(c, model.precision) : c.embedding_scale;
+  decoder.parameters = [&](const std::string& prefix) { return layer_parameters(c, form, prefix); };
+  decoder.layer = [&](SegmentBuilder& b, Tensor x, LayerType type) {
+    return LayerOps(c, form, model.sequence, type, b).layer(x);
+  };
   build_decoder(c, decoder, model);
 }
 

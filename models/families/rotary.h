@@ -1,26 +1,44 @@
-// What Llama and its relatives share: RMS norm, rotary positions, grouped-query attention, SwiGLU, the keys
-// under which their config.json gives sizes, and the names of their tensors
+// What Llama and its relatives share: RMS norm, rotary positions, grouped-query attention, a gated
+// feed-forward part, the keys under which their config.json gives sizes, and the names of their tensors
 // (model.layers.i.self_attn.q_proj).
 //
-// A family that differs only in biases or in keys is written with these functions. Weights are [out, in].
-// Papers: Su et al., "RoFormer" (2021); Touvron et al., "LLaMA" (2023); Shazeer, "GLU variants" (2020).
+// A family says in a RotaryForm what its layers have, and reads and writes its keys with these functions.
+// Weights are [out, in]. Papers: Su et al., "RoFormer" (2021); Touvron et al., "LLaMA" (2023); Shazeer, "GLU
+// variants" (2020); Henry et al., "Query-key normalization" (2020).
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>
+#include <string>
 #include <string_view>
 
 #include "models/families/config_reader.h"
 #include "models/families/family.h"
+#include "models/families/rope_config.h"
 
 namespace sluice {
 
-// read_rotary_sizes() reads sizes, epsilon and `tied`, and checks the activation function.
-// write_rotary_sizes() writes the same but for `tied`, which config_to_json() writes. RoPE's keys are left to
-// ConfigReader::rope and write_rope. Absent keys get Llama's defaults: as many key/value heads as heads, a
-// head size of width / heads, epsilon 1e-6, an untied head. A family with another default reads that key
-// again after this call.
+// read_rotary_sizes() reads sizes, epsilon and `tied`. write_rotary_sizes() writes the same but for `tied`,
+// which config_to_json() writes, and the activation function "silu". RoPE's keys are left to rope_config.h.
+// Absent keys get Llama's defaults: as many key/value heads as heads, a head size of width / heads, epsilon
+// 1e-6, an untied head. A family with another default reads that key again after this call.
 void read_rotary_sizes(const ConfigReader& file, ModelConfig& config);
 void write_rotary_sizes(const ModelConfig& config, nlohmann::ordered_json& file);
+
+// layer_types: "full_attention" or "sliding_attention" for each layer. Absent: `pattern`, over and over.
+void read_layer_types(const ConfigReader& file, std::vector<LayerType> pattern, ModelConfig& config);
+void write_layer_types(const ModelConfig& config, nlohmann::ordered_json& file);
+// sliding_window: null, or the window of all layers; `absent` where there is no such key, 0 for none.
+void read_window(const ConfigReader& file, int64_t absent, ModelConfig& config);
+void write_window(const ModelConfig& config, nlohmann::ordered_json& file);
+// The keys of Qwen: with use_sliding_window, layers from max_window_layers on slide, or those of layer_types.
+void read_late_window(const ConfigReader& file, ModelConfig& config);
+void write_late_window(const ModelConfig& config, nlohmann::ordered_json& file);
+// `sliding` layers, then one that sees all keys.
+std::vector<LayerType> sliding_pattern(int64_t sliding);
+
+// Keys that ask for what relatives of Llama compute and the family at hand does not. Those in `known` are its
+// own.
+void reject_foreign_keys(const ConfigReader& file, std::initializer_list<std::string_view> known = {});
 
 inline constexpr SizeKey kRotarySizeKeys[] = {
     {"kv_heads", &ModelConfig::kv_heads, kHeadsMax, "heads of keys and values, a divisor of heads"},
@@ -33,13 +51,31 @@ struct RotarySizes {
 // Other fields as in an empty ModelConfig: epsilon is 1e-5.
 ModelConfig rotary_config(const RotarySizes& sizes);
 
+// 8/3 of the width rounded up to a multiple of 256 (Touvron et al., "LLaMA", section 2.2).
+int64_t gated_ffn(int64_t width);
+
 // Frequencies of the rotary embedding, which older versions of transformers saved along with the parameters.
 bool is_rotary_buffer(std::string_view tensor);
 
-struct RotaryBiases {
-  bool qkv, output;  // of attention's projections
-  bool mlp;
+// Which RMS norms q and k have before they are rotated.
+enum class HeadNorm : uint8_t {
+  none,
+  heads,       // of each head by itself
+  projection,  // of all heads together
 };
-void build_rotary(const ModelConfig& config, const RotaryBiases& biases, Model& model);
+
+struct RotaryForm {
+  bool qkv_bias = false, output_bias = false;  // of attention's projections
+  bool mlp_bias = false;
+  // Names of the norms of what attention and the feed-forward part read and write; "": there is none.
+  std::string attention_in = "input_layernorm", attention_out;
+  std::string mlp_in = "post_attention_layernorm", mlp_out;
+  HeadNorm head_norm = HeadNorm::none;
+  bool weight_from_one = false;  // of all norms (op.h)
+  bool gelu_gate = false;
+  bool packed = false;            // q|k|v and gate|up are one matrix each: qkv_proj and gate_up_proj
+  bool scaled_embedding = false;  // by the root of the width, rounded to the working precision
+};
+void build_rotary(const ModelConfig& config, const RotaryForm& form, Model& model);
 
 }  // namespace sluice

@@ -1,5 +1,6 @@
 #include "models/families/segment_builder.h"
 
+#include <algorithm>
 #include <cmath>
 
 namespace sluice {
@@ -8,8 +9,11 @@ Parameter matrix(std::string name, int64_t rows, int64_t columns, double standar
   return {.name = std::move(name), .shape = {rows, columns}, .standard_deviation = standard_deviation};
 }
 
-Parameter norm_weight(std::string name, int64_t width) {
-  return {.name = std::move(name), .shape = {width}, .decay = false, .initializer = Initializer::ones};
+Parameter norm_weight(std::string name, int64_t width, bool from_one) {
+  return {.name = std::move(name),
+          .shape = {width},
+          .decay = false,
+          .initializer = from_one ? Initializer::zeros : Initializer::ones};
 }
 
 Parameter bias(std::string name, int64_t width) {
@@ -25,23 +29,20 @@ uint32_t add_group(Model& model, std::string name, std::vector<Parameter> parame
   return static_cast<uint32_t>(model.groups.size() - 1);
 }
 
-namespace {
-
-uint32_t add(Model& model, Activation activation) {
+uint32_t add_activation(Model& model, Activation activation) {
   model.activations.push_back(std::move(activation));
   return static_cast<uint32_t>(model.activations.size() - 1);
 }
 
-}  // namespace
-
 uint32_t add_activation(Model& model, std::string name, int64_t columns) {
   const int64_t rows = model.micro_batch * model.sequence;
-  return add(model, {.name = std::move(name), .shape = {rows, columns}, .dtype = model.precision});
+  return add_activation(model, {.name = std::move(name), .shape = {rows, columns}, .dtype = model.precision});
 }
 
 uint32_t add_token_input(Model& model, std::string name) {
   const int64_t rows = model.micro_batch * model.sequence;
-  return add(model, {.name = std::move(name), .shape = {rows}, .dtype = DType::i32, .input = true});
+  return add_activation(model,
+                        {.name = std::move(name), .shape = {rows}, .dtype = DType::i32, .input = true});
 }
 
 void add_layer(Model& model, std::string name, Segment segment, SegmentUse use) {
@@ -50,8 +51,24 @@ void add_layer(Model& model, std::string name, Segment segment, SegmentUse use) 
   model.layers.push_back({std::move(name), {std::move(use)}});
 }
 
-SegmentBuilder::SegmentBuilder(const Model& model, std::string name)
-    : precision_(model.precision), rows_(model.micro_batch * model.sequence) {
+std::vector<uint32_t> bound_inputs(const Segment& segment, std::span<const NamedActivation> activations) {
+  std::vector<uint32_t> out;
+  for (const uint32_t input : segment.inputs) {
+    const std::string& name = segment.tensors[input].name;
+    const auto found = std::ranges::find(activations, name, &NamedActivation::name);
+    CHECK(found != activations.end(), name);
+    out.push_back(found->activation);
+  }
+  return out;
+}
+
+SegmentBuilder::SegmentBuilder(const Model& model, std::string name, int64_t tokens)
+    : precision_(model.precision),
+      sequences_(model.micro_batch),
+      tokens_(tokens),
+      context_(model.generates() ? model.sequence : 0),
+      rows_(model.micro_batch * tokens),
+      documents_(model.documents) {
   segment_.name = std::move(name);
 }
 
@@ -62,6 +79,11 @@ void SegmentBuilder::bind(const Group& group, const std::string& prefix) {
     bound_.push_back({parameter.name.substr(prefix.size()), slots_, i, parameter.shape});
   }
   ++slots_;
+}
+
+void SegmentBuilder::bind_adapters(const Group& group, const std::string& prefix, double scale) {
+  bind(group, prefix);
+  adapter_scale_ = scale;
 }
 
 bool SegmentBuilder::has(std::string_view name) const {
@@ -79,21 +101,31 @@ SegmentBuilder::Weight SegmentBuilder::weight(std::string_view name) {
   check_failed("a bound group has the weight", __FILE__, __LINE__, std::string(name));
 }
 
-SegmentBuilder::Tensor SegmentBuilder::input(std::string name, int64_t columns) {
-  segment_.tensors.push_back({std::move(name), {rows_, columns}, precision_});
+SegmentBuilder::Tensor SegmentBuilder::add_input(std::string name, Shape shape, DType dtype) {
+  segment_.tensors.push_back({std::move(name), std::move(shape), dtype});
   segment_.inputs.push_back(static_cast<Tensor>(segment_.tensors.size() - 1));
   return segment_.inputs.back();
+}
+
+SegmentBuilder::Tensor SegmentBuilder::input(std::string name, int64_t columns) {
+  return add_input(std::move(name), {rows_, columns}, precision_);
 }
 
 SegmentBuilder::Tensor SegmentBuilder::input_tokens(std::string name) {
-  segment_.tensors.push_back({std::move(name), {rows_}, DType::i32});
-  segment_.inputs.push_back(static_cast<Tensor>(segment_.tensors.size() - 1));
-  return segment_.inputs.back();
+  return add_input(std::move(name), {rows_}, DType::i32);
 }
 
-SegmentBuilder::Tensor SegmentBuilder::op(OpKind kind, std::string name, std::initializer_list<Tensor> inputs,
+std::vector<SegmentBuilder::Tensor> SegmentBuilder::with_documents(std::vector<Tensor> inputs) {
+  if (!documents_) return inputs;
+  if (!begins_) begins_ = input_tokens("documents");
+  inputs.push_back(*begins_);
+  return inputs;
+}
+
+SegmentBuilder::Tensor SegmentBuilder::op(OpKind kind, std::string name, std::vector<Tensor> inputs,
                                           std::vector<Weight> weights, const OpAttributes& attributes) {
-  Op op{.kind = kind, .attributes = attributes, .inputs = inputs, .parameters = std::move(weights)};
+  Op op{
+      .kind = kind, .attributes = attributes, .inputs = std::move(inputs), .parameters = std::move(weights)};
   std::vector<Shape> shapes;
   std::vector<DType> dtypes;
   op_rule(kind).infer(shapes_of(segment_, op, precision_), shapes, dtypes);
@@ -112,12 +144,39 @@ std::vector<SegmentBuilder::Weight> SegmentBuilder::weight_and_bias(const std::s
   return weights;
 }
 
-SegmentBuilder::Tensor SegmentBuilder::linear(const std::string& name, Tensor x, bool weight_out_in) {
-  return op(OpKind::linear, name, {x}, weight_and_bias(name), {.weight_out_in = weight_out_in});
+SegmentBuilder::Tensor SegmentBuilder::linear(const std::string& name, Tensor x, bool weight_out_in,
+                                              double scale) {
+  const Tensor y =
+      op(OpKind::linear, name, {x}, weight_and_bias(name), {.weight_out_in = weight_out_in, .scale = scale});
+  return has(name + std::string(kAdapterDown)) ? adapted(name, x, y, scale == 0 ? 1 : scale) : y;
 }
 
-SegmentBuilder::Tensor SegmentBuilder::norm(OpKind kind, const std::string& name, Tensor x, double epsilon) {
-  return op(kind, name, {x}, weight_and_bias(name), {.epsilon = epsilon});
+SegmentBuilder::Tensor SegmentBuilder::adapted(const std::string& name, Tensor x, Tensor y, double scale) {
+  const Weight down = weight(name + std::string(kAdapterDown)), up = weight(name + std::string(kAdapterUp));
+  const Tensor low = op(OpKind::linear, name + ".lora_A", {x}, {down}, {.weight_out_in = true});
+  const Tensor part = op(OpKind::linear, name + ".lora_B", {low}, {up},
+                         {.weight_out_in = true, .scale = scale * adapter_scale_});
+  return op(OpKind::add, name + ".adapted", {y, part});
+}
+
+SegmentBuilder::Tensor SegmentBuilder::attention(std::string name, std::vector<Tensor> projections,
+                                                 const OpAttributes& scores) {
+  if (context_ == 0)
+    return op(OpKind::attention, std::move(name), with_documents(std::move(projections)), {}, scores);
+  const Shape cache = {sequences_, context_, 2 * scores.kv_heads * scores.head_size};
+  std::vector<Tensor> inputs = with_documents({add_input("cache", cache, precision_)});
+  inputs.insert(inputs.end(), projections.begin(), projections.end());
+  return op(OpKind::cached_attention, std::move(name), std::move(inputs), {}, scores);
+}
+
+SegmentBuilder::Tensor SegmentBuilder::picked(Tensor x) {
+  if (tokens_ == 1) return x;
+  return op(OpKind::pick_rows, "picked_x", {x, add_input("picked", {sequences_}, DType::i32)});
+}
+
+SegmentBuilder::Tensor SegmentBuilder::norm(OpKind kind, const std::string& name, Tensor x, double epsilon,
+                                            bool weight_from_one) {
+  return op(kind, name, {x}, weight_and_bias(name), {.epsilon = epsilon, .weight_from_one = weight_from_one});
 }
 
 void SegmentBuilder::output(Tensor tensor) { segment_.outputs.push_back(tensor); }

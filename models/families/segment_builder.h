@@ -5,7 +5,8 @@
 // shape rule throws std::invalid_argument: a family that builds from a checked config never causes that.
 #pragma once
 
-#include <initializer_list>
+#include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 
@@ -14,9 +15,10 @@
 
 namespace sluice {
 
-// Parameters by role. Weight decay applies to matrices only. Norm weights start at one, biases at zero.
+// Parameters by role. Weight decay applies to matrices only. Norm weights start at one, or at zero where they
+// are added to one, biases at zero.
 Parameter matrix(std::string name, int64_t rows, int64_t columns, double standard_deviation = 0.02);
-Parameter norm_weight(std::string name, int64_t width);
+Parameter norm_weight(std::string name, int64_t width, bool from_one = false);
 Parameter bias(std::string name, int64_t width);
 
 // 0.02 / sqrt(2 layers), for projections back into the residual stream (Radford et al., "GPT-2", 2019,
@@ -25,40 +27,66 @@ double residual_deviation(int64_t layers);
 
 uint32_t add_group(Model& model, std::string name,
                    std::vector<Parameter> parameters);                     // laid out; returns its index
+uint32_t add_activation(Model& model, Activation activation);              // returns its index
 uint32_t add_activation(Model& model, std::string name, int64_t columns);  // [rows, columns]
 uint32_t add_token_input(Model& model, std::string name);                  // int32 [rows]
 
 // A layer of one segment, whose template is new. `use.segment` is filled in.
 void add_layer(Model& model, std::string name, Segment segment, SegmentUse use);
 
+// A segment's inputs are bound to activations by name.
+struct NamedActivation {
+  std::string_view name;
+  uint32_t activation;
+};
+std::vector<uint32_t> bound_inputs(const Segment& segment, std::span<const NamedActivation> activations);
+
 class SegmentBuilder {
  public:
   using Tensor = uint32_t;
   using Weight = uint32_t;
 
-  SegmentBuilder(const Model& model, std::string name);
+  // `tokens`: rows of each sequence; the constructor without them is for models to be trained.
+  SegmentBuilder(const Model& model, std::string name, int64_t tokens);
+  SegmentBuilder(const Model& model, std::string name)
+      : SegmentBuilder(model, std::move(name), model.sequence) {}
 
   // Binds the next group slot; its weights are named by the part of their global name after `prefix`.
   void bind(const Group& group, const std::string& prefix);
+  // The same for a group of adapters: linear() adds what they make of x, times `scale`.
+  void bind_adapters(const Group& group, const std::string& prefix, double scale);
   Weight weight(std::string_view name);  // CHECKs that a bound group has it
   bool has(std::string_view name) const;
 
   Tensor input(std::string name, int64_t columns);  // activations [rows, columns]
   Tensor input_tokens(std::string name);            // int32 [rows]
 
+  // The attributes that say which rows are a sequence, for embeddings with positions, rope and attention.
+  OpAttributes sequences() const { return {.sequence = tokens_, .context = context_}; }
+  // `inputs`, and behind them the document begins, if the model's batches have them.
+  std::vector<Tensor> with_documents(std::vector<Tensor> inputs);
+
   // Appends an op and returns its first output, which gets `name`; further outputs get name.1, name.2.
-  Tensor op(OpKind kind, std::string name, std::initializer_list<Tensor> inputs,
-            std::vector<Weight> weights = {}, const OpAttributes& attributes = {});
-  // y = x * weight + bias, with `name`.weight and, if it is bound, `name`.bias.
-  Tensor linear(const std::string& name, Tensor x, bool weight_out_in);
+  Tensor op(OpKind kind, std::string name, std::vector<Tensor> inputs, std::vector<Weight> weights = {},
+            const OpAttributes& attributes = {});
+  // y = scale * (x * weight) + bias, with `name`.weight and, if it is bound, `name`.bias. The part of its
+  // adapters, if they are bound, is scaled as well.
+  Tensor linear(const std::string& name, Tensor x, bool weight_out_in, double scale = 0);
+  // Attention of q, k and v, or of all three packed; where the model generates, over the input "cache", in
+  // which earlier tokens of the sequence are.
+  Tensor attention(std::string name, std::vector<Tensor> projections, const OpAttributes& scores);
+  // Where the model generates: the rows of x that the reading picks, one of each sequence.
+  Tensor picked(Tensor x);
   // layer_norm or rms_norm, by `kind`, with `name`.weight and, if it is bound, `name`.bias.
-  Tensor norm(OpKind kind, const std::string& name, Tensor x, double epsilon);
+  Tensor norm(OpKind kind, const std::string& name, Tensor x, double epsilon, bool weight_from_one = false);
 
   void output(Tensor tensor);
   Segment take();
 
  private:
   std::vector<Weight> weight_and_bias(const std::string& name);
+  Tensor adapted(const std::string& name, Tensor x, Tensor y, double scale);
+  Tensor add_input(std::string name, Shape shape, DType dtype);
 
   struct Named {
     std::string name;
@@ -66,7 +94,11 @@ class SegmentBuilder {
     Shape shape;
   };
   DType precision_;
+  int64_t sequences_, tokens_, context_;  // context: 0 where the model does not generate
   int64_t rows_;
+  bool documents_;                // whether the model's batches have document begins
+  std::optional<Tensor> begins_;  // once an op reads these
+  double adapter_scale_ = 1;
   uint32_t slots_ = 0;
   std::vector<Named> bound_;
   Segment segment_;

@@ -12,10 +12,13 @@ bool judged(const OpCase&) { return true; }
 std::string skip_reason() { return ""; }
 
 TEST(OpCases, AreOfEveryKind) {
-  const std::vector<OpCase> cases = op_cases();
+  std::vector<OpCase> cases = op_cases();
+  for (const OpCase& c : cases) EXPECT_TRUE(op_rule(c.kind).has_backward()) << c.name;
+  for (const OpCase& c : forward_cases())
+    if (!op_rule(c.kind).has_backward()) cases.push_back(c);
   for (const OpKind kind : kAllOps)
     EXPECT_TRUE(std::any_of(cases.begin(), cases.end(), [&](const OpCase& c) { return c.kind == kind; }))
-        << "op_cases() in tests/support/op_cases.h has no case of " << op_rule(kind).name;
+        << "op_cases() or forward_cases() in tests/support/op_cases.h has no case of " << op_rule(kind).name;
 }
 
 // How much the objective changes when outputs change: the dot product of the change with the outputs'

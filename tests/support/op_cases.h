@@ -2,6 +2,7 @@
 // a line or more in op_cases().
 #pragma once
 
+#include <cmath>
 #include <ostream>
 #include <string>
 #include <vector>
@@ -20,6 +21,10 @@ struct OpCase {
   // Lengths of the documents, over the rows of all sequences; again from the first after the last one. A
   // sequence's end ends a document. Empty: every sequence is one.
   std::vector<int64_t> documents = {};
+  // With a context (OpAttributes): tokens of each sequence's document before its rows, and idle rows at the
+  // end of each sequence.
+  std::vector<int64_t> before = {};
+  int64_t idle = 0;
 };
 
 inline void PrintTo(const OpCase& c, std::ostream* out) { *out << c.name; }  // googletest's name for it
@@ -125,13 +130,101 @@ inline std::vector<OpCase> attention_score_cases() {
   };
 }
 
+// Frequencies of `pairs` pairs, from one radian per position down.
+inline std::vector<double> frequencies(int64_t pairs, double theta = 10000) {
+  std::vector<double> out;
+  for (int64_t i = 0; i < pairs; ++i)
+    out.push_back(std::pow(theta, -static_cast<double>(i) / static_cast<double>(pairs)));
+  return out;
+}
+
+// rope and embedding with positions that depend on documents, heads of which only a part turns, and columns
+// beyond the heads. Kernels take 32 positions, 64 frequencies and 8 columns at a time.
+inline std::vector<OpCase> position_cases() {
+  const OpAttributes t37{.sequence = 37}, scaled_t37{.sequence = 37, .scale = 0.375};
+  const auto heads = [](int64_t sequence, int64_t count, int64_t size, int64_t pairs, double scale = 0) {
+    OpAttributes a{
+        .sequence = sequence, .heads = count, .head_size = size, .frequencies = frequencies(pairs)};
+    a.scale = scale;
+    return a;
+  };
+  using enum OpKind;
+  return {
+      {"embedding_scale", embedding, {.scale = 5.5}, {{74}}, {{300, 40}}},
+      {"embedding_scale_positions", embedding, scaled_t37, {{74}}, {{300, 33}, {37, 33}}},
+      {"embedding_documents",
+       embedding,
+       scaled_t37,
+       {{74}, {74}},
+       {{300, 40}, {37, 40}},
+       1,
+       0,
+       false,
+       {5, 1, 1, 20}},
+      {"embedding_documents_odd", embedding, t37, {{74}, {74}}, {{30, 33}, {50, 33}}, 1, 0, false, {36, 1}},
+      {"rope_part_of_a_head", rope, heads(37, 5, 32, 8), {{74, 160}}, {}},
+      {"rope_odd_part_of_a_head", rope, heads(37, 3, 15, 5), {{37, 45}}, {}},
+      {"rope_wide_heads", rope, heads(70, 2, 256, 128), {{70, 512}}, {}},
+      {"rope_scale", rope, heads(37, 5, 32, 16, 1.25), {{74, 160}}, {}},
+      {"rope_packed", rope, heads(37, 6, 32, 16), {{74, 256}}, {}},
+      {"rope_packed_odd", rope, heads(19, 6, 9, 3, 0.75), {{38, 63}}, {}},
+      {"rope_documents", rope, heads(37, 5, 32, 16), {{74, 160}, {74}}, {}, 1, 0, false, {17, 20, 32}},
+      {"rope_documents_long",
+       rope,
+       heads(130, 2, 64, 32),
+       {{260, 128}, {260}},
+       {},
+       1,
+       0,
+       false,
+       {40, 33, 65}},
+      {"rope_everything", rope, heads(37, 3, 20, 6, 1.5), {{74, 67}, {74}}, {}, 1, 0, false, {5, 1, 40}},
+  };
+}
+
+// Options of other ops.
+inline std::vector<OpCase> option_cases() {
+  const OpAttributes norm{.epsilon = 1e-5}, from_one{.epsilon = 1e-5, .weight_from_one = true};
+  const OpAttributes gelu_gate{.gelu_gate = true}, none;
+  const OpAttributes scaled{.scale = 0.22}, scaled_out_in{.weight_out_in = true, .scale = 1.5};
+  const OpAttributes capped{.soft_cap = 1.5}, everything{.loss_rows = 16, .soft_cap = 2, .scale = 0.5};
+  using enum OpKind;
+  return {
+      {"rms_norm_of_heads", rms_norm, norm, {{74, 160}}, {{32}}},
+      {"rms_norm_of_odd_heads", rms_norm, norm, {{37, 99}}, {{33}}, 2},
+      {"rms_norm_of_many_heads", rms_norm, norm, {{300, 512}}, {{64}}},
+      {"rms_norm_of_wide_heads", rms_norm, from_one, {{19, 1040}}, {{520}}},
+      {"rms_norm_of_single_columns", rms_norm, norm, {{5, 6}}, {{1}}},
+      {"rms_norm_from_one", rms_norm, from_one, {{74, 160}}, {{160}}},
+      {"rms_norm_from_one_odd", rms_norm, from_one, {{37, 33}}, {{33}}, 2},
+      {"rms_norm_from_one_of_heads", rms_norm, from_one, {{37, 96}}, {{24}}},
+      {"rms_norm_from_one_widest", rms_norm, from_one, {{2, 5200}}, {{5200}}},
+      {"linear_scale", linear, scaled, {{37, 160}}, {{160, 48}, {48}}},
+      {"linear_scale_out_in", linear, scaled_out_in, {{37, 40}}, {{24, 40}}},
+      {"linear_scale_odd", linear, scaled_out_in, {{5, 33}}, {{17, 33}, {17}}},
+      {"linear_scale_tiles", linear, scaled, {{300, 161}}, {{161, 600}, {600}}, 1, 0, true},
+      {"swiglu_gelu", swiglu, gelu_gate, {{37, 33}, {37, 33}}, {}, 6},
+      {"swiglu_gelu_many", swiglu, gelu_gate, {{74, 1000}, {74, 1000}}, {}, 3},
+      {"swiglu_packed", swiglu, none, {{37, 66}}, {}, 6},
+      {"swiglu_packed_many", swiglu, none, {{74, 2000}}, {}, 3},
+      {"swiglu_packed_one", swiglu, none, {{1, 2}}, {}},
+      {"swiglu_packed_gelu", swiglu, gelu_gate, {{37, 80}}, {}, 6},
+      {"cross_entropy_cap", linear_cross_entropy, capped, {{37, 40}, {37}}, {{300, 40}}, 3},
+      {"cross_entropy_cap_odd", linear_cross_entropy, capped, {{74, 33}, {74}}, {{1031, 33}}},
+      {"cross_entropy_cap_widest", linear_cross_entropy, capped, {{3, 8}, {3}}, {{20011, 8}}, 2},
+      {"cross_entropy_scale", linear_cross_entropy, scaled, {{37, 40}, {37}}, {{300, 40}}, 3},
+      {"cross_entropy_everything", linear_cross_entropy, everything, {{37, 40}, {37}}, {{300, 40}}, 4},
+  };
+}
+
 // The sizes cross the blocks of fast kernels: rows above 512, depths above 1024, sequences above 256, and
 // partial vectors.
 inline std::vector<OpCase> op_cases() {
   const OpAttributes none;
   const OpAttributes rows16{.loss_rows = 16}, rows512{.loss_rows = 512};
   const OpAttributes norm{.epsilon = 1e-5}, out_in{.weight_out_in = true}, t37{.sequence = 37};
-  const OpAttributes h5{.sequence = 37, .heads = 5, .kv_heads = 5, .head_size = 32, .rope_theta = 10000};
+  const OpAttributes h5{
+      .sequence = 37, .heads = 5, .kv_heads = 5, .head_size = 32, .frequencies = frequencies(16)};
   const OpAttributes h4_2{.sequence = 37, .heads = 4, .kv_heads = 2, .head_size = 32};
   const OpAttributes h5_1{.sequence = 19, .heads = 5, .kv_heads = 1, .head_size = 9};
   const OpAttributes h2{.sequence = 130, .heads = 2, .kv_heads = 2, .head_size = 64};
@@ -139,12 +232,10 @@ inline std::vector<OpCase> op_cases() {
   const OpAttributes h2_1{.sequence = 70, .heads = 2, .kv_heads = 1, .head_size = 128};
   const OpAttributes h2_1_long{.sequence = 150, .heads = 2, .kv_heads = 1, .head_size = 128};
   const OpAttributes h1{.sequence = 33, .heads = 1, .kv_heads = 1, .head_size = 75};
-  const OpAttributes single{.sequence = 1, .heads = 3, .kv_heads = 3, .head_size = 6, .rope_theta = 10000};
-  const OpAttributes tiny{.sequence = 5, .heads = 2, .kv_heads = 2, .head_size = 6, .rope_theta = 100};
-  // Wavelengths from 6 to 1.4 million positions use all three branches of llama3's scaling.
-  const RopeScaling llama3{.factor = 8, .low = 1, .high = 4, .original_context = 64};
-  const OpAttributes scaled{
-      .sequence = 37, .heads = 3, .head_size = 32, .rope_theta = 500000, .rope_scaling = llama3};
+  const OpAttributes single{
+      .sequence = 1, .heads = 3, .kv_heads = 3, .head_size = 6, .frequencies = frequencies(3)};
+  const OpAttributes tiny{
+      .sequence = 5, .heads = 2, .kv_heads = 2, .head_size = 6, .frequencies = frequencies(3, 100)};
   using enum OpKind;
   std::vector<OpCase> cases = {
       {"embedding", embedding, none, {{74}}, {{300, 40}}},
@@ -190,7 +281,6 @@ inline std::vector<OpCase> op_cases() {
       {"rope", rope, h5, {{74, 160}}, {}},
       {"rope_tiny", rope, tiny, {{5, 12}}, {}},
       {"rope_one_row", rope, single, {{1, 18}}, {}},
-      {"rope_llama3", rope, scaled, {{37, 96}}, {}},
       {"attention", attention, h5, {{74, 160}, {74, 160}, {74, 160}}, {}},
       {"attention_packed", attention, h5, {{74, 480}}, {}},
       {"attention_grouped", attention, h4_2, {{74, 128}, {74, 64}, {74, 64}}, {}, 2},
@@ -214,7 +304,75 @@ inline std::vector<OpCase> op_cases() {
       {"cross_entropy_parts", linear_cross_entropy, rows16, {{37, 40}, {37}}, {{300, 40}}},
       {"cross_entropy_wide_parts", linear_cross_entropy, rows512, {{520, 8}, {520}}, {{3001, 8}}, 1, 0, true},
   };
-  for (OpCase& c : attention_score_cases()) cases.push_back(std::move(c));
+  for (const auto& more : {attention_score_cases(), position_cases(), option_cases()})
+    cases.insert(cases.end(), more.begin(), more.end());
+  return cases;
+}
+
+// Of ops without a backward, and of others where rows are a part of a longer sequence. Kernels take 256 keys
+// at a time, and 8 columns.
+inline std::vector<OpCase> forward_cases() {
+  const auto heads = [](int64_t sequence, int64_t context, int64_t count, int64_t kv, int64_t size) {
+    return OpAttributes{
+        .sequence = sequence, .context = context, .heads = count, .kv_heads = kv, .head_size = size};
+  };
+  const auto with = [](OpAttributes a, int64_t window, double soft_cap = 0, double scale = 0) {
+    a.window = window, a.soft_cap = soft_cap, a.scale = scale;
+    return a;
+  };
+  OpAttributes turned = heads(5, 90, 3, 3, 20);
+  turned.frequencies = frequencies(6), turned.scale = 1.5;
+  OpAttributes turned_one = heads(1, 700, 4, 4, 32);
+  turned_one.frequencies = frequencies(16);
+  using enum OpKind;
+  const auto packed = [](const OpAttributes& a, int64_t sequences) {
+    const int64_t rows = sequences * a.sequence, kv = a.kv_heads * a.head_size;
+    return std::vector<Shape>{{sequences, a.context, 2 * kv}, {rows}, {rows, a.heads * a.head_size + 2 * kv}};
+  };
+  const auto apart = [](const OpAttributes& a, int64_t sequences) {
+    const int64_t rows = sequences * a.sequence, kv = a.kv_heads * a.head_size;
+    return std::vector<Shape>{
+        {sequences, a.context, 2 * kv}, {rows}, {rows, a.heads * a.head_size}, {rows, kv}, {rows, kv}};
+  };
+  const OpAttributes token = heads(1, 40, 4, 2, 32), odd = heads(1, 19, 5, 1, 9),
+                     part = heads(7, 33, 4, 2, 16);
+  const OpAttributes far = heads(1, 700, 4, 1, 64), wide = heads(3, 20, 2, 1, 128),
+                     widest = heads(2, 9, 1, 1, 256);
+  const auto cased = [](std::string name, const OpAttributes& a, std::vector<Shape> inputs,
+                        std::vector<int64_t> before, int64_t idle = 0, std::vector<Shape> parameters = {}) {
+    OpCase c{std::move(name), cached_attention, a, std::move(inputs), std::move(parameters), 2};
+    c.before = std::move(before), c.idle = idle;
+    return c;
+  };
+  std::vector<OpCase> cases = {
+      cased("cached_attention_first_token", token, packed(token, 1), {0}),
+      cased("cached_attention_token", token, packed(token, 3), {0, 17, 39}),
+      cased("cached_attention_token_apart", token, apart(token, 2), {3, 30}),
+      cased("cached_attention_odd", odd, apart(odd, 2), {18, 2}),
+      cased("cached_attention_part", part, packed(part, 2), {0, 26}),
+      cased("cached_attention_idle_rows", part, apart(part, 3), {0, 5, 28}, 2),
+      cased("cached_attention_idle_sequence", part, packed(part, 2), {4, 9}, 7),
+      cased("cached_attention_far", far, packed(far, 2), {699, 300}),
+      cased("cached_attention_wide_heads", wide, apart(wide, 2), {0, 17}),
+      cased("cached_attention_widest_heads", widest, packed(widest, 1), {7}),
+      cased("cached_attention_window", with(part, 4), packed(part, 2), {0, 26}),
+      cased("cached_attention_window_far", with(far, 270), packed(far, 2), {699, 100}),
+      cased("cached_attention_window_of_one_key", with(token, 1), packed(token, 2), {0, 20}),
+      cased("cached_attention_soft_cap", with(part, 0, 1.5), apart(part, 2), {3, 9}),
+      cased("cached_attention_scale", with(part, 0, 0, 0.3), apart(part, 2), {3, 9}),
+      cased("cached_attention_sinks", part, packed(part, 2), {0, 20}, 1, {{4}}),
+      cased("cached_attention_everything", with(part, 9, 2, 0.25), apart(part, 3), {0, 9, 24}, 1, {{4}}),
+  };
+  const auto also = [&](OpCase c, std::vector<int64_t> before, int64_t idle) {
+    c.before = std::move(before), c.idle = idle;
+    cases.push_back(std::move(c));
+  };
+  also({"rope_of_parts", rope, turned, {{15, 67}, {15}}, {}}, {0, 31, 85}, 1);
+  also({"rope_of_tokens", rope, turned_one, {{3, 128}, {3}}, {}}, {0, 64, 699}, 0);
+  also({"embedding_of_parts", embedding, {.sequence = 5, .context = 60}, {{15}, {15}}, {{300, 33}, {64, 33}}},
+       {0, 31, 55}, 1);
+  also({"pick_rows", pick_rows, {}, {{37, 40}, {5}}, {}}, {}, 0);
+  also({"pick_rows_odd", pick_rows, {}, {{3, 33}, {7}}, {}}, {}, 0);
   return cases;
 }
 

@@ -245,6 +245,64 @@ TEST_F(DeviceConformance, InfiniteScoresAreNotCapped) {
       }
 }
 
+class ForwardConformance : public OpConformance {};
+
+TEST_P(ForwardConformance, DevicesAgreeWithReference) {
+  const OpCase& c = GetParam();
+  const auto oracle = make_reference_device();
+  for (const DType precision : precisions(c)) {
+    const auto wanted = forward_results(*oracle, c, precision);
+    for (const DeviceEntry& entry : devices_to_judge()) {
+      SCOPED_TRACE(std::string(entry.name) + ", " + dtype_name(precision));
+      const auto found = forward_results(*entry.make(1), c, precision);
+      expect_close(found, wanted, rounded_inside(c, precision));
+      for (const int threads : {2, 3})
+        expect_equal(forward_results(*entry.make(threads), c, precision), found);
+    }
+  }
+}
+
+// The rows of the cache beyond those that are there may hold anything.
+TEST_P(ForwardConformance, WhatIsNotCachedYetIsNotRead) {
+  const OpCase& c = GetParam();
+  if (c.kind != OpKind::cached_attention) return;
+  const auto forget = [&](DType precision) {
+    return [&c, precision](Operands& operands) {
+      const int64_t columns = c.inputs[0][2], rows = c.attributes.sequence - c.idle;
+      for (int64_t s = 0; s < c.inputs[0][0]; ++s) {
+        const int64_t before = c.before[static_cast<size_t>(s) % c.before.size()];
+        for (int64_t i = rows > 0 ? before * columns : 0; i < c.attributes.context * columns; ++i)
+          write_value(operands.inputs[0].data(), precision, s * c.attributes.context * columns + i,
+                      std::nan(""));
+      }
+    };
+  };
+  for (const DeviceEntry& entry : devices())
+    for (const DType precision : precisions(c)) {
+      SCOPED_TRACE(std::string(entry.name) + ", " + dtype_name(precision));
+      const auto device = entry.make(2);
+      const auto wanted = forward_results(*device, c, precision).front();
+      EXPECT_EQ(forward_results(*device, c, precision, forget(precision)).front().values, wanted.values);
+    }
+}
+
+TEST_P(ForwardConformance, NotANumberIsNeverHidden) {
+  const OpCase& c = GetParam();
+  if (c.idle == c.attributes.sequence && c.idle > 0) return;  // nothing is read
+  for (const DeviceEntry& entry : devices())
+    for (const DType precision : precisions(c))
+      for (size_t i = 0; i < c.inputs.size(); ++i) {
+        if (c.inputs[i].size() != 2) continue;
+        SCOPED_TRACE(std::string(entry.name) + ", " + dtype_name(precision) + ", input " + std::to_string(i));
+        const auto device = entry.make(1);
+        const auto results = forward_results(*device, c, precision, [&](Operands& operands) {
+          for (int64_t k = 0; k < element_count(c.inputs[i]); k += c.inputs[i][1])
+            write_value(operands.inputs[i].data(), precision, k, std::nan(""));
+        });
+        EXPECT_TRUE(has_nan({results.front()}));
+      }
+}
+
 // The sums of so many kinds of uses.
 Accumulators accumulators_of(const std::vector<std::vector<float>>& sums, uint32_t count) {
   Accumulators accumulators;
@@ -433,6 +491,12 @@ std::vector<OpCase> judged_cases() {
   return out;
 }
 
+std::vector<OpCase> judged_forward_cases() {
+  std::vector<OpCase> out = forward_cases();
+  std::erase_if(out, [](const OpCase& c) { return !judged(c); });
+  return out;
+}
+
 std::vector<OpCase> small_cases() {
   std::vector<OpCase> out = judged_cases();
   std::erase_if(out, [](const OpCase& c) { return c.large; });
@@ -442,6 +506,7 @@ std::vector<OpCase> small_cases() {
 std::string name_of(const testing::TestParamInfo<OpCase>& test) { return test.param.name; }
 
 INSTANTIATE_TEST_SUITE_P(Ops, OpConformance, testing::ValuesIn(judged_cases()), name_of);
+INSTANTIATE_TEST_SUITE_P(Ops, ForwardConformance, testing::ValuesIn(judged_forward_cases()), name_of);
 INSTANTIATE_TEST_SUITE_P(Ops, SmallOpConformance, testing::ValuesIn(small_cases()), name_of);
 
 }  // namespace

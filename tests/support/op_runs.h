@@ -5,6 +5,7 @@
 
 #include <cmath>
 #include <cstring>
+#include <functional>
 #include <random>
 #include <string>
 #include <vector>
@@ -101,6 +102,19 @@ inline Guarded document_begins(int64_t rows, int64_t sequence, const std::vector
   return out;
 }
 
+// The same where the rows are a part of longer documents; see OpCase::before.
+inline Guarded earlier_begins(const OpCase& c, int64_t rows) {
+  Guarded out(static_cast<uint64_t>(rows) * sizeof(int32_t), 0);
+  const int64_t length = c.attributes.sequence;
+  const std::vector<int64_t> before = c.before.empty() ? std::vector<int64_t>{0} : c.before;
+  for (int64_t row = 0; row < rows; ++row) {
+    const int64_t place = row % length, earlier = before[static_cast<size_t>(row / length) % before.size()];
+    static_cast<int32_t*>(out.data())[row] =
+        static_cast<int32_t>(place >= length - c.idle ? place + 1 : -earlier);
+  }
+  return out;
+}
+
 inline std::vector<TensorView> views(std::vector<Guarded>& tensors) {
   std::vector<TensorView> out;
   for (Guarded& tensor : tensors) out.push_back({tensor.data()});
@@ -118,7 +132,11 @@ struct Operands {
     op_rule(c.kind).infer(shapes, shapes.outputs, output_types);
     uint32_t seed = 1;
     for (size_t i = 0; i < c.inputs.size(); ++i) {
-      if (is_index(i) && c.kind == OpKind::attention)
+      if (is_index(i) && c.kind == OpKind::pick_rows)
+        inputs.push_back(random_indices(element_count(c.inputs[i]), c.inputs[0][0], seed++, false));
+      else if (is_index(i) && i > 0 && c.attributes.context > 0)
+        inputs.push_back(earlier_begins(c, c.inputs[i][0]));
+      else if (is_index(i) && i > 0 && c.kind != OpKind::linear_cross_entropy)
         inputs.push_back(document_begins(c.inputs[i][0], c.attributes.sequence, c.documents));
       else if (is_index(i))
         inputs.push_back(random_indices(element_count(c.inputs[i]), c.parameters[0][0], seed++, i == 1));
@@ -131,8 +149,8 @@ struct Operands {
     for (size_t i = 0; i < c.parameters.size(); ++i) {
       const bool matrix = i == 0 && (c.kind == OpKind::linear || c.kind == OpKind::linear_cross_entropy);
       const double columns = matrix ? static_cast<double>(c.inputs[0][1]) : 3;
-      parameters.push_back(
-          random_tensor(c.parameters[i], precision, seed++, std::sqrt(3 / columns), norm && i == 0 ? 1 : 0));
+      parameters.push_back(random_tensor(c.parameters[i], precision, seed++, std::sqrt(3 / columns),
+                                         norm && i == 0 && !c.attributes.weight_from_one ? 1 : 0));
     }
     for (size_t i = 0; i < shapes.outputs.size(); ++i)
       if (op_rule(c.kind).gradient_outputs >> i & 1)
@@ -146,7 +164,13 @@ struct Operands {
       for (Guarded& tensor : *tensors) tensor.freeze();
   }
   void expect_unchanged() {
-    for (auto* tensors : {&inputs, &parameters, &output_gradients})
+    for (size_t i = 0; i < inputs.size(); ++i) {
+      if (op_rule(shapes.kind).updates_inputs >> i & 1)
+        EXPECT_TRUE(inputs[i].bands_intact()) << "an op wrote outside of an input that it updates";
+      else
+        EXPECT_TRUE(inputs[i].unchanged()) << "an operand that is only read was written";
+    }
+    for (auto* tensors : {&parameters, &output_gradients})
       for (Guarded& tensor : *tensors)
         EXPECT_TRUE(tensor.unchanged()) << "an operand that is only read was written";
   }
@@ -197,6 +221,19 @@ inline std::vector<Result> results_of(const Operands& operands, const std::vecto
     const int64_t count = element_count(operands.shapes.outputs[i]);
     results.push_back({"output " + std::to_string(i), type, read_values(outputs[i].data(), type, count)});
   }
+  return results;
+}
+
+// Of a forward with operands of its own: the outputs, then the inputs that the op updates.
+inline std::vector<Result> forward_results(Device& device, const OpCase& c, DType precision,
+                                           const std::function<void(Operands&)>& alter = nullptr) {
+  Operands operands(c, precision);
+  if (alter) alter(operands), operands.freeze();
+  std::vector<Result> results = results_of(operands, run_forward(device, operands));
+  for (size_t i = 0; i < c.inputs.size(); ++i)
+    if (op_rule(c.kind).updates_inputs >> i & 1)
+      results.push_back({"updated input " + std::to_string(i), precision,
+                         read_values(operands.inputs[i].data(), precision, element_count(c.inputs[i]))});
   return results;
 }
 

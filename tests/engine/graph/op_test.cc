@@ -43,7 +43,8 @@ std::string refusal(const OpShapes& s) {
 double flops(const OpShapes& s, Pass pass) { return op_rule(s.kind).flops(s, pass); }
 
 const OpAttributes kNorm{.epsilon = 1e-5};
-const OpAttributes kHeads{.sequence = 4, .heads = 4, .kv_heads = 2, .head_size = 8, .rope_theta = 10000};
+const OpAttributes kHeads{
+    .sequence = 4, .heads = 4, .kv_heads = 2, .head_size = 8, .frequencies = {1, 0.1, 0.01}};
 
 TEST(Op, TypesHaveNamesAndSizes) {
   EXPECT_STREQ(dtype_name(DType::f32), "fp32");
@@ -132,7 +133,8 @@ TEST(Op, EveryKindHasExamplesOfSeveralSizes) {
     for (const OpShapes& s : examples) {
       EXPECT_EQ(s.kind, kind);
       EXPECT_EQ(s.outputs.size(), infer(s).shapes.size());
-      for (const Pass pass : {Pass::forward, Pass::backward}) EXPECT_GT(op_bytes(s, pass), 0u);
+      EXPECT_GT(op_bytes(s, Pass::forward), 0u);
+      EXPECT_EQ(op_bytes(s, Pass::backward) > 0, op_rule(kind).has_backward());
     }
     const auto work = [](const OpShapes& s) {
       return std::pair(flops(s, Pass::forward), op_bytes(s, Pass::forward));
@@ -157,16 +159,21 @@ TEST(Op, BackwardReadsWhatTheHeaderSays) {
     return std::vector<uint32_t>{r.backward_reads_inputs, r.backward_reads_outputs, r.gradient_inputs,
                                  r.gradient_outputs};
   };
-  EXPECT_EQ(masks(embedding), (std::vector<uint32_t>{1, 0, 0, 1}));
+  EXPECT_EQ(masks(embedding), (std::vector<uint32_t>{3, 0, 0, 1}));
   EXPECT_EQ(masks(layer_norm), (std::vector<uint32_t>{1, 6, 1, 1}));
   EXPECT_EQ(masks(rms_norm), (std::vector<uint32_t>{1, 2, 1, 1}));
   EXPECT_EQ(masks(linear), (std::vector<uint32_t>{1, 0, 1, 1}));
   EXPECT_EQ(masks(gelu), (std::vector<uint32_t>{1, 0, 1, 1}));
   EXPECT_EQ(masks(swiglu), (std::vector<uint32_t>{3, 0, 3, 1}));
-  EXPECT_EQ(masks(rope), (std::vector<uint32_t>{0, 0, 1, 1}));
+  EXPECT_EQ(masks(rope), (std::vector<uint32_t>{2, 0, 1, 1}));
   EXPECT_EQ(masks(attention), (std::vector<uint32_t>{15, 3, 15, 1}));
   EXPECT_EQ(masks(add), (std::vector<uint32_t>{0, 0, 3, 1}));
   EXPECT_EQ(masks(linear_cross_entropy), (std::vector<uint32_t>{3, 0, 1, 0}));
+  for (const OpKind kind : {cached_attention, pick_rows}) {
+    EXPECT_EQ(masks(kind), (std::vector<uint32_t>{0, 0, 0, 0}));
+    EXPECT_FALSE(op_rule(kind).has_backward());
+  }
+  EXPECT_EQ(op_rule(cached_attention).updates_inputs, 1u);
 }
 
 // What is cheap to make again takes few flops for each byte that need not be kept.
@@ -195,17 +202,27 @@ TEST(Op, InfersShapesAndTypes) {
   expect(shapes(embedding, {{8}}, {{300, 40}, {6, 40}}, {.sequence = 4}, DType::f16), {{8, 40}},
          {DType::f16});
   expect(shapes(layer_norm, {{8, 40}}, {{40}, {40}}, kNorm), {{8, 40}, {8}, {8}}, {b, f, f});
+  expect(shapes(embedding, {{8}, {8}}, {{300, 40}, {6, 40}}, {.sequence = 4}), {{8, 40}}, {b});
   expect(shapes(rms_norm, {{8, 40}}, {{40}}, kNorm), {{8, 40}, {8}}, {b, f});
+  expect(shapes(rms_norm, {{8, 40}}, {{10}}, kNorm), {{8, 40}, {8, 4}}, {b, f});
   expect(shapes(linear, {{8, 40}}, {{40, 24}, {24}}), {{8, 24}}, {b});
   expect(shapes(linear, {{8, 40}}, {{24, 40}}, {.weight_out_in = true}), {{8, 24}}, {b});
   expect(shapes(gelu, {{8, 40}}, {}), {{8, 40}}, {b});
   expect(shapes(swiglu, {{8, 40}, {8, 40}}, {}, {}, f), {{8, 40}}, {f});
+  expect(shapes(swiglu, {{8, 40}}, {}), {{8, 20}}, {b});
   expect(shapes(rope, {{8, 32}}, {}, kHeads), {{8, 32}}, {b});
+  expect(shapes(rope, {{8, 50}, {8}}, {}, kHeads), {{8, 50}}, {b});
   expect(shapes(attention, {{8, 32}, {8, 16}, {8, 16}}, {}, kHeads), {{8, 32}, {2, 4, 4}}, {b, f});
   expect(shapes(attention, {{8, 64}}, {}, kHeads), {{8, 32}, {2, 4, 4}}, {b, f});
   expect(shapes(attention, {{8, 64}, {8}}, {{4}}, kHeads), {{8, 32}, {2, 4, 4}}, {b, f});
   expect(shapes(attention, {{8, 32}, {8, 16}, {8, 16}, {8}}, {}, kHeads), {{8, 32}, {2, 4, 4}}, {b, f});
   expect(shapes(add, {{8, 40}, {8, 40}}, {}), {{8, 40}}, {b});
+  OpAttributes cached = kHeads;
+  cached.context = 9;
+  expect(shapes(cached_attention, {{2, 9, 32}, {8}, {8, 64}}, {}, cached), {{8, 32}}, {b});
+  expect(shapes(cached_attention, {{2, 9, 32}, {8}, {8, 32}, {8, 16}, {8, 16}}, {{4}}, cached), {{8, 32}},
+         {b});
+  expect(shapes(pick_rows, {{8, 40}, {3}}, {}), {{3, 40}}, {b});
   expect(shapes(linear_cross_entropy, {{8, 40}, {8}}, {{300, 40}}), {{1}}, {DType::f64});
 }
 
@@ -219,6 +236,8 @@ TEST(Op, InputsOfOneDimensionHoldIntegersAndHaveNoGradient) {
   };
   EXPECT_EQ(types(shapes(embedding, {{8}}, {{300, 40}})), "i ");
   EXPECT_EQ(types(shapes(linear_cross_entropy, {{8, 40}, {8}}, {{300, 40}})), "xd i ");
+  EXPECT_EQ(types(shapes(embedding, {{8}, {8}}, {{300, 40}, {6, 40}}, {.sequence = 4})), "i i ");
+  EXPECT_EQ(types(shapes(rope, {{8, 32}, {8}}, {}, kHeads)), "xd i ");
   EXPECT_EQ(types(shapes(attention, {{8, 64}}, {}, kHeads)), "xd ");
   EXPECT_EQ(types(shapes(attention, {{8, 64}, {8}}, {}, kHeads)), "xd i ");
   EXPECT_EQ(types(shapes(attention, {{8, 32}, {8, 16}, {8, 16}, {8}}, {}, kHeads)), "xd xd xd i ");
@@ -259,6 +278,17 @@ TEST(Op, RefusesOperandsThatDoNotFit) {
             "layer_norm: the bias has shape [41] where [40] is needed.");
   EXPECT_EQ(refusal(shapes(rms_norm, {{8, 40}}, {{40}}, {.epsilon = 0})),
             "rms_norm: epsilon 0 is not a positive number.");
+  EXPECT_EQ(refusal(shapes(rms_norm, {{8, 40}}, {{16}}, kNorm)),
+            "rms_norm: 40 columns are no multiple of the weight's 16.");
+  EXPECT_EQ(refusal(shapes(embedding, {{8}, {8}}, {{300, 40}})),
+            "embedding: document begins are given, and no position table.");
+  EXPECT_EQ(refusal(shapes(embedding, {{8}, {4}}, {{300, 40}, {4, 40}}, {.sequence = 4})),
+            "embedding: the vector of document begins has shape [4] where [8] is needed.");
+  EXPECT_EQ(refusal(shapes(swiglu, {{8, 41}}, {})), "swiglu: 41 columns are not a gate and as many others.");
+  EXPECT_EQ(refusal(shapes(linear, {{8, 40}}, {{40, 24}}, {.scale = -1})),
+            "linear: the scale -1 is neither a positive number nor 0.");
+  EXPECT_EQ(refusal(shapes(linear_cross_entropy, {{8, 40}, {8}}, {{300, 40}}, {.soft_cap = -1})),
+            "linear_cross_entropy: the soft cap -1 is neither a positive number nor 0.");
   EXPECT_EQ(refusal(shapes(add, {{8, 40}, {40, 8}}, {})),
             "add: an input has shape [40, 8] where [8, 40] is needed.");
   EXPECT_EQ(refusal(shapes(linear_cross_entropy, {{8, 40}, {9}}, {{300, 40}})),
@@ -274,17 +304,23 @@ TEST(Op, RefusesHeadsThatDoNotFit) {
     return a;
   };
   const auto rope_with = [&](auto change) { return refusal(shapes(rope, {{8, 32}}, {}, with(change))); };
-  EXPECT_EQ(rope_with([](OpAttributes& a) { a.heads = 5; }), "rope: 32 columns are not 5 heads of size 8.");
+  EXPECT_EQ(rope_with([](OpAttributes& a) { a.heads = 5; }),
+            "rope: 32 columns are fewer than 5 heads of size 8 have.");
   EXPECT_EQ(rope_with([](OpAttributes& a) { a.heads = 0; }), "rope: 0 heads of size 8 are not possible.");
   EXPECT_EQ(rope_with([](OpAttributes& a) { a.sequence = 0; }),
             "rope: the sequence length 0 is not positive.");
-  EXPECT_EQ(rope_with([](OpAttributes& a) { a.rope_theta = 0; }), "rope: theta 0 is not a positive number.");
+  EXPECT_EQ(rope_with([](OpAttributes& a) { a.frequencies[1] = -1; }),
+            "rope: the frequency -1 is neither a positive number nor 0.");
+  EXPECT_EQ(rope_with([](OpAttributes& a) { a.frequencies.clear(); }),
+            "rope: 0 frequencies are given for heads of size 8.");
+  EXPECT_EQ(rope_with([](OpAttributes& a) { a.frequencies.resize(5); }),
+            "rope: 5 frequencies are given for heads of size 8.");
   EXPECT_EQ(rope_with([](OpAttributes& a) { a.heads = a.head_size = kHuge; }),
             "rope: 1099511627776 heads of size 1099511627776 overflow.");
-  EXPECT_EQ(rope_with([](OpAttributes& a) { a.rope_scaling = {.factor = 8, .low = 4, .high = 4}; }),
-            "rope: the scaling's low factor 4 must be positive and below its high factor 4.");
-  EXPECT_EQ(refusal(shapes(rope, {{8, 12}}, {}, with([](OpAttributes& a) { a.head_size = 3; }))),
-            "rope: the head size 3 is odd.");
+  EXPECT_EQ(rope_with([](OpAttributes& a) { a.scale = -2; }),
+            "rope: the scale -2 is neither a positive number nor 0.");
+  EXPECT_EQ(refusal(shapes(rope, {{8, 32}, {4}}, {}, kHeads)),
+            "rope: the vector of document begins has shape [4] where [8] is needed.");
   const auto attention_with = [&](std::vector<Shape> inputs, auto change) {
     return refusal(shapes(attention, std::move(inputs), {}, with(change)));
   };
@@ -340,7 +376,9 @@ TEST(Op, Flops) {
   expect(shapes(rms_norm, {{8, 40}}, {{40}}, kNorm), 1280, 2880);          // 4 and 9
   expect(shapes(gelu, {{8, 40}}, {}), 2880, 5760);                         // 9 and 18
   expect(shapes(swiglu, {{8, 40}, {8, 40}}, {}), 1920, 3840);              // 6 and 12
-  expect(shapes(rope, {{8, 32}}, {}, kHeads), 768, 768);                   // 3
+  expect(shapes(swiglu, {{8, 80}}, {}), 1920, 3840);
+  expect(shapes(swiglu, {{8, 80}}, {}, {.gelu_gate = true}), 3200, 7360);  // 10 and 23
+  expect(shapes(rope, {{8, 32}}, {}, kHeads), 576, 576);                   // 6 for each of 8 * 4 * 3 pairs
   expect(shapes(add, {{8, 40}, {8, 40}}, {}), 320, 0);
   // Two sequences of 4, 4 heads: 2 * 4 * (1 + 2 + 3 + 4) = 80 pairs, of 4 * 8 + 5 forward and 10 * 8 + 5
   // backward.
@@ -363,6 +401,12 @@ TEST(Op, Flops) {
   expect(shapes(attention, {{8, 64}}, {{4}}, kHeads), 2960 + 128, 6800 + 128);
   // The 2400 logits take 2 * 8 * 40 * 300 = 192000, thrice that backward. Each takes 4 more, or 6 backward.
   expect(shapes(linear_cross_entropy, {{8, 40}, {8}}, {{300, 40}}), 201600, 590400);
+  // A soft cap takes 3 and 6 for each of them. A scale takes one for each and, backward, for each of dx (320)
+  // and dW (12000).
+  expect(shapes(linear_cross_entropy, {{8, 40}, {8}}, {{300, 40}}, {.soft_cap = 3}), 208800, 604800);
+  expect(shapes(linear_cross_entropy, {{8, 40}, {8}}, {{300, 40}}, {.scale = 3}), 204000, 605120);
+  expect(shapes(linear, {{8, 40}}, {{40, 24}}, {.scale = 3}), 15552, 32000);  // 192; 320 and 960
+  expect(shapes(embedding, {{8}}, {{300, 40}}, {.scale = 3}), 320, 640);
 }
 
 TEST(Op, Bytes) {

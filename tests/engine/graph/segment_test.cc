@@ -76,6 +76,20 @@ TEST(Segment, Dense) {
                        op_rule(OpKind::linear).flops(p.shapes[1], Pass::forward));
 }
 
+// Where no gradient of a matrix or of what it multiplies is wanted, backward has a product less: two flops
+// for each row and element. The norm is charged as it is.
+TEST(Segment, GradientsThatAreNotWantedAreNotCharged) {
+  const Model m = model_of(Kind::dense);
+  const SegmentPlan all = plan_of(m, true, true), frozen = plan_of(m, true, false),
+                    first = plan_of(m, false, true);
+  const auto backward = [](const SegmentPlan& p) { return p.at(Recompute::none).backward; };
+  const double product = 2.0 * 4 * 16 * 16;
+  EXPECT_DOUBLE_EQ(backward(frozen).flops, backward(all).flops - product);
+  EXPECT_EQ(backward(frozen).bytes, backward(all).bytes - 16 * 16 * sizeof(float));
+  EXPECT_DOUBLE_EQ(backward(first).flops,
+                   backward(all).flops);  // the norm's weight needs what its output has
+}
+
 // rms_norm, qkv, attention, out, add. Neither `out` nor `add` runs again. The residual's gradient is added
 // to, and so is that of the norm's weight; products overwrite those of theirs.
 TEST(Segment, Attention) {

@@ -52,6 +52,16 @@ TEST_P(CpuKernels, EveryTargetAgreesWithReference) {
   }
 }
 
+TEST(CpuKernelsForward, EveryTargetAgreesWithReference) {
+  const auto oracle = make_reference_device(), device = make_cpu_device(2);
+  for (const OpCase& c : forward_cases())
+    for (const DType precision : {DType::f32, DType::bf16, DType::f16}) {
+      SCOPED_TRACE(c.name + ", " + dtype_name(precision));
+      const auto wanted = forward_results(*oracle, c, precision);
+      on_every_target([&] { expect_close(forward_results(*device, c, precision), wanted, DType::f32); });
+    }
+}
+
 std::vector<OpCase> small_cases() {
   std::vector<OpCase> cases = op_cases();
   std::erase_if(cases, [](const OpCase& c) {
@@ -115,6 +125,8 @@ TEST(CpuKernelLimits, SoftCapSaturatesAndKeepsWhatIsNotFinite) {
     const auto count = static_cast<int64_t>(x.size());
     cpu::soft_cap_row(capped.data(), 2, slopes.data(), count);
     cpu::soft_cap_row(alone.data(), 2, nullptr, count);
+    Floats again(x.size());
+    cpu::soft_cap_slopes(capped.data(), 2, again.data(), count);
     for (size_t i = 0; i < x.size(); ++i) {
       if (!std::isfinite(x[i])) {
         EXPECT_TRUE(std::isnan(capped[i]) && std::isnan(slopes[i]) && std::isnan(alone[i])) << x[i];
@@ -123,6 +135,7 @@ TEST(CpuKernelLimits, SoftCapSaturatesAndKeepsWhatIsNotFinite) {
       const double tanh = std::tanh(static_cast<double>(x[i]) / 2);
       EXPECT_NEAR(capped[i], 2 * tanh, 3e-7) << x[i];  // a few roundings of numbers of at most 2
       EXPECT_NEAR(slopes[i], 1 - tanh * tanh, 3e-7) << x[i];
+      EXPECT_NEAR(again[i], 1 - tanh * tanh, 5e-7) << x[i];
       EXPECT_EQ(alone[i], capped[i]);
     }
   });
@@ -132,7 +145,7 @@ TEST(CpuKernelLimits, SoftCapSaturatesAndKeepsWhatIsNotFinite) {
 TEST(CpuKernelLimits, RopeIsExactAtLatePositions) {
   const OpCase c{"rope",
                  OpKind::rope,
-                 {.sequence = 8192, .heads = 1, .head_size = 8, .rope_theta = 10000},
+                 {.sequence = 8192, .heads = 1, .head_size = 8, .frequencies = frequencies(4)},
                  {{8192, 8}},
                  {}};
   Operands operands(c, DType::f32);

@@ -57,7 +57,7 @@ TEST_F(CudaTraining, AgreesWithPyTorch) {
     o.batch = {c["batch"], c["sequence"].get<int64_t>(), 2, c["steps"]};
     o.optimizer.learning_rate = c["learning_rate"];
     o.optimizer.min_learning_rate = c["min_learning_rate"].get<double>();
-    o.optimizer.warmup_steps = c["warmup"];
+    o.optimizer.warmup.steps = c["warmup"];
     o.optimizer.schedule = c["schedule"] == "cosine"   ? Schedule::cosine
                            : c["schedule"] == "linear" ? Schedule::linear
                                                        : Schedule::constant;

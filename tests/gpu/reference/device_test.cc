@@ -32,6 +32,16 @@ TEST(ReferenceDevice, RmsNorm) {  // mean square 12.5, rstd = 1 / sqrt(12.5 + 3.
                  {{0.75, 2}, {0.25}});
 }
 
+// Heads of one column, whose mean square is 9; 1 + weight is 3.
+TEST(ReferenceDevice, RmsNormOfHeads) {
+  expect_outputs(
+      operands_of(rms_norm, {.epsilon = 7, .weight_from_one = true}, {{1, 2}}, {{3, 3}}, {{1}}, {{2}}),
+      {{2.25, 2.25}, {0.25, 0.25}});
+  expect_outputs(
+      operands_of(rms_norm, {.epsilon = 3.5}, {{2, 4}}, {{3, 4, 3, 4, 4, 3, -3, 4}}, {{2}}, {{1, 2}}),
+      {{0.75, 2, 0.75, 2, 1, 1.5, -0.75, 2}, {0.25, 0.25, 0.25, 0.25}});
+}
+
 TEST(ReferenceDevice, LinearInBothLayouts) {  // y = (1*1 + 2*4 + 0.5, 1*2 + 2*5, 1*3 + 2*6)
   expect_outputs(
       operands_of(linear, {}, {{1, 2}}, {{1, 2}}, {{2, 3}, {3}}, {{1, 2, 3, 4, 5, 6}, {0.5, 0, 0}}),
@@ -41,36 +51,50 @@ TEST(ReferenceDevice, LinearInBothLayouts) {  // y = (1*1 + 2*4 + 0.5, 1*2 + 2*5
       {{9, 12, 15}});
 }
 
+TEST(ReferenceDevice, ScaledProductsAndRows) {  // 2 (1*1 + 2*4) + 0.5; 3 * (1, 2) + (5, 7)
+  expect_outputs(operands_of(linear, {.scale = 2}, {{1, 2}}, {{1, 2}}, {{2, 1}, {1}}, {{1, 4}, {0.5}}),
+                 {{18.5}});
+  Operands rows = operands_of(embedding, {.sequence = 2, .scale = 3}, {{2}, {2}}, {}, {{2, 2}, {2, 2}},
+                              {{8, 9, 1, 2}, {5, 7, 20, 30}});
+  set_indices(rows.inputs[0], {1, 0});
+  set_indices(rows.inputs[1], {0, 1});  // two documents: both rows are at position 0
+  rows.freeze();
+  expect_outputs(std::move(rows), {{8, 13, 29, 34}});
+}
+
 TEST(ReferenceDevice, Activations) {
   // sqrt(2/pi) * 1.044715 = 0.8335641, tanh 0.6823839; at 2: 0.7978846 * 2.35772 = 1.8811883, tanh
   // 0.9545977.
   expect_outputs(operands_of(gelu, {}, {{1, 4}}, {{1, -1, 0, 2}}), {{0.8411920, -0.1588080, 0, 1.9545977}});
   // 1 / (1 + e^-1) = 0.7310586
   expect_outputs(operands_of(swiglu, {}, {{1, 2}, {1, 2}}, {{1, -1}, {2, 3}}), {{1.4621172, -0.8068242}});
+  expect_outputs(operands_of(swiglu, {}, {{1, 4}}, {{1, -1, 2, 3}}), {{1.4621172, -0.8068242}});
+  expect_outputs(operands_of(swiglu, {.gelu_gate = true}, {{1, 4}}, {{1, -1, 2, 3}}),
+                 {{1.6823839, -0.4764240}});  // 2 * 0.8411920, 3 * -0.1588080
   expect_outputs(operands_of(add, {}, {{1, 2}, {1, 2}}, {{1, -1}, {2, 3}}), {{3, 2}});
 }
 
 TEST(ReferenceDevice,
      RopeRotatesHalves) {  // theta 100, size 4: angles t and t / 10; row 0 stays, row 1 is position 1
   const double c = std::cos(1), s = std::sin(1), c10 = std::cos(0.1), s10 = std::sin(0.1);
-  const OpAttributes one_head{.sequence = 2, .heads = 1, .head_size = 4, .rope_theta = 100};
+  const OpAttributes one_head{.sequence = 2, .heads = 1, .head_size = 4, .frequencies = {1, 0.1}};
   expect_outputs(operands_of(rope, one_head, {{2, 4}}, {{1, 2, 3, 4, 1, 2, 3, 4}}),
                  {{1, 2, 3, 4, c - 3 * s, 2 * c10 - 4 * s10, 3 * c + s, 4 * c10 + 2 * s10}});
 }
 
-// theta 1000, size 6: frequencies 1, 0.1, 0.01, wavelengths 6.28, 62.8, 628. With original context 100, low 1
-// and high 4, the first (below 25) stays, the third (above 100) is divided by 8, and the second blends with s
-// = (100/62.83185 - 1)/3 = 0.1971831.
-TEST(ReferenceDevice, RopeScalesAsLlama3) {
-  const OpAttributes scaled{.sequence = 2,
-                            .heads = 1,
-                            .head_size = 6,
-                            .rope_theta = 1000,
-                            .rope_scaling = {.factor = 8, .low = 1, .high = 4, .original_context = 100}};
-  const double second = 0.8028169 * 0.1 / 8 + 0.1971831 * 0.1, third = 0.01 / 8;
-  expect_outputs(operands_of(rope, scaled, {{2, 6}}, {{1, 1, 1, 0, 0, 0, 1, 1, 1, 0, 0, 0}}),
-                 {{1, 1, 1, 0, 0, 0, std::cos(1), std::cos(second), std::cos(third), std::sin(1),
-                   std::sin(second), std::sin(third)}});
+// One pair of heads of three columns turns, and is scaled; position 1 is the first of a document.
+TEST(ReferenceDevice, RopeCopiesWhatDoesNotTurn) {
+  const OpAttributes part{.sequence = 3, .heads = 2, .head_size = 3, .frequencies = {0.5}, .scale = 2};
+  const double c = 2 * std::cos(0.5), s = 2 * std::sin(0.5);
+  Numbers x, y;
+  for (int row = 0; row < 3; ++row) x.insert(x.end(), {1, 3, 7, 2, 4, 8, 9});
+  for (const auto& [cosine, sine] : {std::pair(2.0, 0.0), {2.0, 0.0}, {c, s}})
+    y.insert(y.end(),
+             {cosine - 3 * sine, 3 * cosine + sine, 7, 2 * cosine - 4 * sine, 4 * cosine + 2 * sine, 8, 9});
+  Operands operands = operands_of(rope, part, {{3, 7}, {3}}, {x});
+  set_indices(operands.inputs[1], {0, 1, 1});
+  operands.freeze();
+  expect_outputs(std::move(operands), {y});
 }
 
 TEST(ReferenceDevice, AttentionOfTwoTokens) {  // the second query's scores are 6 and 8

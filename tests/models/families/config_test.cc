@@ -46,7 +46,7 @@ TEST(ConfigJson, BothFormsOfRope) {
   expect_equal(config_from_json(replaced(text, ",\n  " + base, ""), "f"), config_from_json(kLlamaJson, "f"));
   expect_bad_file(replaced(text, ",\n  " + base, ",\n  \"rope_theta\": 10000.0"),
                   "rope_theta is given as 10000");
-  expect_bad_file(replaced(kLlamaJson, base + ",", ""), "neither rope_theta nor rope_parameters");
+  EXPECT_EQ(config_from_json(replaced(kLlamaJson, base + ",", ""), "f").rope_theta, 10000);
   expect_bad_file(with(kLlamaJson, "\"rope_parameters\": " + replaced(newer, "32.0", "8.0")),
                   "rope_scaling and rope_parameters disagree.");
   expect_bad_file(with(kLlamaJson, "\"rope_parameters\": {\"rope_type\": \"default\", \"rope_theta\": 5e5}"),
@@ -55,8 +55,8 @@ TEST(ConfigJson, BothFormsOfRope) {
   EXPECT_EQ(same.rope_scaling.factor, 32);
   for (const char* theta : {"0", "-1", "0.0"})
     expect_bad_file(replaced(kLlamaJson, base, "\"rope_theta\": " + std::string(theta)), "is not positive.");
-  expect_bad_file(replaced(kLlamaJson, "\"rope_type\": \"llama3\"", "\"rope_type\": \"yarn\""),
-                  "rope type \"yarn\" is not supported.");
+  expect_bad_file(replaced(kLlamaJson, "\"rope_type\": \"llama3\"", "\"rope_type\": \"axial\""),
+                  "rope type \"axial\" is not supported.");
   expect_bad_file(replaced(kLlamaJson, "\"low_freq_factor\": 1.0", "\"low_freq_factor\": 4.0"),
                   "make no sense.");
   expect_bad_file(replaced(kLlamaJson, "\"factor\": 32.0, ", ""), "rope_scaling: factor is missing.");

@@ -88,9 +88,9 @@ TEST(Families, EveryOneIsComparedWithPyTorch) {
     compared.insert(config_from_json(fixture.config, fixture.directory).family);
   for (const Family* family : families())
     EXPECT_EQ(compared.count(family->name), 1u)
-        << "tests/fixtures has no model of the family " << family->name << ": describe one in"
-        << " tools/fixtures/families/" << family->name << ".py, then run tools/fixtures/make_fixtures.py "
-        << family->name;
+        << "tests/fixtures has no model of the family " << family->name
+        << ": describe one in tools/fixtures/families/hugging_face.py, then run"
+        << " tools/fixtures/make_fixtures.py " << family->name;
 }
 
 TEST(Families, TheReadmeNamesEveryOne) {

@@ -22,12 +22,12 @@ TEST(LlamaConfig, ReleasesDifferInContextAndPositions) {
     double theta, factor;
     bool tied;
   };
-  for (const Release& r : {Release{"tinyllama", 32000, 2048, 4, 10000, 1, false},
-                           Release{"llama-2-7b", 32000, 4096, 32, 10000, 1, false},
-                           Release{"llama-2-13b", 32000, 4096, 40, 10000, 1, false},
-                           Release{"llama-2-70b", 32000, 4096, 8, 10000, 1, false},
-                           Release{"llama-3-8b", 128256, 8192, 8, 500000, 1, false},
-                           Release{"llama-3-70b", 128256, 8192, 8, 500000, 1, false},
+  for (const Release& r : {Release{"tinyllama", 32000, 2048, 4, 10000, 0, false},
+                           Release{"llama-2-7b", 32000, 4096, 32, 10000, 0, false},
+                           Release{"llama-2-13b", 32000, 4096, 40, 10000, 0, false},
+                           Release{"llama-2-70b", 32000, 4096, 8, 10000, 0, false},
+                           Release{"llama-3-8b", 128256, 8192, 8, 500000, 0, false},
+                           Release{"llama-3-70b", 128256, 8192, 8, 500000, 0, false},
                            Release{"llama-3.1-8b", 128256, 131072, 8, 500000, 8, false},
                            Release{"llama-3.1-70b", 128256, 131072, 8, 500000, 8, false},
                            Release{"llama-3.1-405b", 128256, 131072, 8, 500000, 8, false},

@@ -43,19 +43,27 @@ TEST(Model, GroupLayoutIsAlignedAndPadded) {
   EXPECT_EQ(model.groups[0].elements, 6144u);  // 97 x 60 = 5820
 }
 
-// Matrices are normal, norms one, biases zero. The two matrices that write to the residual stream, the last
-// of the attention and the last of the feed-forward part, have smaller values.
+// Whether the model's norms add their weights to one.
+bool adds_weights_to_one(const Model& model) {
+  const std::vector<Op>& ops = model.segments.back().ops;  // the head's
+  return ops.front().attributes.weight_from_one;
+}
+
+// Matrices are normal, norms one, or zero where one is added, biases zero. The two matrices that write to the
+// residual stream, the last of the attention and the last of the feed-forward part, have smaller values.
 TEST(Model, InitialValuesFollowTheContract) {
   for (const Family* family : families()) {
     const Model model = build(with_heads(*family, "layers=8,width=64,ffn=72,vocab=96,context=16"));
+    const bool from_one = adds_weights_to_one(model);
     for (const Group& group : model.groups) {
       size_t residual = 0;
       for (const Parameter& p : group.parameters) {
         const bool matrix = p.shape.size() == 2, bias = p.name.ends_with(".bias");
         EXPECT_EQ(p.decay, matrix) << p.name;
-        EXPECT_EQ(p.initializer, matrix ? Initializer::normal
-                                 : bias ? Initializer::zeros
-                                        : Initializer::ones)
+        const bool zeros = bias || from_one;
+        EXPECT_EQ(p.initializer, matrix  ? Initializer::normal
+                                 : zeros ? Initializer::zeros
+                                         : Initializer::ones)
             << p.name;
         if (!matrix) continue;
         const bool smaller = p.standard_deviation < 0.02;

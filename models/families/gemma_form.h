@@ -1,0 +1,21 @@
+// What Gemma 2 and Gemma 3 share.
+#pragma once
+
+#include <nlohmann/json_fwd.hpp>
+
+#include "models/families/rotary.h"
+
+namespace sluice {
+
+// Norms before and after, weights from one, GELU and scaled embeddings.
+RotaryForm gemma_form(const ModelConfig& config);
+
+// query_pre_attn_scalar, attn_logit_softcapping and final_logit_softcapping.
+struct SoftCaps {
+  double attention = 0, logits = 0;  // of files without these keys
+};
+void read_gemma_scores(const ConfigReader& file, const SoftCaps& absent, ModelConfig& config);
+// Also writes hidden_activation and attention_bias.
+void write_gemma_scores(const ModelConfig& config, nlohmann::ordered_json& file);
+
+}  // namespace sluice
