@@ -42,14 +42,31 @@ const std::vector<Room>& rooms() {
       return more;
     };
     // Of the planner, rooms that run programs see only engine/plan/.
-    const std::vector<std::string> run = ground_and(
-        {"engine/verify/", "engine/rates/", "engine/plan/", "cpu_optim/", "offload/", "offload/io/",
-         "offload/system/", "gpu/", "gpu/ranks/", "gpu/cuda/", "models/files/", "models/families/",
-         "models/weights/", "models/data/", "engine/run/options/", "engine/run/ranks/", "engine/run/execute/",
-         "engine/run/checkpoint/", "engine/run/train/"});
+    const std::vector<std::string> run = ground_and({"engine/verify/",
+                                                     "engine/rates/",
+                                                     "engine/plan/",
+                                                     "cpu_optim/",
+                                                     "offload/",
+                                                     "offload/io/",
+                                                     "offload/system/",
+                                                     "gpu/",
+                                                     "gpu/ranks/",
+                                                     "gpu/cuda/",
+                                                     "models/files/",
+                                                     "models/families/",
+                                                     "models/weights/",
+                                                     "models/data/",
+                                                     "models/text/records/",
+                                                     "models/text/samples/",
+                                                     "engine/run/options/",
+                                                     "engine/run/ranks/",
+                                                     "engine/run/execute/",
+                                                     "engine/run/checkpoint/",
+                                                     "engine/run/train/",
+                                                     "engine/run/generate/"});
     // A start predicts how long a stop takes, a profile is held against a prediction.
     std::vector<std::string> start = run;
-    start.push_back("engine/simulate/");
+    start.insert(start.end(), {"engine/simulate/", "models/prepare/"});
     std::vector<std::string> profile = start;
     profile.push_back("engine/run/start/");
     return std::vector<Room>{
@@ -86,21 +103,33 @@ const std::vector<Room>& rooms() {
         {"models/data/", ground_and({"models/files/"})},
         {"models/text/", ground},
         {"models/text/template/", ground_and({"models/text/"})},
+        {"models/text/tokenizer/", ground_and({"models/files/", "models/text/"})},
+        {"models/text/records/", ground_and({"models/files/", "models/text/"})},
+        {"models/text/samples/", ground_and({"models/files/", "models/text/", "models/text/template/",
+                                             "models/text/tokenizer/", "models/text/records/"})},
+        {"models/prepare/",
+         ground_and({"models/files/", "models/data/", "models/text/", "models/text/template/",
+                     "models/text/tokenizer/", "models/text/records/", "models/text/samples/"})},
         {"engine/run/options/", run},
         {"engine/run/ranks/", run},
         {"engine/run/execute/", run},
         {"engine/run/checkpoint/", run},
         {"engine/run/train/", run},
+        {"engine/run/generate/", run},
         {"engine/run/start/", start},
         {"engine/profile/", profile},
         {"tools/command/"},
+        {"tools/prepare/"},
         {"tools/bench/"},
         {"tools/completion/"},
         {"tools/doctor/"},
         {"tools/eval/"},
         {"tools/export/"},
+        {"tools/generate/"},
+        {"tools/page/"},
         {"tools/plan/"},
         {"tools/profile/"},
+        {"tools/report/"},
         {"tools/train/"},
         {"tools/"},
         {"tools/benchmarks/"},
@@ -324,6 +353,8 @@ const std::vector<LibraryHome>& library_homes() {
       {"nvtx3", {"gpu/cuda/streams.cc", "tests/emulation/"}},
       {"nccl", {"tests/gpu/cuda/nccl_test.cc"}},  // opened at run time
       {"hwloc", {"offload/"}},
+      {"oniguruma", {"models/text/tokenizer/pattern.cc"}},  // opened at run time
+      {"utf8proc", {"models/text/tokenizer/nfc.cc"}},
       {"gtest", {"tests/"}},
       {"benchmark", {}},
   };
@@ -368,6 +399,7 @@ TEST(Structure, EnvironmentAndMisplacedLibrariesAreFound) {
   EXPECT_EQ(misplaced_libraries({{"offload/io/uring_queue.h", {"#include <liburing.h>"}}}).size(), 1u);
   EXPECT_EQ(misplaced_libraries({{"offload/io/uring_queue.cc", {"#include <liburing.h>"}}}).size(), 0u);
   EXPECT_EQ(misplaced_libraries({{"offload/io/uring_queue.cc", {"#include <libaio.h>"}}}).size(), 1u);
+  EXPECT_EQ(misplaced_libraries({{"models/x.cc", {"#include <oniguruma.h>"}}}).size(), 1u);
   EXPECT_EQ(misplaced_libraries({{"models/x.h", {"#include <nlohmann/json.hpp>"}}}).size(), 1u);
   EXPECT_EQ(misplaced_libraries({{"models/x.h", {"#include <nlohmann/json_fwd.hpp>"}}}).size(), 0u);
   EXPECT_EQ(misplaced_libraries({{"models/x.cc", {"#include <nlohmann/json.hpp>"}}}).size(), 0u);

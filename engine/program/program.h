@@ -80,8 +80,9 @@ enum class TaskKind : uint8_t {
   project,      // make the right factor from the summed left one; what both leave out is the new error
   expand,       // make a shard's gradient from the summed factors, and its block sums
   clone,        // copy a shard's state and weights from the group whose weights its layer used until now
+  clear,        // fill a kept activation with zeros
 };
-constexpr int kTaskKinds = 18;
+constexpr int kTaskKinds = 19;
 const char* task_kind_name(TaskKind kind);
 // Whether a process group carries it out together.
 constexpr bool is_collective(TaskKind kind) { return kind == TaskKind::gather || kind == TaskKind::exchange; }
@@ -188,8 +189,8 @@ constexpr uint32_t kNoPass = UINT32_MAX;
 
 struct Task {
   TaskKind kind;
-  uint32_t subject = 0;  // forward, backward: segment use in forward order; norm, set_scalars: 0; others:
-                         // parameter group
+  uint32_t subject = 0;  // forward, backward: segment use in forward order; norm, set_scalars: 0; clear:
+                         // activation; others: parameter group
   uint32_t slice = 0;    // forward, backward: micro-batch; others: shard, or 0 for a group's whole buffers
   Recompute recompute = Recompute::none;  // forward, backward: what is not kept but made again
   double flops = 0;

@@ -20,6 +20,7 @@
 #include "engine/base/simd/convert.h"
 #include "models/files/file.h"
 #include "models/files/safetensors.h"
+#include "models/weights/peft.h"
 
 namespace sluice {
 
@@ -72,7 +73,7 @@ std::vector<File> cut_into_files(std::span<const ExportTensor> tensors, std::spa
   for (const Rows& rows : all) {
     const uint64_t bytes = static_cast<uint64_t>(element_count(shape_of(tensors[rows.tensor], rows))) *
                            dtype_bytes(options.dtype);
-    if (!files.back().rows.empty() &&
+    if (!files.back().rows.empty() && !options.adapters &&
         (filled > options.file_bytes_max || bytes > options.file_bytes_max - filled)) {
       files.emplace_back();
       filled = 0;
@@ -88,7 +89,8 @@ std::vector<File> plain_files(std::span<const ExportTensor> tensors, const Expor
   std::vector<Rows> all;
   for (size_t t = 0; t < tensors.size(); ++t) all.push_back({t, 0, rows_of(tensors[t])});
   std::vector<File> files = cut_into_files(tensors, all, options);
-  for (size_t k = 0; k < files.size(); ++k)
+  if (options.adapters) files.front().name = std::string(kAdapterWeights) + ".safetensors";
+  for (size_t k = 0; k < files.size() && !options.adapters; ++k)
     files[k].name = files.size() == 1 ? "model.safetensors"
                                       : fmt::format("model-{:05}-of-{:05}.safetensors", k + 1, files.size());
   return files;
@@ -285,7 +287,7 @@ void write_hf_directory(const std::string& directory, std::span<const ExportTens
   for (const File& file : files) write_file(to / file.name, file, tensors, options, read, pieces);
   if (options.shards == 1 && files.size() > 1)  // PyTorch finds its shards by their names
     write_text(to / "model.safetensors.index.json", index_json(files, tensors, options.dtype));
-  write_text(to / "config.json", options.config_json);
+  write_text(to / (options.adapters ? kAdapterConfig : "config.json"), options.config_json);
   out.finish();
 }
 

@@ -30,7 +30,8 @@ struct ExportOptions {
   uint64_t file_bytes_max = 5'000'000'000;  // of a file's tensors; a larger tensor has a file of its own
   uint64_t shards = 1;                      // above 1: for PyTorch's distributed checkpoint
   std::string config_json;                  // written as config.json
-  std::string tokenizer_directory;          // the tokenizer's files are copied from here; empty: none
+  bool adapters = false;            // a PEFT directory (peft.h): adapter_config.json and one file of weights
+  std::string tokenizer_directory;  // the tokenizer's files are copied from here; empty: none
 };
 
 // Copies the tokenizer's files, chat template and generation settings that are in `from`; makes `to` if there

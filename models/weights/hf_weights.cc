@@ -1,6 +1,7 @@
 #include "models/weights/hf_weights.h"
 
 #include <fmt/format.h>
+#include <xxhash.h>
 
 #include <algorithm>
 #include <cstring>
@@ -9,10 +10,12 @@
 #include <set>
 #include <stdexcept>
 #include <utility>
+#include <vector>
 
 #include "engine/base/error.h"
 #include "engine/base/strict_json.h"
 #include "models/families/family.h"
+#include "models/weights/peft.h"
 
 namespace sluice {
 
@@ -49,7 +52,8 @@ bool is_floating_point(SafetensorsType type) {
 }
 
 std::string parameter_name(const Family& family, const std::string& stored) {
-  const std::string_view prefix = family.tensor_prefix;
+  const std::string_view prefix = family.tensor_prefix, nested = family.nested.tensor_prefix;
+  if (!nested.empty() && stored.starts_with(nested)) return "model." + stored.substr(nested.size());
   return stored.starts_with(prefix) ? stored.substr(prefix.size()) : stored;
 }
 
@@ -194,6 +198,19 @@ HfWeights HfWeights::open(const std::string& directory, const std::string& famil
   return weights;
 }
 
+HfWeights HfWeights::open_adapters(const std::string& directory, const std::string& family) {
+  const fs::path path = fs::path(directory) / (std::string(kAdapterWeights) + ".safetensors");
+  if (!is_there(path))
+    throw Error(ExitCode::usage, fmt::format("{} lacks {}.", printable(directory), path.filename().string()),
+                "Give a directory that PEFT or `sluice export` has written, with safetensors weights.");
+  HfWeights weights;
+  weights.directory_ = directory;
+  weights.are_adapters_ = true;
+  weights.files_.push_back(SafetensorsFile::open(path.string()));
+  weights.add_tensors(*find_family(family));
+  return weights;
+}
+
 void HfWeights::open_indexed(const std::string& index_path) {
   const std::map<std::string, std::string> map = read_index(index_path);
   std::map<std::string, size_t> file_numbers;
@@ -243,7 +260,8 @@ void HfWeights::add_tensors(const Family& family) {
     const std::map<std::string, int64_t> first_rows = first_rows_of(files_[file]);
     const std::vector<SafetensorsTensor>& tensors = files_[file].tensors();
     for (size_t i = 0; i < tensors.size(); ++i) {
-      const std::string name = parameter_name(family, tensors[i].name);
+      const std::string& stored = tensors[i].name;
+      const std::string name = parameter_name(family, are_adapters_ ? without_peft_prefix(stored) : stored);
       if (family.is_buffer(name)) continue;
       const auto row = first_rows.find(tensors[i].name);
       if (row != first_rows.end())
@@ -314,11 +332,38 @@ void check_tied_head(const HfWeights& weights, const Model& model) {
 
 }  // namespace
 
+bool holds(const HfWeights& weights, const Model& model, const Group& group) {
+  return !has_adapters(model) || group.adapter == weights.are_adapters();
+}
+
+uint64_t sampled_checksum(const HfWeights& weights, const Model& model) {
+  constexpr uint64_t kRange = 1024, kRanges = 8;
+  std::vector<float> values(kRange);
+  std::string sample;
+  for (const Group& group : model.groups) {
+    if (!holds(weights, model, group)) continue;
+    for (const Parameter& parameter : group.parameters) {
+      const uint64_t elements = weights.find(parameter.name)->elements();
+      sample += parameter.name + shown_shape(parameter.shape);
+      const uint64_t ranges = std::min(kRanges, (elements + kRange - 1) / kRange);
+      for (uint64_t k = 0; k < ranges; ++k) {
+        const uint64_t count = std::min(kRange, elements);
+        const uint64_t first = ranges == 1 ? 0 : (elements - count) / (ranges - 1) * k;
+        weights.read(parameter.name, first, count, values.data());
+        const uint64_t sum = XXH3_64bits(values.data(), count * sizeof(float));
+        sample.append(reinterpret_cast<const char*>(&sum), sizeof sum);
+      }
+    }
+  }
+  return XXH3_64bits(sample.data(), sample.size());
+}
+
 void check_weights(const HfWeights& weights, const Model& model) {
   Findings missing{"missing", {}}, unknown{"unknown", {}}, misshapen{"of another shape", {}},
       mistyped{"not floating-point", {}};
   std::set<std::string> expected;
-  for (const Group& group : model.groups)
+  for (const Group& group : model.groups) {
+    if (!holds(weights, model, group)) continue;
     for (const Parameter& parameter : group.parameters) {
       expected.insert(parameter.name);
       const HfTensor* tensor = weights.find(parameter.name);
@@ -331,6 +376,7 @@ void check_weights(const HfWeights& weights, const Model& model) {
       else if (!is_floating_point(tensor->type))
         mistyped.names.push_back(fmt::format("{} {}", name, safetensors_type_name(tensor->type)));
     }
+  }
   for (const std::string& name : weights.names())
     if (!expected.contains(name) && name != kHeadName) unknown.names.push_back(shown_name(name));
   std::vector<std::string> parts;
@@ -339,7 +385,8 @@ void check_weights(const HfWeights& weights, const Model& model) {
   if (!parts.empty())
     malformed(weights.directory(),
               fmt::format("its tensors do not fit the model: {}", fmt::join(parts, "; ")),
-              "Give the config.json that belongs to these weights.");
+              weights.are_adapters() ? "Give the --model on which the adapters were trained."
+                                     : "Give the config.json that belongs to these weights.");
   if (!expected.contains(kHeadName) && weights.find(kHeadName)) check_tied_head(weights, model);
 }
 

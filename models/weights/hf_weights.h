@@ -2,7 +2,8 @@
 // names, or those of an export with --shards, each of which holds some rows of every tensor (hf_export.h).
 //
 // Names are those of Parameter::name: when the directory is opened, Family::tensor_prefix is removed and
-// tensors that are no parameters (Family::is_buffer) are left out.
+// tensors that are no parameters (Family::is_buffer) are left out. Of a directory of adapters (peft.h), what
+// PEFT puts before the names is removed, too.
 //
 // Reads are const and may come from any thread. Callers: engine/run/start.
 #pragma once
@@ -42,6 +43,9 @@ class HfWeights {
   // Throws Error: usage when the directory or its weights do not exist; malformed_file for files and indexes
   // that break their format or contradict each other.
   static HfWeights open(const std::string& directory, const std::string& family);
+  static HfWeights open_adapters(const std::string& directory, const std::string& family);
+
+  bool are_adapters() const { return are_adapters_; }
 
   const std::string& directory() const { return directory_; }
   std::vector<std::string> names() const;                    // sorted
@@ -58,9 +62,19 @@ class HfWeights {
                 int64_t first_row);
 
   std::string directory_;
+  bool are_adapters_ = false;
   std::vector<SafetensorsFile> files_;
   std::map<std::string, HfTensor> tensors_;
 };
+
+// Of a model with adapters, weights are those of its base or of its adapters; of any other, of all groups.
+bool holds(const HfWeights& weights, const Model& model, const Group& group);
+
+// XXH3-64 of names, shapes and values of the base of a model with adapters, or of a whole model. Values are
+// sampled, as fp32: of each tensor eight ranges of 1024 elements at equal distances, among them the first and
+// the last; all of a tensor that has no more. So the checksum does not depend on how files are divided, nor
+// on a wider type of the same values, and reads at most 32 KiB of a tensor.
+uint64_t sampled_checksum(const HfWeights& weights, const Model& model);
 
 // Throws one Error(malformed_file) that lists the tensors that are missing, unknown, of another shape, or of
 // no floating-point type (ten names of each, and how many there are). A head's weight stored beside a tied

@@ -86,15 +86,25 @@ Lanes normal_lanes(const PhiloxCounter& words) {
   return lanes;
 }
 
-void fill_normal(const Parameter& parameter, uint64_t seed, uint64_t first, uint64_t count, float* out) {
+// Four independent values between -sqrt(3) and sqrt(3): of deviation 1.
+Lanes uniform_lanes(const PhiloxCounter& words) {
+  Lanes lanes;
+  for (size_t i = 0; i < kLanes; ++i)
+    lanes[i] = std::numbers::sqrt3 * ((static_cast<double>(words[i]) + 0.5) / 2147483648.0 - 1);
+  return lanes;
+}
+
+// `lanes_of`: the values of a counter, of deviation 1.
+void fill_drawn(const Parameter& parameter, Lanes (*lanes_of)(const PhiloxCounter&), uint64_t seed,
+                uint64_t first, uint64_t count, float* out) {
   const uint64_t stream = XXH64(parameter.name.data(), parameter.name.size(), 0);
   const PhiloxKey key = philox_key(seed);
   while (count > 0) {
     const uint64_t counter = first / kLanes, lane = first % kLanes;
     const Lanes lanes =
-        normal_lanes(philox4x32({static_cast<uint32_t>(counter), static_cast<uint32_t>(counter >> 32),
-                                 static_cast<uint32_t>(stream), static_cast<uint32_t>(stream >> 32)},
-                                key));
+        lanes_of(philox4x32({static_cast<uint32_t>(counter), static_cast<uint32_t>(counter >> 32),
+                             static_cast<uint32_t>(stream), static_cast<uint32_t>(stream >> 32)},
+                            key));
     const uint64_t n = std::min(count, kLanes - lane);
     for (uint64_t i = 0; i < n; ++i)
       out[i] = static_cast<float>(parameter.standard_deviation * lanes[lane + i]);
@@ -111,7 +121,9 @@ void fill_initial(const Parameter& parameter, uint64_t seed, uint64_t first, uin
   CHECK(first <= elements && count <= elements - first, "range outside of " + parameter.name);
   switch (parameter.initializer) {
     case Initializer::normal:
-      return fill_normal(parameter, seed, first, count, out);
+      return fill_drawn(parameter, normal_lanes, seed, first, count, out);
+    case Initializer::uniform:
+      return fill_drawn(parameter, uniform_lanes, seed, first, count, out);
     case Initializer::zeros:
       std::fill_n(out, count, 0.0f);
       return;

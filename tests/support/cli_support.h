@@ -39,7 +39,7 @@ struct CommandResult {
 // stay as they are when they name a device, or resume a run, which has one.
 inline std::vector<std::string> sluice_words(const std::vector<std::string>& arguments,
                                              const std::string& binary) {
-  constexpr std::array<std::string_view, 3> kVerbsWithDevice{"train", "plan", "eval"};
+  constexpr std::array<std::string_view, 4> kVerbsWithDevice{"train", "plan", "eval", "generate"};
   std::vector<std::string> words{sluice_binary(binary)};
   words.insert(words.end(), arguments.begin(), arguments.end());
   const auto is_given = [&](std::string_view option) {

@@ -73,10 +73,17 @@ inline void expect_equal(const ModelConfig& a, const ModelConfig& b) {
   EXPECT_EQ(a.attention_bias, b.attention_bias);
   EXPECT_EQ(a.mlp_bias, b.mlp_bias);
   EXPECT_EQ(a.rope_theta, b.rope_theta);
-  EXPECT_EQ(a.rope_scaling.factor, b.rope_scaling.factor);
-  EXPECT_EQ(a.rope_scaling.low, b.rope_scaling.low);
-  EXPECT_EQ(a.rope_scaling.high, b.rope_scaling.high);
-  EXPECT_EQ(a.rope_scaling.original_context, b.rope_scaling.original_context);
+  EXPECT_TRUE(a.rope_scaling == b.rope_scaling);
+  EXPECT_EQ(a.window, b.window);
+  EXPECT_EQ(a.sliding_rope_theta, b.sliding_rope_theta);
+  EXPECT_TRUE(a.sliding_rope_scaling == b.sliding_rope_scaling);
+  for (int64_t i = 0; i < a.layers; ++i) EXPECT_EQ(layer_type(a, i), layer_type(b, i)) << "layer " << i;
+  EXPECT_EQ(a.embedding_scale, b.embedding_scale);
+  EXPECT_EQ(a.residual_scale, b.residual_scale);
+  EXPECT_EQ(a.attention_scale, b.attention_scale);
+  EXPECT_EQ(a.logits_divisor, b.logits_divisor);
+  EXPECT_EQ(a.attention_cap, b.attention_cap);
+  EXPECT_EQ(a.logits_cap, b.logits_cap);
   EXPECT_EQ(a.special_tokens, b.special_tokens);
 }
 

@@ -15,7 +15,7 @@
 
 namespace sluice {
 
-class FormatTest : public testing::Test {
+class FormatTest : public ::testing::Test {
  protected:
   std::string path(const std::string& name) const { return (directory / name).string(); }
 

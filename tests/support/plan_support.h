@@ -233,7 +233,7 @@ inline Model random_family_model(Random& random, const ModelSizes& sizes) {
   const Family& family = *families()[random() % 100 * families().size() / 100];
   const std::string rest = takes(family, "kv_heads") ? "ffn=24," + common + tied : common;
   return build_model(config_from_name(with_heads(family, rest)), sizes.precision, sizes.micro_batch,
-                     sizes.sequence);
+                     sizes.sequence, chance(random, 30));
 }
 
 inline uint64_t no_workspace(const OpShapes&, Pass) { return 0; }

@@ -121,7 +121,8 @@ inline Budgets budgets_of(const TestRun& run) {
 
 // The plan's request as the verbs make it. `device` must outlive it.
 inline PlanRequest request_of(const TestRun& run, const Device& device) {
-  const ModelSource source = resolve_model(run.options.model);
+  ModelSource source = resolve_model(run.options.model);
+  source.config.adapters = adapters_of(run.options.lora);
   PlanRequest request = plan_request(run.options, source.config, budgets_of(run), needs_of(device),
                                      !run.options.data.validation.empty(), run.ranks_meet_in_device);
   if (run.alter_model)
@@ -164,10 +165,12 @@ inline Ranks meeting_ranks(const TestRun& run, Device& device, AcceleratorRanks&
 
 // Trains as `sluice train` does. With options.run.resume it starts from that checkpoint, or for "auto" from
 // the newest one in the run directory. Without a checkpoint it starts from the weights of the model's
-// Hugging Face directory, or from initial weights.
+// Hugging Face directory, or from initial weights. Adapters of --lora-from bring no options here: a run gives
+// them.
 inline TestResult train(const TestRun& run) {
   Options options = run.options;
-  std::optional<CheckpointReader> resumed;
+  RunStart start;
+  std::optional<CheckpointReader>& resumed = start.checkpoint;
   if (!options.run.resume.empty()) {
     const auto path = options.run.resume == "auto" ? newest_checkpoint(options.run.out) : options.run.resume;
     if (path) resumed = CheckpointReader::open(*path);
@@ -175,7 +178,10 @@ inline TestResult train(const TestRun& run) {
       if (row.on_resume == OnResume::kept) options.given.push_back(row.name);
     if (resumed) apply_manifest(options, resumed->state().options);
   }
-  const ModelSource source = resolve_model(options.model);
+  start.source = resumed ? source_of_run(*resumed, options, true) : resolve_model(options.model);
+  start.source.config.adapters = adapters_of(options.lora);
+  start.adapters_directory = resumed ? "" : options.lora.from;
+  const ModelSource& source = start.source;
   options.batch.sequence = options.batch.sequence.value_or(source.config.context);
   const RunData data = open_run_data(options, source.config);
   const TrainData view = data.view();
@@ -191,9 +197,11 @@ inline TestResult train(const TestRun& run) {
   result.plan = plan_alike(request, budgets_of(run), ranks, plan_or_throw(request, budgets_of(run)));
   const Plan& plan = result.plan;
   options.batch.micro_batch = plan.model.micro_batch;
+  check_start(start, plan.model);
   CheckpointState state = resumed ? resumed->state() : first_state(options, source.config);
   state.micro_batch = plan.model.micro_batch;
   state.options = manifest_options(options);
+  state.base = start.base;
   if (run.alter_start) run.alter_start(state);
 
   std::filesystem::create_directories(options.run.out);
@@ -205,14 +213,7 @@ inline TestResult train(const TestRun& run) {
   s.wrap_queue = run.wrap_queue;
   Session session(plan, *device, s);
   Workers workers(run.threads);
-  std::optional<HfWeights> weights;
-  if (!resumed && !source.weights_directory.empty())
-    weights = HfWeights::open(source.weights_directory, source.config.family);
-  if (resumed)
-    load(session, load_from(plan.model, *resumed, run.ranks, workers), state.step);
-  else
-    load(session,
-         load_from(plan.model, weights ? source_of(*weights) : source_of(options.numbers.seed), workers));
+  load_start(start, options.numbers.seed, session, workers);
 
   std::atomic<bool> stop{run.stop_after < 0};
   TrainEvents events;

@@ -65,6 +65,7 @@ logged cpack --config "$build/CPackConfig.cmake" -B "$work" || fail "no Debian p
 deb=$(echo "$work"/sluice-training_"${version#sluice }"-1~*.deb)
 logged dpkg-deb --info "$deb" || fail "$deb is no Debian package"
 has '^ Depends: libc6 .*libopenblas0' || fail "it does not depend on its libraries"
+has '^ Depends: .*libonig5' || fail "it does not depend on the library that it opens"
 has '^ Recommends: .*libopenmpi' || fail "it does not recommend Open MPI"
 if grep '^ Depends:' "$work/log" | grep --quiet mpi; then fail "it depends on MPI"; fi
 logged dpkg-deb --contents "$deb"

@@ -97,7 +97,8 @@ std::vector<Timings> time_ops(Device& device, DType precision, const OpSizes& si
   std::vector<Timings> all;
   for (const OpKind kind : kAllOps)
     for (const OpShapes& shapes : examples(device, kind, precision, sizes))
-      for (const Pass pass : {Pass::forward, Pass::backward}) all.push_back({shapes, pass, {}});
+      for (const Pass pass : {Pass::forward, Pass::backward})
+        if (pass == Pass::forward || op_rule(kind).has_backward()) all.push_back({shapes, pass, {}});
   const auto time = [&](Timings& t) { t.seconds.push_back(timer.seconds(t.shapes, t.pass, repeats)); };
   for (int round = 0; round < kRounds; ++round) std::ranges::for_each(all, time);
   const double end = steady_seconds() + sizes.repeat_seconds;

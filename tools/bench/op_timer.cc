@@ -21,14 +21,21 @@ std::vector<DType> output_types(const OpShapes& shapes) {
   return types;
 }
 
-// Values of a tensor, spread by Knuth's multiplicative hash: `count` ids below `ids`, or else kPart multiples
-// of 1/256 between -1/2 and 1/2, which BenchMemory::fill() repeats.
-std::vector<std::byte> values_of(DType type, uint64_t count, uint64_t ids) {
+// What is added to ids: a cached_attention's begins lie so far before its rows that these end the context.
+int32_t first_id(const OpShapes& s) {
+  return s.kind == OpKind::cached_attention
+             ? static_cast<int32_t>(s.attributes.sequence - s.attributes.context)
+             : 0;
+}
+
+// Values of a tensor, spread by Knuth's multiplicative hash: `count` ids from `first` on, below `first` +
+// `ids`, or else kPart multiples of 1/256 between -1/2 and 1/2, which BenchMemory::fill() repeats.
+std::vector<std::byte> values_of(DType type, uint64_t count, uint64_t ids, int32_t first) {
   constexpr uint64_t kHash = 2654435761u, kPart = 4096;
   std::vector<std::byte> bytes((type == DType::i32 ? count : kPart) * dtype_bytes(type));
   if (type == DType::i32) {
     auto* const out = reinterpret_cast<int32_t*>(bytes.data());
-    for (uint64_t i = 0; i < count; ++i) out[i] = static_cast<int32_t>(i * kHash % ids);
+    for (uint64_t i = 0; i < count; ++i) out[i] = first + static_cast<int32_t>(i * kHash % ids);
   } else if (type != DType::f64) {  // f64 tensors are sums, which begin with zero
     std::array<float, kPart> values;
     for (uint64_t i = 0; i < kPart; ++i) values[i] = static_cast<float>(i * kHash >> 20 & 255) / 256 - 0.5f;
@@ -56,11 +63,11 @@ std::byte* OpTimer::take(uint64_t bytes) {
   return data;
 }
 
-TensorView OpTimer::tensor(const Shape& shape, DType type, int64_t ids) {
+TensorView OpTimer::tensor(const Shape& shape, DType type, int64_t ids, int32_t first) {
   const auto count = static_cast<uint64_t>(element_count(shape));
   const uint64_t bytes = count * dtype_bytes(type);
   std::byte* const data = take(bytes);
-  memory_.fill(data, bytes, values_of(type, count, static_cast<uint64_t>(ids)));
+  memory_.fill(data, bytes, values_of(type, count, static_cast<uint64_t>(ids), first));
   return {data};
 }
 
@@ -71,10 +78,10 @@ OpTimer::Operands OpTimer::lay_out(const OpShapes& shapes, Pass pass) {
   const std::vector<DType> types = output_types(shapes);
   taken_ = 0;
   // Token ids and labels choose rows of the first parameter. Attention's documents all begin at 0.
-  const int64_t ids =
-      shapes.kind == OpKind::attention || shapes.parameters.empty() ? 1 : shapes.parameters[0][0];
+  const bool chooses_rows = shapes.kind == OpKind::embedding || rule.is_loss;
+  const int64_t ids = chooses_rows ? shapes.parameters[0][0] : 1;
   for (size_t i = 0; i < shapes.inputs.size(); ++i) {
-    o.inputs.push_back(tensor(shapes.inputs[i], input_type(shapes, i), ids));
+    o.inputs.push_back(tensor(shapes.inputs[i], input_type(shapes, i), ids, first_id(shapes)));
     o.input_gradients.push_back(has_gradient(shapes, i) ? tensor(shapes.inputs[i], precision, 0)
                                                         : TensorView{});
   }

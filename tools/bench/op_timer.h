@@ -29,7 +29,7 @@ class OpTimer {
   };
   Operands lay_out(const OpShapes& shapes, Pass pass);
   std::byte* take(uint64_t bytes);
-  TensorView tensor(const Shape& shape, DType type, int64_t ids);
+  TensorView tensor(const Shape& shape, DType type, int64_t ids, int32_t first = 0);
 
   Device& device_;
   BenchMemory& memory_;

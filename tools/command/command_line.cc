@@ -216,7 +216,7 @@ ParsedCommand parse_command_line(int argc, const char* const* argv, size_t colum
   if (help) command.text = verb_help(command.verb, *help, columns);
   if (help) return command;
   check_options(options, command.verb,
-                command.verb == Verb::eval ? ManifestUse::awaited : manifest_use(options));
+                loads_weights(command.verb) ? ManifestUse::awaited : manifest_use(options));
   return command;
 }
 

@@ -59,8 +59,9 @@ std::vector<HelpSection> first_options(Verb verb) {
 // "llama-8b = llama-3-8b (8.03B)": name, alias, and number of parameters.
 std::string preset_words(const Family& family, const Preset& preset) {
   const auto parameters = static_cast<double>(preset.parameters);
-  const std::string count =
-      parameters < 1e9 ? fmt::format("{:.3g}M", parameters / 1e6) : fmt::format("{:.3g}B", parameters / 1e9);
+  const std::string count =  // three digits
+      parameters < 999.5e6 ? fmt::format("{:.3g}M", parameters / 1e6)
+                           : fmt::format("{:.3g}B", parameters / 1e9);
   const bool plain =
       preset.name == std::string_view(family.plain_preset) && preset.name != std::string_view(family.name);
   return fmt::format("{}{}{} ({}{})", preset.name, *preset.alias == '\0' ? "" : " = ", preset.alias, count,
@@ -75,6 +76,15 @@ HelpSection preset_section() {
     for (const Preset& preset : family->presets()) presets.push_back(preset_words(*family, preset));
     section.items.push_back({fmt::format("{} ({})", family->title, family->name), unbroken_list(presets)});
   }
+  return section;
+}
+
+// One preset of each family, for those who begin.
+HelpSection first_presets() {
+  std::vector<std::string> presets;
+  for (const Family* family : families()) presets.push_back(family->plain_preset);
+  HelpSection section{.title = "presets, one of each model family; --help-all lists all"};
+  section.text = fmt::format("{}.\n", fmt::join(presets, ", "));
   return section;
 }
 
@@ -142,7 +152,7 @@ void append_examples(std::string& out, const std::string& examples, size_t colum
 
 HelpItem option_item(const OptionRow& row, Verb verb) {
   std::string text = option_help(row);
-  const bool kept = verb == Verb::eval && row.on_resume == OnResume::fixed;
+  const bool kept = loads_weights(verb) && row.on_resume == OnResume::fixed;
   if (*row.default_text != '\0')
     text += fmt::format(" (default: {}{})", kept ? "the run's own, else " : "", row.default_text);
   return {fmt::format("--{}{}{}", row.name, *row.value == '\0' ? "" : " ", row.value), text};
@@ -190,7 +200,7 @@ HelpPage verb_page(Verb verb, HelpExtent extent) {
   const bool some = extent == HelpExtent::first && has_first_options(verb);
   page.sections = some ? first_options(verb) : all_options(verb);
   if (takes(*find_option("model"), verb)) {
-    page.sections.push_back(preset_section());
+    page.sections.push_back(some ? first_presets() : preset_section());
     if (!some) page.sections.push_back(size_section());
   }
   HelpSection examples{.title = "examples", .examples = row.examples};

@@ -16,10 +16,10 @@
 #include <vector>
 
 #include "engine/base/clock.h"
+#include "engine/base/shared_library.h"
 #include "engine/run/checkpoint/directory.h"
 #include "engine/run/start/run_directory.h"
 #include "gpu/ranks/waiting.h"
-#include "gpu/shared_library.h"
 #include "tools/command/launchers.h"
 #include "tools/command/report_error.h"
 #include "tools/command/stop_signals.h"

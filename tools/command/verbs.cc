@@ -28,8 +28,25 @@ constexpr VerbRow kTable[] = {
          "/shared/run --batch 64\n"
          "# Go on where the run stopped.\n"
          "sluice train --out runs/first --resume auto\n"
-         "# Train the weights of a Hugging Face directory further.\n"
-         "sluice train --model ./llama-dir --data corpus.bin --out runs/tuned --lr 1e-5 --precision bf16\n"},
+         "# Train a model from Hugging Face on chats of your own (docs/fine-tuning.md).\n"
+         "sluice train --model ./Qwen3-8B --data chats.jsonl --out runs/tuned --epochs 3 --lr 1e-5\n"},
+    {.verb = Verb::prepare,
+     .run = run_prepare,
+     .on_ranks = false,
+     .prints_result = true,
+     .summary = "turn text and chats into tokens, and show what is trained of them",
+     .usage = "--data FILE... --tokenizer DIR|--model HF_DIR [options]",
+     .about =
+         "Reads .jsonl (chats, instructions, texts) or .txt with the tokenizer and the chat template of a "
+         "model, and keeps the tokens, each with a mark whether it is trained, under --cache by their "
+         "content. "
+         "`sluice train` does the same by itself where --data are such files; this verb does it alone, on "
+         "any "
+         "machine, and shows samples. A stop keeps what is done.\n",
+     .examples = "sluice prepare --data chats.jsonl --model ./Qwen3-8B --show 2\n"
+                 "# Keys of another name, and only the last answer trained.\n"
+                 "sluice prepare --data dialogs.jsonl --tokenizer ./Qwen3-8B --data-keys "
+                 "messages=dialog,role=speaker --train-on last\n"},
     {.verb = Verb::plan,
      .run = run_plan,
      .on_ranks = false,
@@ -166,6 +183,35 @@ constexpr VerbRow kTable[] = {
                  "# In fish.\n"
                  "sluice completion fish > ~/.config/fish/completions/sluice.fish\n",
      .word = "shell"},
+    {.verb = Verb::report,
+     .run = run_report,
+     .on_ranks = false,
+     .prints_result = true,
+     .summary = "draw the curves of one or more runs on a page",
+     .usage = "RUN [RUN...] [--out FILE]",
+     .about =
+         "Reads the metrics of runs, also of runs that train at the moment, and writes one page for any "
+         "browser, which needs no network: curves of loss, validation loss, learning rate, gradient norm, "
+         "tokens per second and memory, and a table of the runs and of the options in which they differ "
+         "(docs/watch.md).\n",
+     .examples = "sluice report runs/first\n"
+                 "sluice report runs/small-lr runs/large-lr --out lr.html\n",
+     .word = "run"},
+    {.verb = Verb::generate,
+     .run = run_generate,
+     .on_ranks = false,
+     .prints_result = true,
+     .summary = "let a run, a checkpoint or Hugging Face weights speak",
+     .usage = "--from RUN|CHECKPOINT|HF_DIR --prompt TEXT|--chat|--prompts FILE [options]",
+     .about =
+         "Continues a text, answers in a conversation, or answers every prompt of a file. Weights and the "
+         "cache of earlier tokens live where the budgets allow, as in training, so a model that is larger "
+         "than memory speaks too, slowly; `sluice plan --generate` says how slowly. Answers depend on "
+         "--seed, never on budgets or --batch (docs/generate.md).\n",
+     .examples = "sluice generate --from runs/mine --chat\n"
+                 "sluice generate --from ./qwen3-dir --prompt Once --temperature 0.8 --top-p 0.95\n"
+                 "# Many prompts share each pass over the weights.\n"
+                 "sluice generate --from ./llama-dir --prompts questions.jsonl --batch 32 --gpu-mem 20GiB\n"},
 };
 
 // Row n belongs to the n-th enumerator of Verb; none is missing.

@@ -17,6 +17,8 @@ namespace sluice {
 // After a signal, from the first step on, the verb ends with a durable checkpoint and ExitCode::stopped
 // (stop_signals.h).
 ExitCode run_train(Options options, std::FILE* out);
+// Where a signal stops it, what is done is kept, and the exit code is ExitCode::stopped.
+ExitCode run_prepare(Options options, std::FILE* out);
 ExitCode run_plan(Options options, std::FILE* out);
 ExitCode run_eval(Options options, std::FILE* out);
 ExitCode run_export(Options options, std::FILE* out);
@@ -28,6 +30,10 @@ ExitCode run_profile(Options options, std::FILE* out);
 // Needs the machine for itself; writes --out. Where a launcher has started several ranks, all call.
 ExitCode run_bench(Options options, std::FILE* out);
 ExitCode run_completion(Options options, std::FILE* out);
+// Writes --out from the runs' files, which it only reads.
+ExitCode run_report(Options options, std::FILE* out);
+// A signal ends it with the answers that are there; the exit code is ExitCode::stopped.
+ExitCode run_generate(Options options, std::FILE* out);
 
 struct VerbRow {
   Verb verb;

@@ -33,13 +33,18 @@ std::string names_of(uint32_t verbs) {
   return names;
 }
 
+// What is offered for the option's value, but files.
+std::vector<std::string> words_of(const OptionRow& row) {
+  std::vector<std::string> words = option_words(row);
+  if (option_paths(row) == Paths::directories) words.emplace_back("(__fish_complete_directories)");
+  return words;
+}
+
 // The value of an option: words, files or directories.
 std::string value_of(const OptionRow& row) {
   if (!takes_value(row)) return "";
-  const Paths paths = option_paths(row);
-  std::vector<std::string> words = option_words(row);
-  if (paths == Paths::directories) words.emplace_back("(__fish_complete_directories)");
-  std::string out = paths == Paths::files ? " --require-parameter --force-files" : " --exclusive";
+  const std::vector<std::string> words = words_of(row);
+  std::string out = option_paths(row) == Paths::files ? " --require-parameter --force-files" : " --exclusive";
   return words.empty() ? out : out + " --arguments " + quoted(with_blanks(words));
 }
 
@@ -62,7 +67,7 @@ std::string fish_script() {
     for (const VerbRow& verb : verb_table())
       if (verb.word == std::string(row.name))
         add(fmt::format("__sluice_verb {}", verb_name(verb.verb)),
-            "--arguments " + quoted(with_blanks(option_words(row))), row.name);
+            "--arguments " + quoted(with_blanks(words_of(row))), row.name);
   }
   const std::string any = "__sluice_verb " + with_blanks(verb_names());
   add(any, "--long-option help", "explain the options to begin with");

@@ -63,20 +63,26 @@ std::string part(const std::string& text) {
   return out;
 }
 
-// What _arguments has to know of an option: --name[explanation]:VALUE: action.
-std::string argument(const OptionRow& row) {
-  const bool many = std::string(row.value).ends_with("...");
-  const std::string spec = fmt::format("{}--{}[{}]", many ? "*" : "", row.name, part(first_clause(row)));
-  if (!takes_value(row)) return quoted(spec);
+bool takes_many(const OptionRow& row) { return std::string(row.value).ends_with("..."); }
+
+// What is offered for the option's value.
+std::string value_action(const OptionRow& row) {
   const Paths paths = option_paths(row);
   std::string action = paths == Paths::none ? "none" : paths == Paths::files ? "files" : "directories";
   for (const std::string& word : option_words(row)) action += " " + word;
-  return quoted(fmt::format("{}:{}: _sluice_value {}", spec, part(row.value), part(action)));
+  return fmt::format("{}: _sluice_value {}", part(row.value), part(action));
 }
 
-// The words of an option whose name may be left out.
+// What _arguments has to know of an option: --name[explanation]:VALUE: action.
+std::string argument(const OptionRow& row) {
+  const std::string spec =
+      fmt::format("{}--{}[{}]", takes_many(row) ? "*" : "", row.name, part(first_clause(row)));
+  return quoted(takes_value(row) ? fmt::format("{}:{}", spec, value_action(row)) : spec);
+}
+
+// The same for an option whose name may be left out.
 std::string word_argument(const OptionRow& row) {
-  return quoted(fmt::format("1:{}:({})", row.name, with_blanks(option_words(row))));
+  return quoted(fmt::format("{}:{}", takes_many(row) ? "*" : "1", value_action(row)));
 }
 
 }  // namespace

@@ -1,8 +1,13 @@
+#include <fmt/format.h>
+
 #include <filesystem>
 
+#include "engine/run/start/model_source.h"
 #include "engine/run/start/run_directory.h"
 #include "models/families/family.h"
 #include "models/weights/hf_export.h"
+#include "models/weights/merge.h"
+#include "models/weights/peft.h"
 #include "tools/command/screen.h"
 #include "tools/command/verbs.h"
 
@@ -24,6 +29,90 @@ std::string tokenizer_of(const std::string& checkpoint, const std::string& model
   return model;
 }
 
+// Throws Error(usage) for options that a run with adapters, or one without, does not take.
+void check_kind(const Options& options, bool adapts) {
+  if (!adapts && (options.transfer.merge || !options.lora.base.empty()))
+    throw Error(ExitCode::usage, "The run has no adapters: its checkpoints hold whole weights.",
+                "Leave out --merge and --base.");
+  if (adapts && !options.transfer.merge && options.transfer.shards > 1)
+    throw Error(ExitCode::usage, "Adapters are one file, and --shards asks for several.",
+                "Leave out --shards, or add --merge to export whole weights.");
+}
+
+struct Exporter {
+  const Options &options, &run;
+  const CheckpointReader& checkpoint;
+  const ModelSource& source;
+  const Model& model;
+
+  // Returns the type of the weights that it wrote.
+  DType write(const std::string& tokenizer) const {
+    check_kind(options, has_adapters(model));
+    ExportOptions to;
+    to.dtype = options.transfer.dtype.value_or(checkpoint.state().precision);
+    to.shards = static_cast<uint64_t>(options.transfer.shards);
+    to.tokenizer_directory = tokenizer;
+    if (has_adapters(model) && !options.transfer.merge)
+      write_adapters(to);
+    else
+      write_whole(to);
+    return to.dtype;
+  }
+
+ private:
+  // In fp32, as they were trained: they are small.
+  void write_adapters(ExportOptions& to) const {
+    to.adapters = true;
+    to.dtype = options.transfer.dtype.value_or(DType::f32);
+    const std::string& base =
+        options.lora.base.empty() ? checkpoint.state().base->directory : options.lora.base;
+    to.config_json = adapter_config_json(source.config.adapters, model, base);
+    std::vector<ExportTensor> tensors;
+    std::vector<std::string> names;
+    for (const Group& g : model.groups)
+      for (const Parameter& p : g.parameters) {
+        if (!g.adapter) continue;
+        names.push_back(p.name);
+        tensors.push_back({peft_name(*find_family(model.family), p.name), p.shape});
+      }
+    write_hf_directory(options.transfer.to, tensors, to,
+                       [&](size_t tensor, uint64_t first, uint64_t count, float* values) {
+                         checkpoint.read_weights(names[tensor], first, count, values);
+                       });
+  }
+
+  void write_whole(const ExportOptions& given) const {
+    ExportOptions to = given;
+    to.config_json = config_to_json(source.config, to.dtype);
+    std::vector<ExportTensor> tensors;
+    std::vector<const Parameter*> parameters;
+    for (const Group& g : model.groups)
+      for (const Parameter& p : g.parameters) {
+        if (g.adapter) continue;
+        parameters.push_back(&p);
+        tensors.push_back({p.name, p.shape});
+      }
+    const auto of_checkpoint = [&](const std::string& name, uint64_t first, uint64_t count, float* values) {
+      checkpoint.read_weights(name, first, count, values);
+    };
+    std::optional<HfWeights> base;
+    std::optional<MergedWeights> merged;
+    if (has_adapters(model)) {
+      base = HfWeights::open(source.weights_directory, source.config.family);
+      check_base(*base, model, *checkpoint.state().base);
+      const auto of_base = [&](const std::string& name, uint64_t first, uint64_t count, float* values) {
+        base->read(name, first, count, values);
+      };
+      merged.emplace(model, source.config.adapters, of_base, of_checkpoint);
+    }
+    write_hf_directory(
+        options.transfer.to, tensors, to, [&](size_t tensor, uint64_t first, uint64_t count, float* values) {
+          const Parameter& p = *parameters[tensor];
+          merged ? merged->read(p, first, count, values) : of_checkpoint(p.name, first, count, values);
+        });
+  }
+};
+
 }  // namespace
 
 ExitCode run_export(Options options, std::FILE* out) {
@@ -36,23 +125,17 @@ ExitCode run_export(Options options, std::FILE* out) {
   const CheckpointReader checkpoint = CheckpointReader::open(*path);
   Options run;
   adopt_manifest(run, checkpoint.state().options);
-  const ModelConfig config = config_from_json(checkpoint.state().model_config, *path + "/manifest.json");
-  const Model model = build_model(config, checkpoint.state().precision, 1, 1);
+  run.lora.base = options.lora.base;
+  const ModelSource source = source_of_run(checkpoint, run, options.transfer.merge);
+  const Model model = build_model(source.config, checkpoint.state().precision, 1, 1);
   checkpoint.check_weights(model);
-  std::vector<ExportTensor> tensors;
-  for (const Group& g : model.groups)
-    for (const Parameter& p : g.parameters) tensors.push_back({p.name, p.shape});
-  ExportOptions to;
-  to.dtype = options.transfer.dtype.value_or(checkpoint.state().precision);
-  to.shards = static_cast<uint64_t>(options.transfer.shards);
-  to.config_json = config_to_json(config, to.dtype);
-  to.tokenizer_directory = tokenizer_of(*path, run.model.model, out);
-  write_hf_directory(options.transfer.to, tensors, to,
-                     [&](size_t tensor, uint64_t first, uint64_t count, float* values) {
-                       checkpoint.read_weights(tensors[tensor].name, first, count, values);
-                     });
-  show(out, "Exported step " + std::to_string(checkpoint.state().step) + " of " + printable(*path) + " to " +
-                printable(options.transfer.to) + " (" + dtype_name(to.dtype) + ").\n");
+  const Exporter exporter{options, run, checkpoint, source, model};
+  const DType dtype = exporter.write(tokenizer_of(*path, run.model.model, out));
+  const char* what = !has_adapters(model)     ? ""
+                     : options.transfer.merge ? "base and adapters of "
+                                              : "adapters of ";
+  show(out, fmt::format("Exported {}step {} of {} to {} ({}).\n", what, checkpoint.state().step,
+                        printable(*path), printable(options.transfer.to), dtype_name(dtype)));
   return ExitCode::done;
 }
 

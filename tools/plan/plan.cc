@@ -7,6 +7,7 @@
 #include "tools/plan/advice.h"
 #include "tools/plan/explain.h"
 #include "tools/plan/facts.h"
+#include "tools/plan/generation.h"
 #include "tools/plan/report.h"
 #include "tools/plan/sweep.h"
 #include "tools/plan/why.h"
@@ -15,6 +16,7 @@ namespace sluice {
 
 ExitCode run_plan(Options given, std::FILE* out) {
   if (!given.plan.sweep.empty()) return run_sweep(given, out);
+  if (given.generate.is_planned) return plan_generation(planned_run(std::move(given)), out);
   const PlannedRun run = planned_run(std::move(given));
   const Options& options = run.options;
   const auto result = make_plan_patiently(run.request);

@@ -74,10 +74,13 @@ std::string table_of(const char* heading, const Machine& machine, const ByClassA
   return out + "\n";
 }
 
-// "1 sequence", "4 micro-batches".
+}  // namespace
+
 std::string counted(int64_t count, const char* one, const char* several) {
   return fmt::format("{} {}", count, count == 1 ? one : several);
 }
+
+namespace {
 
 // For each network level: its name, who sends over it (a rank, or a member of the level below), and how many
 // bytes each of these sends in a step.
@@ -126,6 +129,12 @@ std::string device_name(const Options& options) {
   return option_values(options, *find_option("device")).front();
 }
 
+// Nothing where all are trained.
+std::string trained_words(const Model& model) {
+  const uint64_t trained = parameter_count(model, true);
+  return trained == parameter_count(model) ? "" : fmt::format(" ({} trained)", trained);
+}
+
 void add_budgets(const Budgets& budgets, ordered_json& out) {
   for (const TierBudget* row : budgets.by_tier()) out["budgets"][row->tier] = row->limit;
   out["runtime_reserve"] = budgets.host.reserve;
@@ -134,20 +143,14 @@ void add_budgets(const Budgets& budgets, ordered_json& out) {
 
 }  // namespace
 
-std::string plan_text(const Plan& plan, const Budgets& budgets, const Options& options,
-                      const std::optional<BreakEven>& even) {
-  const Program& p = plan.program;
-  std::string out =
-      fmt::format("{} parameters, {} of {} a micro-batch, {} a step\n", parameter_count(plan.model),
-                  counted(plan.model.micro_batch, "sequence", "sequences"),
-                  counted(plan.model.sequence, "token", "tokens"),
-                  counted(plan.lowering.micro_batches(), "micro-batch", "micro-batches"));
-  out += fmt::format("  on the {} device, at the rates of {}\n", device_name(options),
+std::string device_text(const Plan& plan, const Options& options) {
+  return fmt::format("  on the {} device, at the rates of {}\n", device_name(options),
                      printable(plan.rates.name));
-  out += fmt::format("  recompute {}: {} a step\n", levels_words(segment_levels(plan)),
-                     readable_seconds(recompute_seconds(plan)));
-  out += waves_text(plan);
-  out += ranks_text(plan, options);
+}
+
+std::string memory_text(const Plan& plan, const Budgets& budgets) {
+  const Program& p = plan.program;
+  std::string out;
   out += table_of("permanent", p.machine, permanent_of(p));
   out += table_of("at once", p.machine, transient_of(p));
   out += fmt::format("  {:<12}", "arena");
@@ -161,6 +164,23 @@ std::string plan_text(const Plan& plan, const Budgets& budgets, const Options& o
   if (budgets.device && budgets.device->driver)
     out += fmt::format("  outside the device arena: {} for the driver, libraries and page tables\n",
                        format_size(budgets.device->reserve));
+  return out;
+}
+
+std::string plan_text(const Plan& plan, const Budgets& budgets, const Options& options,
+                      const std::optional<BreakEven>& even) {
+  const Program& p = plan.program;
+  std::string out =
+      fmt::format("{} parameters{}, {} of {} a micro-batch, {} a step\n", parameter_count(plan.model),
+                  trained_words(plan.model), counted(plan.model.micro_batch, "sequence", "sequences"),
+                  counted(plan.model.sequence, "token", "tokens"),
+                  counted(plan.lowering.micro_batches(), "micro-batch", "micro-batches"));
+  out += device_text(plan, options);
+  out += fmt::format("  recompute {}: {} a step\n", levels_words(segment_levels(plan)),
+                     readable_seconds(recompute_seconds(plan)));
+  out += waves_text(plan);
+  out += ranks_text(plan, options);
+  out += memory_text(plan, budgets);
   out += "  moved a step:";
   const std::vector<uint64_t> moved = moved_bytes(plan, plan.lowering.bodies().usual());
   for (size_t l = 0; l < moved.size(); ++l)
@@ -211,6 +231,7 @@ std::string plan_json(const Plan& plan, const Budgets& budgets, const Options& o
       out["network_bytes"][l.level] = {{"unit", l.unit}, {"bytes", l.bytes}};
   }
   out["parameters"] = parameter_count(plan.model);
+  out["parameters_trained"] = parameter_count(plan.model, true);
   ordered_json recompute = ordered_json::array();
   for (const UseInfo& use : plan.lowering.uses) recompute.push_back(recompute_name(use.recompute));
   out["recompute"] = recompute;

@@ -9,6 +9,7 @@
 
 #include "engine/base/units.h"
 #include "engine/rates/network.h"
+#include "tools/page/html.h"
 #include "tools/plan/advice.h"
 #include "tools/profile/names.h"
 #include "tools/profile/text.h"
@@ -349,19 +350,6 @@ ordered_json profile_lanes(const ProfiledRun& run) {
           {"work", work.names},
           {"left_out", first},
           {"columns", columns}};
-}
-
-std::string safe_json(const ordered_json& value) {
-  const std::string text = value.dump(-1, ' ', true, ordered_json::error_handler_t::replace);
-  std::string out;
-  out.reserve(text.size());
-  for (const char c : text) {
-    if (c == '<' || c == '>' || c == '&')
-      out += fmt::format("\\u{:04x}", static_cast<unsigned>(c));
-    else
-      out += c;
-  }
-  return out;
 }
 
 std::string json_lines(const ordered_json& object) {

@@ -40,10 +40,7 @@ nlohmann::ordered_json profile_facts(const ProfiledRun& run);
 // The recorded instructions as columns: lane, name, time, what each waited for.
 nlohmann::ordered_json profile_lanes(const ProfiledRun& run);
 
-// JSON text that may also stand in a page: characters outside ASCII and those with a meaning in HTML are
-// escaped.
-std::string safe_json(const nlohmann::ordered_json& value);
-// The same for an object, with one line for each of its keys.
+// The object as safe_json() has it, with one line for each of its keys.
 std::string json_lines(const nlohmann::ordered_json& object);
 
 }  // namespace sluice

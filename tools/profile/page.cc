@@ -4,36 +4,20 @@
 
 #include <algorithm>
 #include <cmath>
-#include <map>
 #include <nlohmann/json.hpp>
-#include <string_view>
 #include <vector>
 
-#include "engine/base/error.h"
 #include "engine/base/units.h"
+#include "tools/page/html.h"
 #include "tools/profile/facts.h"
 #include "tools/profile/names.h"
 #include "tools/profile/text.h"
 
 namespace sluice {
 
-extern const char* const kReportPage;
+extern const char* const kReportBody;
 extern const char* const kReportStyle;
 extern const char* const kReportScript;
-
-std::string html_escaped(const std::string& text) {
-  const std::map<char, const char*> kNamed = {
-      {'<', "&lt;"}, {'>', "&gt;"}, {'&', "&amp;"}, {'"', "&quot;"}, {'\'', "&#39;"}};
-  std::string out;
-  for (const char c : printable(text)) {
-    const auto at = kNamed.find(c);
-    if (at == kNamed.end())
-      out += c;
-    else
-      out += at->second;
-  }
-  return out;
-}
 
 namespace {
 
@@ -42,30 +26,6 @@ using nlohmann::ordered_json;
 std::string escaped(const ordered_json& value) { return html_escaped(value.get<std::string>()); }
 
 std::string name_of(const ordered_json& row) { return "<code>" + escaped(row["name"]) + "</code>"; }
-
-std::string section(const std::string& heading, const std::string& content) {
-  return fmt::format("<section>\n<h2>{}</h2>\n{}</section>\n", heading, content);
-}
-
-struct Column {
-  const char* name;
-  bool number = true;
-};
-
-// Cells are HTML already.
-std::string table(const std::vector<Column>& columns, const std::vector<std::vector<std::string>>& rows,
-                  bool total = false) {
-  std::string out = "<div class=\"wide\"><table>\n<tr>";
-  for (const Column& c : columns) out += fmt::format("<th{}>{}</th>", c.number ? " class=\"n\"" : "", c.name);
-  out += "</tr>\n";
-  for (size_t r = 0; r < rows.size(); ++r) {
-    out += total && r + 1 == rows.size() ? "<tr class=\"total\">" : "<tr>";
-    for (size_t c = 0; c < rows[r].size(); ++c)
-      out += fmt::format("<td{}>{}</td>", columns[c].number ? " class=\"n\"" : "", rows[r][c]);
-    out += "</tr>\n";
-  }
-  return out + "</table></div>\n";
-}
 
 std::string tile(const std::string& figure, const std::string& words) {
   return fmt::format("<div class=\"tile\"><b>{}</b><span>{}</span></div>\n", figure, words);
@@ -284,20 +244,6 @@ std::string run_words(const ordered_json& f) {
       f["sequence"].dump(), escaped(f["precision"]), escaped(f["device"]), escaped(f["machine"]));
 }
 
-// Replaces every {{name}} of the template in one pass: inserted text is not searched again.
-std::string filled(std::string_view text, const std::map<std::string, std::string, std::less<>>& values) {
-  std::string out;
-  for (size_t at = 0;;) {
-    const size_t open = text.find("{{", at), close = text.find("}}", open);
-    if (close == std::string_view::npos) return out.append(text.substr(at));
-    out.append(text.substr(at, open - at));
-    const auto value = values.find(text.substr(open + 2, close - open - 2));
-    CHECK(value != values.end(), std::string(text.substr(open, close - open)));
-    out += value->second;
-    at = close + 2;
-  }
-}
-
 }  // namespace
 
 std::string profile_page(const ordered_json& facts, const ordered_json& drawn) {
@@ -306,19 +252,20 @@ std::string profile_page(const ordered_json& facts, const ordered_json& drawn) {
   const bool has_steps = facts["steps_counted"] != 0;
   if (has_steps) sections = changes(facts) + stalls(facts) + lanes(facts) + work(facts) + links(facts);
   sections += "<div class=\"pair\">\n" + memory(facts) + steps(facts) + "</div>\n";
-  return filled(kReportPage, {{"title", escaped(facts["model"])},
-                              {"style", kReportStyle},
-                              {"run", run_words(facts)},
-                              {"origin", html_escaped(origin_of(facts))},
-                              {"names", names(facts)},
-                              {"command", command},
-                              {"state", state(facts)},
-                              {"headline", headline(facts)},
-                              {"drawing", drawn["columns"]["begin"].empty() ? "hidden" : ""},
-                              {"sections", sections},
-                              {"facts", safe_json(facts)},
-                              {"lanes", safe_json(drawn)},
-                              {"script", kReportScript}});
+  const std::string title = escaped(facts["model"]);
+  const std::string body =
+      filled(kReportBody, {{"title", title},
+                           {"run", run_words(facts)},
+                           {"origin", html_escaped(origin_of(facts))},
+                           {"names", names(facts)},
+                           {"command", command},
+                           {"state", state(facts)},
+                           {"headline", headline(facts)},
+                           {"drawing", drawn["columns"]["begin"].empty() ? "hidden" : ""},
+                           {"sections", sections},
+                           {"facts", safe_json(facts)},
+                           {"lanes", safe_json(drawn)}});
+  return whole_page("Sluice profile: " + title, kReportStyle, body, kReportScript);
 }
 
 }  // namespace sluice

@@ -1,5 +1,5 @@
-// report.html: one file that needs no other file and no network. The template, style and script are
-// tools/profile/report.*, built into the command (cmake/embed.cmake).
+// report.html of a profile. What is its own of the page's body, style and script is tools/profile/report.*,
+// built into the command (cmake/embed.cmake).
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>
@@ -7,11 +7,7 @@
 
 namespace sluice {
 
-// `lanes` is from profile_lanes(). Tables are plain HTML, so that they can be read without a script.
+// `lanes` is from profile_lanes().
 std::string profile_page(const nlohmann::ordered_json& facts, const nlohmann::ordered_json& lanes);
-
-// Text for HTML content and attributes: characters with a meaning there are escaped, control characters
-// shown.
-std::string html_escaped(const std::string& text);
 
 }  // namespace sluice

@@ -27,6 +27,7 @@
 #include "tools/command/verbs.h"
 #include "tools/command/version.h"
 #include "tools/plan/report.h"
+#include "tools/prepare/child.h"
 #include "tools/profile/facts.h"
 #include "tools/profile/page.h"
 #include "tools/profile/text.h"
@@ -115,7 +116,7 @@ class Profiler {
  public:
   Profiler(const Options& options, Start& start, const Ranks& ranks, std::FILE* out)
       : start_(start),
-        rank_(options, start.run.source, start.data.validation.has_value(), ranks, say_to(out)),
+        rank_(options, start.run.source, start.data.validation != nullptr, ranks, say_to(out)),
         out_(out) {}
 
   ExitCode run() {
@@ -178,7 +179,7 @@ class Profiler {
     TrainData view = start_.data.view();
     view.validation = nullptr;
     try {
-      Trainer trainer(session, options, view, state_of(start_.run, options, start_.data.train, 0), stop,
+      Trainer trainer(session, options, view, state_of(start_.run, options, *start_.data.train, 0), stop,
                       events);
       if (trainer.run(AtEnd::nothing).stopped) outcome.code = ExitCode::stopped;
     } catch (const std::exception& e) {
@@ -248,8 +249,9 @@ ExitCode run_profile(Options options, std::FILE* out) {
   RunStart run = open_run_start(options, Verb::profile);
   for (const std::string& note : run.notes) show(out, note + "\n");
   options = command_options(std::move(options), run);
+  prepare_data(options, text_directory(run), run.source.config.vocabulary);
   RunData data = open_run_data(options, run.source.config);
-  if (run.checkpoint) check_same_data(run.checkpoint->state(), data.train);
+  if (run.checkpoint) check_same_data(run.checkpoint->state(), *data.train);
   Start start{std::move(run), std::move(data), origin_here()};
   if (options.ranks.count == 1) return Profiler(options, start, {}, out).run();
   ExitCode code = ExitCode::done;

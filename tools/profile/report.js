@@ -1,6 +1,6 @@
-"use strict";
 // Draws the lanes and tiers of a profile over one time axis. All figures come from the two JSON blocks.
 (() => {
+  const { seconds, bytes, rate, upper, colors } = page;
   const facts = JSON.parse(document.getElementById("facts").textContent);
   const data = JSON.parse(document.getElementById("lanes").textContent);
   const canvas = document.getElementById("canvas"), tip = document.getElementById("tip");
@@ -55,26 +55,6 @@
     for (let i = 0; i <= index; ++i) end += facts.steps[i].seconds.measured;
     return end;
   }
-  const seconds = (s) => {
-    const size = Math.abs(s);
-    if (size === 0) return "0 s";
-    const digits = (n) => String(Number(n.toPrecision(3)));
-    if (size >= 0.9995) return digits(s) + " s";
-    return size >= 0.9995e-3 ? digits(s * 1e3) + " ms" : digits(s * 1e6) + " \u00b5s";
-  };
-  const bytes = (n) => {  // as the tables have them
-    const units = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"];
-    let unit = 0;
-    for (; n >= 999.5; ++unit) n /= 1024;
-    const decimals = unit === 0 ? 0 : n < 0.9995 ? 3 : n < 9.995 ? 2 : n < 99.95 ? 1 : 0;
-    return n.toFixed(decimals) + " " + units[unit];
-  };
-  const rate = (n) => {
-    const units = ["", "k", "M", "G", "T", "P"];
-    let unit = 0;
-    for (; n >= 1000 && unit + 1 < units.length; ++unit) n /= 1000;
-    return n.toPrecision(3) + " " + units[unit] + "B/s";
-  };
 
   // ---- View ----
 
@@ -121,30 +101,11 @@
     layout.height = y + 6;
   }
 
-  // The first index whose value is above t.
-  function upper(values, t, get = (v) => v) {
-    let low = 0, high = values.length;
-    while (low < high) {
-      const middle = (low + high) >> 1;
-      if (get(values[middle]) > t) high = middle;
-      else low = middle + 1;
-    }
-    return low;
-  }
-
   // ---- Drawing ----
 
   function draw() {
-    const ratio = window.devicePixelRatio || 1;
-    readColors();
     setLayout();
-    canvas.style.height = layout.height + "px";
-    canvas.width = Math.round(canvas.clientWidth * ratio);
-    canvas.height = Math.round(layout.height * ratio);
-    context.setTransform(ratio, 0, 0, ratio, 0, 0);
-    context.fillStyle = colors.paper;
-    context.fillRect(0, 0, canvas.clientWidth, layout.height);
-    context.textBaseline = "middle";
+    page.clear(canvas, context, layout.height);
     context.save();
     context.beginPath();
     context.rect(layout.gutter, 0, width(), layout.height);
@@ -155,14 +116,6 @@
     context.restore();
     shown.forEach(drawLaneName);
     tiers.forEach(drawTierName);
-  }
-
-  // The style's colors, which depend on whether the reader prefers dark pages.
-  const colors = {};
-  function readColors() {
-    const style = getComputedStyle(document.documentElement);
-    for (const name of ["ink", "soft", "paper", "ground", "grid", "bound", "warn"])
-      colors[name] = style.getPropertyValue("--" + name).trim();
   }
 
   // Lines of whole words that are not wider than `most`.
@@ -177,17 +130,11 @@
     return lines;
   }
 
-  function text(value, x, y, color, font, align = "left") {
-    context.font = font;
-    context.fillStyle = color;
-    context.textAlign = align;
-    context.fillText(value, x, y);
-  }
+  const text = (...words) => page.text(context, ...words);
 
   function drawAxis() {
     const span = view.end - view.begin, about = span / Math.max(width() / 130, 1);
-    const power = Math.pow(10, Math.floor(Math.log10(about)));
-    const tick = [1, 2, 5, 10].map((n) => n * power).find((n) => n >= about);
+    const tick = page.tick(about);
     for (let k = Math.ceil(view.begin / tick); k * tick <= view.end; ++k) {
       const x = xOf(k * tick);
       context.fillStyle = colors.grid;
@@ -363,13 +310,8 @@
   }
 
   function point(event) {
-    const box = canvas.getBoundingClientRect(), x = event.clientX - box.left, y = event.clientY - box.top;
-    const words = describe(x, y);
-    tip.hidden = words === null;
-    if (words === null) return;
-    tip.textContent = words;
-    tip.style.left = Math.max(Math.min(x + 14, canvas.clientWidth - tip.offsetWidth - 4), 0) + "px";
-    tip.style.top = y + 16 + "px";
+    const at = page.place(canvas, event);
+    page.tell(tip, canvas, at, describe(at.x, at.y));
   }
 
   let drag = null;
@@ -387,7 +329,7 @@
   });
   canvas.addEventListener("wheel", (event) => {
     event.preventDefault();
-    zoom(Math.pow(1.0015, event.deltaY), timeOf(event.clientX - canvas.getBoundingClientRect().left));
+    zoom(Math.pow(1.0015, event.deltaY), timeOf(page.place(canvas, event).x));
   }, { passive: false });
 
   const actions = {
@@ -413,8 +355,7 @@
     entry.append(box, name);
     legend.append(entry);
   }
-  window.addEventListener("resize", draw);
-  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", draw);
+  page.redraw(draw);
   showStep();
   document.body.dataset.drawn = String(count);
 })();

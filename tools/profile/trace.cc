@@ -6,6 +6,8 @@
 #include <iterator>
 #include <nlohmann/json.hpp>
 
+#include "tools/page/html.h"
+
 namespace sluice {
 
 namespace {

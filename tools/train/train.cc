@@ -20,6 +20,7 @@
 #include "engine/run/start/run_start.h"
 #include "engine/run/start/session_start.h"
 #include "engine/run/start/stopping.h"
+#include "engine/run/train/event_file.h"
 #include "engine/run/train/metrics.h"
 #include "models/families/family.h"
 #include "models/weights/hf_export.h"
@@ -33,6 +34,7 @@
 #include "tools/command/verbs.h"
 #include "tools/command/waiting.h"
 #include "tools/plan/report.h"
+#include "tools/prepare/child.h"
 #include "tools/train/comparison.h"
 
 namespace sluice {
@@ -71,8 +73,8 @@ void check_file_size(const Options& options, const Plan& plan) {
 void check_checkpoint_space(const Options& options, const RunStart& run, const Plan& plan) {
   constexpr int64_t kLineBytes = 1 << 10, kLinesMost = 1 << 16;  // of metrics; --steps may never be reached
   const int64_t steps = options.batch.steps - (run.checkpoint ? run.checkpoint->state().step : 0);
-  const auto metrics = static_cast<uint64_t>(
-      options.run.metrics.empty() ? std::clamp<int64_t>(steps, 0, kLinesMost) * kLineBytes : 0);
+  const int64_t lines = (options.run.metrics.empty() ? 1 : 0) + (options.run.tensorboard ? 1 : 0);
+  const auto metrics = static_cast<uint64_t>(std::clamp<int64_t>(steps, 0, kLinesMost) * kLineBytes * lines);
   const CheckpointSpace space = checkpoint_space(plan, options.optimizer.kind);
   const uint64_t one = space.bytes, free = free_bytes(options.run.out);
   const uint64_t there = std::min<uint64_t>(list_checkpoints(checkpoints_directory(options.run.out)).size(),
@@ -139,21 +141,39 @@ void tell_memory(Accelerator& accelerator, uint64_t limit, Progress& progress) t
   // If the GPU was lost meanwhile, the next step reports it.
 }
 
+// What a run writes for each step: the metrics file and, with --tensorboard, the event file.
+struct Records {
+  MetricsFile metrics;
+  std::optional<EventFile> events;
+
+  void write(const auto& figures, Progress& progress) {
+    const double time = unix_seconds();
+    metrics.write(figures, time);
+    if (events) events->write(figures, time);
+    if (const auto trouble = metrics.trouble()) progress.note(*trouble);
+    if (const auto trouble = events ? events->trouble() : std::nullopt) progress.note(*trouble);
+  }
+  void finish(Progress& progress) {
+    metrics.finish();
+    if (events) events->finish();
+    if (const size_t bytes = metrics.unwritten() + (events ? events->unwritten() : 0))
+      progress.note(format_size(bytes) + " of metrics could not be written.");
+  }
+};
+
 // Shows and records every event. After the first step it also prints how much GPU memory is held, and after
 // some more how these compare with the prediction.
-TrainEvents report_to(MetricsFile& metrics, Progress& progress, Comparison& comparison,
-                      Accelerator* accelerator, uint64_t limit) {
+TrainEvents report_to(Records& records, Progress& progress, Comparison& comparison, Accelerator* accelerator,
+                      uint64_t limit) {
   TrainEvents events;
-  events.step = [&metrics, &progress, &comparison, accelerator, limit](const StepMetrics& m) mutable {
-    metrics.write(m, unix_seconds());
-    if (const auto trouble = metrics.trouble()) progress.note(*trouble);
+  events.step = [&records, &progress, &comparison, accelerator, limit](const StepMetrics& m) mutable {
+    records.write(m, progress);
     progress.step(m, steady_seconds());
     if (const auto sentence = comparison.add(m)) progress.note(*sentence);
     if (Accelerator* const first = std::exchange(accelerator, nullptr)) tell_memory(*first, limit, progress);
   };
   events.validation = [&](const ValidationMetrics& v) {
-    metrics.write(v, unix_seconds());
-    if (const auto trouble = metrics.trouble()) progress.note(*trouble);
+    records.write(v, progress);
     progress.validation(v);
   };
   events.checkpoint = [&](const std::string& path) { progress.note("checkpoint " + printable(path)); };
@@ -179,15 +199,15 @@ uint64_t number_by_chance() {
 }
 
 // A branch takes the tokenizer of the run that it leaves. A kill leaves all of it or nothing.
-void keep_tokenizer(const RunStart& run, const std::string& out) {
+void keep_tokenizer(const RunStart& run, const std::string& tokenizer, const std::string& out) {
   namespace fs = std::filesystem;
   const std::string to = tokenizer_directory(out), fresh = to + ".tmp";
   std::error_code ignored;
   if (run.checkpoint && fs::exists(to, ignored)) return;
   fs::remove_all(fresh, ignored);
   fs::remove_all(to, ignored);  // of an attempt that ended before its first checkpoint
-  const std::string from =
-      run.checkpoint ? tokenizer_directory(run_of(run.checkpoint->path())) : run.source.directory;
+  const std::string from = run.checkpoint ? tokenizer_directory(run_of(run.checkpoint->path()))
+                                          : (tokenizer.empty() ? run.source.directory : tokenizer);
   if (copy_tokenizer(from, fresh) > 0) fs::rename(fresh, to);
 }
 
@@ -200,22 +220,25 @@ struct Start {
   std::optional<Comparison> comparison = {};  // of the first rank
 };
 
-// The metrics file and the progress lines of a run. If the run goes on, the file is first cut at its step.
+// The records and the progress lines of a run. If the run goes on, the metrics file is first cut at its step.
 struct Report {
   Report(const Options& options, Start& start, const Program& program, std::FILE* out)
-      : metrics(open_metrics(options, start, out)), progress(make_progress(options, program, out)) {}
+      : records{MetricsFile(open_metrics(options, start, out)), std::nullopt},
+        progress(make_progress(options, program, out)) {
+    const auto& checkpoint = start.run.checkpoint;
+    if (options.run.tensorboard)
+      records.events.emplace(options.run.out, checkpoint ? checkpoint->state().step : 0, unix_seconds());
+  }
   TrainEvents events(Comparison& comparison, Accelerator* accelerator, uint64_t limit) {
-    return report_to(metrics, progress, comparison, accelerator, limit);
+    return report_to(records, progress, comparison, accelerator, limit);
   }
 
   void finish() {
-    metrics.finish();
-    if (const size_t bytes = metrics.unwritten())
-      progress.note(format_size(bytes) + " of metrics could not be written.");
+    records.finish(progress);
     progress.finish();
   }
 
-  MetricsFile metrics;
+  Records records;
   Progress progress;
 
  private:
@@ -229,7 +252,7 @@ struct Report {
       if (checkpoint) show(out, "Resuming after step " + std::to_string(step) + ".\n");
     }
     start.directory->keep();
-    keep_tokenizer(start.run, options.run.out);
+    keep_tokenizer(start.run, options.text.tokenizer, options.run.out);
     return file;
   }
 };
@@ -254,10 +277,10 @@ std::vector<Fact> facts_of(const Options& options, const Start& start) {
   const std::vector<Fact> of_start = start_facts(start.run);
   facts.insert(facts.end(), of_start.begin(), of_start.end());
   facts.push_back({"--matmul-algorithms", options.memory.chosen_algorithms});
-  add("content of --data", start.data.train.sample_checksum());
-  add("number of tokens", start.data.train.tokens());
-  const std::optional<TokenData>& validation = start.data.validation;
-  add("content of --val-data", validation ? validation->sample_checksum() : 0);
+  add("content of --data", start.data.train->checksum());
+  add("number of tokens", start.data.train->tokens());
+  const RowData* const validation = start.data.validation.get();
+  add("content of --val-data", validation ? validation->checksum() : 0);
   add("number of tokens to validate on", validation ? validation->tokens() : 0);
   add("--val-every", static_cast<uint64_t>(options.data.val_every));
   add("--val-batches", static_cast<uint64_t>(options.data.val_batches));
@@ -271,11 +294,10 @@ std::vector<Fact> facts_of(const Options& options, const Start& start) {
 
 // How many tokens there are, and how often the run reads them.
 std::string data_text(const RunData& data, const Options& options) {
-  const uint64_t windows = data.order.windows;
   const double times = static_cast<double>(options.batch.steps) * static_cast<double>(options.batch.batch) /
-                       static_cast<double>(windows);
-  return fmt::format("  data: {} tokens, {} {} of {}; {} {} each {} times\n", data.train.tokens(), windows,
-                     windows == 1 ? "sequence" : "sequences", data.order.sequence, options.batch.steps,
+                       static_cast<double>(data.train->rows_of_epochs(1));
+  return fmt::format("  data: {} tokens, {}; {} {} each {} times\n", data.train->tokens(),
+                     data.train->extent(), options.batch.steps,
                      options.batch.steps == 1 ? "step reads" : "steps read",
                      times < 100 ? fmt::format("{:.3g}", times) : fmt::format("{:.0f}", times));
 }
@@ -289,7 +311,7 @@ std::string check_text(const RangeCheck& check, const RunData& data) {
       return std::string("The run is done, but the data have a fault: ") + as_error(error).what() + "\n";
     }
   uint64_t tokens = 0;
-  for (const TokenData* d : data.all()) tokens += d->tokens();
+  for (const TokenData* d : data.unchecked()) tokens += d->tokens();
   if (check.tokens() >= tokens) return "";
   return fmt::format("Of {} tokens of data, {} were checked against the vocabulary.\n", tokens,
                      check.tokens());
@@ -327,8 +349,8 @@ ExitCode train_in(PlannedSession& started, Options given, Options options, Start
   if (ranks.is_first()) report.emplace(options, start, plan.program, out);
   TrainData view = start.data.view();
   std::optional<RangeCheck> check;
-  if (ranks.is_first()) view.check = &check.emplace(start.data.all());
-  const CheckpointState begin = state_of(start.run, given, start.data.train, number_by_chance());
+  if (ranks.is_first()) view.check = &check.emplace(start.data.unchecked());
+  const CheckpointState begin = state_of(start.run, given, *start.data.train, number_by_chance());
   ranks.barrier();
   if (start.launch || ranks.is_first()) start.run.close();  // threads share it, and have what they need
   Trainer trainer(session, options, view, begin, stop_flag(),
@@ -354,7 +376,7 @@ ExitCode train_in(PlannedSession& started, Options given, Options options, Start
 
 // Only the first rank prints and writes into the run directory.
 ExitCode train_rank(const Options& given, Start& start, const Ranks& all, std::FILE* out) {
-  RankSetup rank(given, start.run.source, start.data.validation.has_value(), all, say_to(out));
+  RankSetup rank(given, start.run.source, start.data.validation != nullptr, all, say_to(out));
   const Ranks& ranks = rank.ranks();
   const auto print = [&](const std::string& text) {
     if (ranks.is_first()) show(out, text);
@@ -403,9 +425,17 @@ ExitCode train_process(Options options, const Launch* launch, RunDirectory* dire
   if (speaks)
     for (const std::string& note : run.notes) show(out, note + "\n");
   if (launch) check_facts(facts_of_extent(options, run), launch->ranks());
-  if (run.checkpoint && is_done(options, *run.checkpoint, speaks ? out : nullptr)) return ExitCode::done;
+  const auto done = [&] {
+    return run.checkpoint && is_done(options, *run.checkpoint, speaks ? out : nullptr);
+  };
+  if (options.batch.epochs == 0 && done()) return ExitCode::done;
+  prepare_data(options, text_directory(run), run.source.config.vocabulary);
   RunData data = open_run_data(options, run.source.config);
-  if (run.checkpoint) check_same_data(run.checkpoint->state(), data.train);
+  if (options.batch.epochs > 0) {
+    options.batch.steps = steps_of_epochs(options, *data.train);
+    if (done()) return ExitCode::done;
+  }
+  if (run.checkpoint) check_same_data(run.checkpoint->state(), *data.train);
   Start start{launch, directory, std::move(run), std::move(data)};
   if (launch) return train_rank(options, start, launch->ranks(), out);
   if (options.ranks.count == 1) return train_rank(options, start, {}, out);

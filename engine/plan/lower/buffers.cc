@@ -89,6 +89,7 @@ class BufferMaker {
       if (options_.optimizer.whole_tensors && b.sharing.shares_state())
         throw std::invalid_argument("updates of whole tensors cannot be shared by ranks");
       b.processes = processes_for(b.sharing, program_);
+      b.saved = g.adapter || !has_adapters(model_);
       b.updated_in_backward = g.trainable && options_.updates_in_backward(static_cast<uint32_t>(index));
       sharing_ = b.sharing;
       b.shards = shards_of(g);
@@ -127,10 +128,10 @@ class BufferMaker {
   void make_weights(const Group& g, GroupBuffers& b, const std::vector<uint64_t>& whole) {
     const auto kind = BufferClass::weights;
     // Where gathered weights stay, the rank's own part of them is only on its way from the optimizer. The
-    // part stays, too, where it holds master weights (in fp32) or frozen weights.
+    // part stays, too, where it holds master weights (in fp32) or frozen weights that are saved.
     const bool gathered =
         sharing_.shares_state() && (!sharing_.shares_weights() || sharing_.weights_in_node_group);
-    const bool stays = !gathered || model_.precision == DType::f32 || !g.trainable;
+    const bool stays = !gathered || (g.trainable ? model_.precision == DType::f32 : b.saved);
     b.weights = buffer("w." + g.name, kind, updated_cuts(whole), stays);
     if (!sharing_.shares_state()) {
       b.forward.whole = b.backward.whole = b.weights;
@@ -252,24 +253,26 @@ class BufferMaker {
     const std::vector<uint64_t> pieces{offsetof(StepScalars, input), offsetof(StepScalars, loss),
                                        offsetof(StepScalars, norm),  offsetof(StepScalars, update),
                                        offsetof(StepScalars, guess), sizeof(StepScalars)};
-    out_.scalars = buffer("scalars", BufferClass::scalars, pieces, true, kTrainRing);
-    make_inputs();
-    if (options_.evaluate)
+    if (!model_.generates()) out_.scalars = buffer("scalars", BufferClass::scalars, pieces, true, kTrainRing);
+    make_host_buffers();
+    if (options_.evaluate && !model_.generates())
       out_.validation_loss =
           buffer("validation_loss", BufferClass::scalars, {0, kScalarAlignment}, true, kValidationRing);
   }
 
-  // A piece for each micro-batch.
-  void make_inputs() {
+  // What the host writes and reads: a piece for each micro-batch.
+  void make_host_buffers() {
     out_.inputs.assign(model_.activations.size(), kNone);
+    out_.outputs.assign(model_.activations.size(), kNone);
     for (size_t a = 0; a < model_.activations.size(); ++a) {
       const Activation& x = model_.activations[a];
-      if (!x.input) continue;
+      if (!x.input && !x.output) continue;
       const uint64_t bytes = static_cast<uint64_t>(element_count(x.shape)) * dtype_bytes(x.dtype);
       std::vector<uint64_t> cuts{0};
       for (uint32_t m = 0; m < out_.slices; ++m)
         cuts.push_back(cuts.back() + round_up(bytes, kScalarAlignment));
-      out_.inputs[a] = buffer(x.name, BufferClass::scalars, std::move(cuts), true, kWaveRing);
+      (x.input ? out_.inputs : out_.outputs)[a] =
+          buffer(x.name, BufferClass::scalars, std::move(cuts), true, kWaveRing);
     }
   }
 
@@ -278,10 +281,14 @@ class BufferMaker {
     slices_.gradients.resize(model_.activations.size());
     for (size_t a = 0; a < model_.activations.size(); ++a) {
       const Activation& x = model_.activations[a];
-      if (x.input) continue;
+      if (x.input || x.output) continue;
       const uint64_t bytes = static_cast<uint64_t>(element_count(x.shape)) * dtype_bytes(x.dtype);
       for (uint32_t m = 0; m < out_.slices; ++m) {
         const std::string name = x.name + "." + std::to_string(m);
+        if (x.kept) {
+          slices_.activations[a].push_back(flat_buffer(name, BufferClass::state, bytes, true));
+          continue;
+        }
         slices_.activations[a].push_back(flat_buffer("x." + name, BufferClass::activations, bytes));
         if (differentiable_[a])
           slices_.gradients[a].push_back(flat_buffer("d." + name, BufferClass::activations, bytes));

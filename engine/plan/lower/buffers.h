@@ -16,9 +16,10 @@ constexpr uint64_t kPieceAlignment = 4096;  // O_DIRECT: every range that may go
 inline bool any(const std::vector<bool>& v) { return std::find(v.begin(), v.end(), true) != v.end(); }
 
 struct SliceBuffers {
-  std::vector<std::vector<BufferId>> activations;  // by activation, micro-batch; empty: a model's input
-  std::vector<std::vector<BufferId>> gradients;    // by activation, micro-batch; empty: none is asked for
-  std::vector<std::vector<BufferId>> saved;        // by use, micro-batch; empty: nothing is kept
+  // By activation, micro-batch; empty: a model's input or output. Permanent if it is kept.
+  std::vector<std::vector<BufferId>> activations;
+  std::vector<std::vector<BufferId>> gradients;  // by activation, micro-batch; empty: none is asked for
+  std::vector<std::vector<BufferId>> saved;      // by use, micro-batch; empty: nothing is kept
 };
 
 // One piece of at least `bytes`, padded to kPieceAlignment.

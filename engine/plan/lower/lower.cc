@@ -8,6 +8,7 @@
 #include "engine/plan/lower/body_builder.h"
 #include "engine/plan/lower/buffers.h"
 #include "engine/plan/lower/ranks.h"
+#include "engine/plan/lower/segment_tasks.h"
 
 namespace sluice {
 
@@ -27,6 +28,8 @@ class Lowerer {
     if (options_.waves + 2 > kRingSlotsMax) throw std::invalid_argument("a step has too many waves");
     if (options_.waves > 1 && (options_.share_layers_until > 0 || uses_.shares_layers))
       throw std::invalid_argument("where layers share parameter groups, a step is one wave");
+    if (model_.generates() && (options_.waves > 1 || options_.ranks > 1))
+      throw std::invalid_argument("a model that generates has one wave and one rank");
     out_.slices = micro_batches / options_.waves;
     out_.waves = options_.waves;
     out_.update_waits_for_norm = options_.update_waits_for_norm;
@@ -47,10 +50,6 @@ class Lowerer {
   }
 
  private:
-  struct Wave {  // of a step
-    bool first = true, last = true;
-  };
-
   const SegmentUse& use(uint32_t u) const {
     return model_.layers[out_.uses[u].layer].segments[out_.uses[u].position];
   }
@@ -63,86 +62,6 @@ class Lowerer {
   bool is_updated(uint32_t g) const { return model_.groups[g].trainable && stand_in(g) == g; }
   // Frozen layers below all trainable ones have no backward.
   bool has_backward(uint32_t u) const { return any(plan(u).wanted.inputs) || any(plan(u).wanted.trainable); }
-
-  void add_workspace(BodyBuilder& body, Task& t, uint64_t bytes) {
-    if (bytes == 0) return;
-    const uint64_t rounded = round_up(bytes, kPieceAlignment);
-    const auto [it, fresh] = workspaces_.try_emplace(rounded, kNone);
-    if (fresh)
-      it->second = add_flat_buffer(program_, "k." + std::to_string(rounded), BufferClass::workspace, rounded);
-    body.add(t, it->second, Access::write);
-  }
-
-  void add_cost(Task& t, const PassPlan& pass) {
-    const auto [it, fresh] = passes_.try_emplace(&pass, static_cast<uint32_t>(program_.passes.size()));
-    if (fresh) program_.passes.push_back(pass.work);
-    t.pass = it->second;
-    t.flops = pass.flops;
-    t.bytes = pass.bytes;
-  }
-
-  // An activation in a body is a buffer of the micro-batch, or a piece of a wave's tokens.
-  void add_activation(BodyBuilder& body, Task& t, uint32_t a, uint32_t m, Access access) {
-    if (!model_.activations[a].input) return body.add(t, buffers_.activations[a][m], access);
-    body.add(t, out_.inputs[a], m, m + 1, access);
-  }
-
-  void lower_forward(BodyBuilder& body, uint32_t u, uint32_t m, Recompute level, Wave wave) {
-    const PassPlan& pass = plan(u).at(level).forward;
-    Task& t = body.task(TaskKind::forward, u, m);
-    t.recompute = level;
-    add_cost(t, pass);
-    for (const uint32_t a : use(u).inputs) add_activation(body, t, a, m, Access::read);
-    for (const uint32_t g : use(u).groups) body.add(t, group(g).forward.whole, Access::read);
-    for (const uint32_t a : use(u).outputs) add_activation(body, t, a, m, Access::write);
-    if (plan(u).at(level).saved_bytes) body.add(t, buffers_.saved[u][m], Access::write);
-    add_workspace(body, t, pass.workspace_bytes);
-    if (segment(u).loss) body.add(t, out_.validation_loss, write_or_add(body, wave, out_.validation_loss));
-  }
-
-  void lower_backward(BodyBuilder& body, uint32_t u, uint32_t m, Wave wave) {
-    const SegmentPasses& passes = plan(u).at(out_.uses[u].recompute);
-    Task& t = body.task(TaskKind::backward, u, m);
-    t.recompute = out_.uses[u].recompute;
-    add_cost(t, passes.backward);
-    for (size_t i = 0; i < use(u).inputs.size(); ++i)
-      if (passes.reads_input[i]) add_activation(body, t, use(u).inputs[i], m, Access::read);
-    for (const uint32_t g : use(u).groups) body.add(t, group(g).backward.whole, Access::read);
-    for (size_t i = 0; i < use(u).outputs.size(); ++i)
-      if (passes.reads_output[i]) add_activation(body, t, use(u).outputs[i], m, Access::read);
-    if (passes.saved_bytes) body.add(t, buffers_.saved[u][m], Access::read);
-    add_gradients(body, t, u, m, wave);
-    add_workspace(body, t, passes.backward.workspace_bytes);
-    if (!segment(u).loss) return;
-    body.add(t, out_.scalars, kScalarLoss, kScalarLoss + 1,
-             write_or_add(body, wave, out_.scalars, kScalarLoss));
-    body.add(t, out_.scalars, kScalarInput, kScalarInput + 1, Access::read);
-    body.add(t, out_.scalars, kScalarUpdate, kScalarUpdate + 1, Access::read, 1);
-  }
-
-  void add_gradients(BodyBuilder& body, Task& t, uint32_t u, uint32_t m, Wave wave) {
-    const SegmentPlan& p = plan(u);
-    for (size_t i = 0; i < use(u).outputs.size(); ++i) {
-      const uint32_t a = use(u).outputs[i];
-      if (!body.written(buffers_.gradients[a][m]))
-        throw std::invalid_argument("activation " + model_.activations[a].name + " does not reach the loss");
-      body.add(t, buffers_.gradients[a][m], p.output_gradient_added[i] ? Access::add : Access::read);
-    }
-    for (size_t i = 0; i < p.wanted.inputs.size(); ++i)
-      if (p.wanted.inputs[i])
-        body.add(t, buffers_.gradients[use(u).inputs[i]][m], p.wanted.added[i] ? Access::add : Access::write);
-    for (size_t slot = 0; slot < use(u).groups.size(); ++slot) {
-      const uint32_t g = use(u).groups[slot];
-      if (!model_.groups[g].trainable) continue;
-      const BufferId accumulator = group(g).accumulators[uses_.kinds[u][slot]];
-      body.add(t, accumulator, write_or_add(body, wave, accumulator));
-    }
-  }
-
-  // What is summed over a step begins in its first wave.
-  static Access write_or_add(const BodyBuilder& body, Wave wave, BufferId b, uint32_t piece = 0) {
-    return wave.first && !body.written(b, piece) ? Access::write : Access::add;
-  }
 
   // `back`: of the update's scalars.
   void lower_update(BodyBuilder& body, TaskKind kind, uint32_t g, uint32_t shard, uint8_t back) {
@@ -216,6 +135,7 @@ class Lowerer {
   }
 
   void lower_phases() {
+    if (model_.generates()) return out_.phases.push_back(reading_bodies());
     const bool compresses = options_.compress_rank > 0 && options_.ranks > 1;
     const int64_t share = options_.share_layers_until, plain = compresses ? options_.compress_after : 0;
     if (share > 0) {
@@ -244,6 +164,23 @@ class Lowerer {
       out_.phases.back().guessing = training.guessing;
     }
     out_.phases.push_back(last);
+  }
+
+  BodyIds reading_bodies() {
+    BodyIds bodies;
+    bodies.load = lower_load();
+    uint32_t use = 0;
+    for (const Reading& reading : model_.readings) {
+      BodyBuilder body(program_, reading.name, clean(), clean());
+      body.advance(kWaveRing);
+      for (; use < use_count() && out_.uses[use].layer < reading.last; ++use)
+        for (uint32_t m = 0; m < out_.slices; ++m) {
+          gather_weights(body, use, &GroupBuffers::forward);
+          tasks_.forward(body, use, m, Recompute::all, {});
+        }
+      bodies.readings.push_back(body.finish());
+    }
+    return bodies;
   }
 
   BodyIds phase_bodies(int64_t until) {
@@ -393,13 +330,13 @@ class Lowerer {
       }
       if (segment(u).loss) continue;
       gather_weights(body, u, &GroupBuffers::forward);
-      lower_forward(body, u, m, out_.uses[u].recompute, wave);
+      tasks_.forward(body, u, m, out_.uses[u].recompute, wave);
     }
     std::vector<uint32_t> missing = contributions();
     for (const auto& [u, m] : schedule_.backward) {
       if (!has_backward(u)) continue;
       gather_weights(body, u, &GroupBuffers::backward);
-      lower_backward(body, u, m, wave);
+      tasks_.backward(body, u, m, wave);
       for (const uint32_t g : use(u).groups)
         if (model_.groups[g].trainable && --missing[stand_in(g)] == 0 && wave.last)
           finish_gradient(body, stand_in(g), guesses);
@@ -432,22 +369,35 @@ class Lowerer {
     body.advance(kWaveRing);
     for (const auto& [u, m] : schedule_.forward) {
       gather_weights(body, u, &GroupBuffers::forward);
-      lower_forward(body, u, m, Recompute::all, wave);
+      tasks_.forward(body, u, m, Recompute::all, wave);
     }
     return body.finish();
   }
 
-  template <typename AddOperands>
-  BodyId shard_body(const char* name, BodyState start, TaskKind kind, const AddOperands& add_operands) {
+  // `takes`: whether a group's shards are part of it.
+  template <typename AddOperands, typename Takes>
+  BodyId shard_body(const char* name, BodyState start, TaskKind kind, const AddOperands& add_operands,
+                    const Takes& takes) {
     BodyBuilder body(program_, phase_name(name), start, clean());
-    for (uint32_t g = 0; g < model_.groups.size(); ++g)
+    for (uint32_t g = 0; g < model_.groups.size(); ++g) {
+      if (!takes(g)) continue;
       for (uint32_t k = 0; k + 1 < out_.groups[g].shards.size(); ++k) {
         Task& t = body.task(kind, g, k);
         add_operands(body, t, g, k);
         count_operand_bytes(program_, t);
         if (kind == TaskKind::load) ranks_.gather_updated(body, g, k);
       }
+    }
+    if (kind == TaskKind::load) clear_kept(body);
     return body.finish();
+  }
+  void clear_kept(BodyBuilder& body) const {
+    for (uint32_t a = 0; a < model_.activations.size(); ++a)
+      for (uint32_t m = 0; m < out_.slices && model_.activations[a].kept; ++m) {
+        Task& t = body.task(TaskKind::clear, a, m);
+        body.add(t, buffers_.activations[a][m], Access::write);
+        count_operand_bytes(program_, t);
+      }
   }
   void add_compression(BodyBuilder& body, Task& t, uint32_t g, uint32_t k, Access access) const {
     const std::optional<CompressionBuffers>& c = out_.groups[g].compression;
@@ -461,7 +411,7 @@ class Lowerer {
       body.add(t, out_.groups[g].weights, k, k + 1, Access::write);
       add_compression(body, t, g, k, Access::write);
     };
-    return shard_body("load", BodyState::empty, TaskKind::load, operands);
+    return shard_body("load", BodyState::empty, TaskKind::load, operands, [](uint32_t) { return true; });
   }
   BodyId lower_save() {
     const auto operands = [&](BodyBuilder& body, Task& t, uint32_t g, uint32_t k) {
@@ -470,7 +420,8 @@ class Lowerer {
       if (!trainable || model_.precision == DType::f32) body.add(t, group(g).weights, k, k + 1, Access::read);
       add_compression(body, t, g, k, Access::read);
     };
-    return shard_body("save", clean(), TaskKind::save, operands);
+    return shard_body("save", clean(), TaskKind::save, operands,
+                      [&](uint32_t g) { return out_.groups[g].saved; });
   }
 
   const Model& model_;
@@ -483,8 +434,7 @@ class Lowerer {
   StepSchedule schedule_;
   std::vector<uint32_t> stand_ins_;  // by group, in the phase that is being lowered; empty: each for itself
   bool compress_ = false;            // in that phase
-  std::map<uint64_t, BufferId> workspaces_;     // by bytes
-  std::map<const PassPlan*, uint32_t> passes_;  // index into Program::passes
+  SegmentTasks tasks_{model_, uses_, out_, buffers_, stand_ins_, program_};
 };
 
 }  // namespace

@@ -108,6 +108,7 @@ struct GroupBuffers {
   std::optional<CompressionBuffers> compression;  // none: the factors would not be smaller than the gradient
   StateSharing sharing;
   SharingProcesses processes;
+  bool saved = true;                 // into checkpoints; false: a base of adapters, which files hold
   bool updated_in_backward = false;  // else in the forward of the next step
 
   // Elements of a shard that each rank sums: its part.
@@ -149,8 +150,9 @@ struct LaterWaves {  // than a step's first
 //   repair    starts in `pending`: as `guess`, but before the first forward that uses such a group stands
 //             `repair` for each of its shards
 //   evaluate  forwards of one validation batch
-//   load      fills every shard
+//   load      fills every shard, and kept activations with zeros
 //   save      reads every shard
+// A model that generates text has `load` and a body for each reading: the forwards of its layers.
 // If updates do not wait for the norm (LowerOptions), set_scalars stands at the begin, and `optimize` of a
 // shard of updated_in_backward after its `round`. If all groups are among these, `first` and `step` are the
 // same body, and there is no drain.
@@ -164,6 +166,7 @@ struct BodyIds {
   uint32_t waves = 1;
   std::optional<BodyId> load, first, step, drain, evaluate, save;
   std::optional<BodyId> guess, repair;  // both or none; with them, `step` may be missing
+  std::vector<BodyId> readings;         // by Model::readings; then there are no others but load
   LaterWaves plain, guessing;           // `guessing`: after `guess` and `repair`
   std::optional<BodyId> evaluate_more;  // every wave of a validation batch but the first
 
@@ -180,9 +183,16 @@ struct BodyIds {
   }
   // Every body that training may run.
   std::vector<BodyId> of_training() const;
-  // The training step that follows its like when all goes well.
-  std::vector<BodyId> usual() const { return step_from(guess ? *guess : *step); }
+  // What follows its like when all goes well: a training step, or the first of the readings.
+  std::vector<BodyId> usual() const { return begins_usual(guess ? guess : step); }
+  // The same, without guesses.
+  std::vector<BodyId> plain_step() const { return begins_usual(step); }
   std::optional<BodyId> unlock;  // runs before the next phase; no update is pending then
+
+ private:
+  std::vector<BodyId> begins_usual(std::optional<BodyId> begin) const {
+    return readings.empty() ? step_from(*begin) : std::vector<BodyId>{readings.front()};
+  }
 };
 
 // Of what a step has once, what a validation batch has once, and the tokens of a wave.
@@ -194,9 +204,10 @@ struct Lowering {
   std::vector<GroupBuffers> groups;
   BufferId scalars = kNone;          // in kTrainRing; ScalarPiece names its pieces
   BufferId validation_loss = kNone;  // in kValidationRing
-  std::vector<BufferId> inputs;      // in kWaveRing, by activation; kNone: no input of the model
-  std::vector<BodyIds> phases;       // in order; the last one never ends
-  uint32_t slices = 1, waves = 1;    // micro-batches of a wave; waves of a step
+  // In kWaveRing, by activation; kNone: neither input nor output of the model.
+  std::vector<BufferId> inputs, outputs;
+  std::vector<BodyIds> phases;     // in order; the last one never ends
+  uint32_t slices = 1, waves = 1;  // micro-batches of a wave; waves of a step
   bool update_waits_for_norm = true;
   uint32_t ranks = 1;    // of the run
   StateSharing sharing;  // of groups without an entry in LowerOptions::sharing
@@ -211,8 +222,9 @@ struct Lowering {
   }
 };
 
-// The ring buffer of the model's input with this name. Each of its pieces is a micro-batch.
+// The ring buffer of the model's input or output with this name. Each of its pieces is a micro-batch.
 BufferId input_buffer(const Model& model, const Lowering& lowering, std::string_view name);
+BufferId output_buffer(const Model& model, const Lowering& lowering, std::string_view name);
 
 enum ScalarPiece : uint32_t { kScalarInput, kScalarLoss, kScalarNorm, kScalarUpdate, kScalarGuess };
 
@@ -235,6 +247,7 @@ enum ScalarPiece : uint32_t { kScalarInput, kScalarLoss, kScalarNorm, kScalarUpd
 //   repair        r state, r gradient, r update scalars (back 1), w weights
 //   visit         a state, a gradient, r update scalars (back 1), w weights, r next gradient, r guess scalars
 //   load          w state, w weights, w error, w right factors
+//   clear         w kept activation
 //   save          r state, r weights, r error, r right factors
 // In load and save, the state exists only for trainable groups, the error only with compression, and the
 // right factors only with a group's first shard. Save reads weights only if the checkpoint stores them: of

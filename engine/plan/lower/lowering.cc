@@ -40,4 +40,8 @@ BufferId input_buffer(const Model& model, const Lowering& lowering, std::string_
   return lowering.inputs[model_input(model, name)];
 }
 
+BufferId output_buffer(const Model& model, const Lowering& lowering, std::string_view name) {
+  return lowering.outputs[model_output(model, name)];
+}
+
 }  // namespace sluice

@@ -52,7 +52,7 @@ class Work {
     for (const Layer& layer : model.layers) uses += layer.segments.size();
     options.recompute.assign(uses, Recompute::none);
     const Lowering lowering = lower(model, options, program_);
-    for (const BodyId wave : lowering.bodies().step_from(*lowering.bodies().step)) ++waves_[wave];
+    for (const BodyId wave : lowering.bodies().plain_step()) ++waves_[wave];
     step_ = static_cast<BodyId>(program_.bodies.size());
     program_.bodies.emplace_back();
   }

@@ -136,8 +136,8 @@ class CheckpointReader {
   const std::string& path() const { return path_; }
 
   // check() throws unless a training of the model can go on from this checkpoint, check_weights() unless the
-  // model's weights can be read from it. The Error(malformed_file) lists up to ten tensors that do not fit,
-  // and counts the rest.
+  // model's weights can be read from it. Of a model with adapters, they look at these. The
+  // Error(malformed_file) lists up to ten tensors that do not fit, and counts the rest.
   void check(const Model& model) const;
   void check_weights(const Model& model) const;
 

@@ -25,8 +25,8 @@ using OrderedJson = nlohmann::ordered_json;
 
 constexpr const char* kFormat = "sluice-checkpoint";
 // Version 3 has no options that never change bits (OnResume::kept). Older ones lack options or checksums that
-// a resume needs. Versions 4 and 5 had numerics 1; 5 always had matmul_algorithms.
-constexpr int64_t kVersion = 6, kWithAlgorithms = 5, kOldestRead = 3;
+// a resume needs. Versions 4 and 5 had numerics 1; 5 always had matmul_algorithms. Version 6 had no base.
+constexpr int64_t kVersion = 7, kWithNumerics = 6, kWithAlgorithms = 5, kOldestRead = 3;
 constexpr std::array<const char*, kAllPlanes> kPlaneNames = {"master", "exp_avg", "exp_avg_sq",
                                                              "frozen", "error",   "factors"};
 constexpr std::array<DType, 3> kPrecisions = {DType::bf16, DType::f16, DType::f32};
@@ -225,8 +225,8 @@ CheckpointState read_state(const Fields& file, const std::string& path, int64_t 
   state.tokens = file.count("tokens", std::numeric_limits<uint64_t>::max());
   state.data_checksum = file.checksum("data_checksum");
   state.micro_batch = file.integer("micro_batch", 1, kNumberMax);
-  state.numerics = version < kVersion ? 1 : file.integer("numerics", 1, kNumerics);
-  if (version == kWithAlgorithms || (version == kVersion && file.has("matmul_algorithms")))
+  state.numerics = version < kWithNumerics ? 1 : file.integer("numerics", 1, kNumerics);
+  if (version == kWithAlgorithms || (version >= kWithNumerics && file.has("matmul_algorithms")))
     state.matmul_algorithms = file.text("matmul_algorithms");
   const std::string precision = file.text("precision");
   const auto found = std::find_if(kPrecisions.begin(), kPrecisions.end(),
@@ -241,6 +241,10 @@ CheckpointState read_state(const Fields& file, const std::string& path, int64_t 
     file.malformed(fmt::format("has the unknown optimizer '{}'", shown_name(optimizer)));
   state.optimizer = static_cast<OptimizerKind>(kind);
   state.model_config = file.text("model_config");
+  if (version == kVersion && file.has("base")) {
+    const Fields base(file.at("base"), path, "the base of the manifest");
+    state.base = {text_from_json(base.at("directory"), base), base.checksum("checksum")};
+  }
   state.options = read_options(file, path);
   check_numbers(file, state);
   check_agrees(file, state);
@@ -377,6 +381,9 @@ std::string manifest_to_json(const Manifest& manifest) {
                   {"writers", manifest.state.writers},
                   {"model_config", state.model_config}};
   if (!state.matmul_algorithms.empty()) out["matmul_algorithms"] = state.matmul_algorithms;
+  if (state.base)
+    out["base"] = {{"directory", text_to_json(state.base->directory)},
+                   {"checksum", checksum_text(state.base->checksum)}};
   out["options"] = std::move(options);
   out["files"] = std::move(files);
   out["tensors"] = std::move(tensors);

@@ -3,7 +3,7 @@
 // manifest.json holds:
 // - format "sluice-checkpoint" and its version; numerics, run, step, t, loss_scale, clean_steps,
 //   skipped_steps, cursor, tokens, data_checksum, micro_batch, matmul_algorithms (if there are any),
-//   precision, optimizer, writers, options, model_config
+//   precision, optimizer, writers, options, model_config, base (of adapters: its directory and checksum)
 // - `files`, each with its exact size and its sections, which follow each other from the first byte to the
 //   last; each section has a checksum (block_checksum.h)
 // - `tensors`, each with name, shape and, by plane (master, exp_avg, exp_avg_sq, frozen), its pieces {file,
@@ -17,6 +17,7 @@
 
 #include <array>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -37,6 +38,13 @@ std::string plane_file_name(Plane plane, size_t writer, size_t writers);
 // 1: one sum of all, in the order of backward; on GPUs, GELU took a value that was not rounded.
 constexpr int64_t kNumerics = 2;
 
+// The base of a run with adapters: a Hugging Face directory, and the checksum of its weights
+// (sampled_checksum()).
+struct BaseModel {
+  std::string directory;
+  uint64_t checksum = 0;
+};
+
 // What a run resumes from, besides tensors.
 struct CheckpointState {
   int64_t numerics = kNumerics;
@@ -54,7 +62,8 @@ struct CheckpointState {
   int64_t writers = 1;            // ranks that wrote it, each its own files
   DType precision = DType::bf16;
   OptimizerKind optimizer = OptimizerKind::adamw;
-  std::string model_config;  // text of a config.json
+  std::string model_config;       // text of a config.json
+  std::optional<BaseModel> base;  // the checkpoint holds adapters only
   std::vector<ManifestOption> options;
 };
 

@@ -170,12 +170,14 @@ std::string CheckpointReader::mismatch(const Group& group, const Parameter& para
 void CheckpointReader::check_tensors(const Model& model, bool weights_only) const {
   std::vector<std::string> problems;
   std::unordered_set<std::string> known;
-  for (const Group& group : model.groups)
+  for (const Group& group : model.groups) {
+    if (has_adapters(model) && !group.adapter) continue;
     for (const Parameter& parameter : group.parameters) {
       known.insert(parameter.name);
       const std::string problem = mismatch(group, parameter, weights_only);
       if (!problem.empty()) problems.push_back(problem);
     }
+  }
   std::vector<std::string> unknown;
   for (const auto& [name, tensor] : tensors_)
     if (!known.contains(name)) unknown.push_back(shown_name(name) + " is not in the model");

@@ -268,6 +268,8 @@ void CheckpointWriter::Files::list_files(const Model& model,
     }
   for (std::vector<ManifestTensor>& of_group : tensors)
     for (ManifestTensor& tensor : of_group) {
+      const auto is_stored = [](const std::vector<ManifestPiece>& pieces) { return !pieces.empty(); };
+      if (std::ranges::none_of(tensor.planes, is_stored)) continue;  // of the base of adapters
       for (std::vector<ManifestPiece>& pieces : tensor.planes)
         std::sort(pieces.begin(), pieces.end(),
                   [](const ManifestPiece& a, const ManifestPiece& b) { return a.first < b.first; });
@@ -419,6 +421,7 @@ std::vector<std::vector<OwnedRange>> owned_ranges(const Lowering& lowering) {
   std::vector<std::vector<OwnedRange>> by_rank(lowering.ranks);
   for (uint32_t g = 0; g < lowering.groups.size(); ++g) {
     const GroupBuffers& group = lowering.groups[g];
+    if (!group.saved) continue;
     if (!group.sharing.shares_state()) {
       by_rank.front().push_back({g, 0, group.shards.back()});
       continue;

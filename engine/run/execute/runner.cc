@@ -193,6 +193,9 @@ void Runner::run(const Body& body, const Instruction& in, const RingPositions& r
       return expand(task, in, rings);
     case TaskKind::clone:
       return clone(in, rings);
+    case TaskKind::clear:
+      std::memset(address(in, 0, rings), 0, bytes_of(in, 0));
+      return;
     case TaskKind::norm:
       return norm(in, rings);
     case TaskKind::set_scalars:

@@ -2,12 +2,9 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
-#include <iterator>
-#include <sstream>
-
 #include "engine/base/error.h"
 #include "engine/rates/machine_rates.h"
+#include "models/families/adapters.h"
 #include "models/families/config.h"
 #include "offload/io/backends.h"
 
@@ -23,6 +20,8 @@ constexpr Range kTimeout = {0.1, 1e6};  // seconds
 constexpr Range kNoNumber = {};
 constexpr Range kTimes = {0, 0};  // no numbers of steps
 constexpr Range kBeta = {0, 1, false, true};
+constexpr Range kShardCount = {1, 10000}, kGpuCount = {1, 64}, kRankCount = {1, 65536}, kStages = {0, 3};
+constexpr Range kUpTo1024 = {1, 1024};      // of threads, and of ranks of a machine
 constexpr Range kProfileSteps = {4, 1000};  // two to warm up and two to compare; records are kept in memory
 
 constexpr uint32_t kTrain = verb_bit(Verb::train);
@@ -33,7 +32,14 @@ constexpr uint32_t kProfile = verb_bit(Verb::profile);
 constexpr uint32_t kBench = verb_bit(Verb::bench);
 constexpr uint32_t kCompletion = verb_bit(Verb::completion);
 constexpr uint32_t kDoctor = verb_bit(Verb::doctor);
+constexpr uint32_t kPrepare = verb_bit(Verb::prepare);
+constexpr uint32_t kReport = verb_bit(Verb::report);
+constexpr uint32_t kGenerate = verb_bit(Verb::generate);
 constexpr uint32_t kRuns = kTrain | kPlan;
+constexpr uint32_t kReadsText = kTrain | kEval | kPrepare;
+constexpr uint32_t kHasTokenizer = kReadsText | kGenerate;
+constexpr uint32_t kLoads = kEval | kGenerate;
+constexpr uint32_t kGenerates = kGenerate | kPlan;
 
 // "uring (io_uring, ...), threads (...)"
 std::string known_io_backends() {
@@ -45,6 +51,7 @@ std::string known_io_backends() {
 
 std::vector<std::string> auto_word() { return {"auto"}; }
 std::vector<std::string> none_word() { return {"none"}; }
+std::vector<std::string> all_linear_word() { return {"all-linear"}; }
 
 constexpr OptionHints called(const char* elsewhere, uint32_t first_in = 0) {
   return {.elsewhere = elsewhere, .first_in = first_in};
@@ -53,19 +60,20 @@ constexpr OptionHints kModelHints = {
     .elsewhere = "model-name model-name-or-path arch pretrained-model hf-model",
     .first_in = kRuns,
     .words = preset_names};
+constexpr Range kAdapterRank = {0, static_cast<double>(kAdapterRankMax)};
+constexpr OptionHints kTargetHints = {.elsewhere = "lora-target target-modules lora-target-modules",
+                                      .words = all_linear_word};
 constexpr OptionHints kMicroBatchHints = {
     .elsewhere = "micro-batch-size per-device-train-batch-size train-micro-batch-size-per-gpu",
     .unlike = "gradient-accumulation-steps grad-accum-steps accumulate-grad-batches accumulation-steps",
     .difference = "Give --micro-batch: a step has as many micro-batches as make up its --batch."};
 constexpr OptionHints kStepsHints = {
     .elsewhere = "max-steps num-steps total-steps iters max-iters train-iters num-iterations",
-    .unlike = "epochs num-epochs max-epochs num-train-epochs",
-    .difference = "How many steps that would be is not known before the data are read: give --steps.",
     .first_in = kTrain};
 constexpr OptionHints kWarmupHints = {
     .elsewhere = "warmup-steps warmup-iters num-warmup-steps lr-warmup-steps lr-warmup-iters",
     .unlike = "warmup-ratio lr-warmup-fraction",
-    .difference = "Give --warmup, which counts steps."};
+    .difference = "Give --warmup, in steps or as a part of all, as in 3%."};
 constexpr OptionHints kPrecisionHints = {
     .elsewhere = "dtype mixed-precision amp",
     .unlike = "fp16 bf16 fp32 half float16 bfloat16",
@@ -83,22 +91,75 @@ constexpr OptionHints kResumeHints = {.elsewhere = "resume-from resume-from-chec
 
 #define FIELD(member) [](Options& o) -> OptionField { return &o.member; }
 constexpr OptionRow kTable[] = {
-    {"from", "input and output", "PATH", "run directory, checkpoint, or (eval) Hugging Face directory", "",
-     kEval | kExport, OnResume::own, FIELD(transfer.from)},
+    {"from", "input and output", "PATH",
+     "run directory, checkpoint, or (eval, generate) Hugging Face directory", "", kLoads | kExport,
+     OnResume::own, FIELD(transfer.from)},
     {"to", "input and output", "DIR", "Hugging Face directory to write; must not exist yet, or be empty", "",
      kExport, OnResume::own, FIELD(transfer.to)},
     {"dtype", "input and output", "NAME", "bf16, fp16 or fp32", "the working precision", kExport,
      OnResume::own, FIELD(transfer.dtype)},
-    {"shards",
-     "input and output",
-     "N",
+    {"shards", "input and output", "N",
      "number of files; if more than 1, each holds a part of the rows of every tensor, as PyTorch's "
      "distributed checkpoint reads them",
-     "1",
-     kExport,
+     "1", kExport, OnResume::own, FIELD(transfer.shards), kShardCount},
+    {"merge", "input and output", "", "of a run with adapters: add them to the base, and write whole weights",
+     "", kExport, OnResume::own, FIELD(transfer.merge)},
+
+    {"prompt", "generate", "TEXT", "a text to go on with", "", kGenerate, OnResume::own,
+     FIELD(generate.prompt), kNoNumber, nullptr, called("text input", kGenerate)},
+    {"chat", "generate", "", "a conversation: each line of standard input is a message, each answer streams",
+     "", kGenerate, OnResume::own, FIELD(generate.chat), kNoNumber, nullptr,
+     called("interactive", kGenerate)},
+    {"prompts", "generate", "FILE",
+     "prompts, a line each: {\"prompt\": TEXT} or {\"messages\": [...]}; each answer is a line of JSON", "",
+     kGenerate, OnResume::own, FIELD(generate.prompts), kNoNumber, nullptr,
+     called("prompt-file input-file", kGenerate)},
+    {"batch",
+     "generate",
+     "N",
+     "prompts of --prompts that are answered at once",
+     "8",
+     kGenerate,
      OnResume::own,
-     FIELD(transfer.shards),
-     {1, 10000}},
+     FIELD(batch.batch),
+     {1, 4096},
+     nullptr,
+     called("batch-size bs")},
+    {"max-tokens", "generate", "N", "tokens of an answer at most", "512", kGenerate, OnResume::own,
+     FIELD(generate.max_tokens), kCount, nullptr, called("max-new-tokens n-predict max-length", kGenerate)},
+    {"temperature",
+     "generate",
+     "X",
+     "logits are divided by it before a token is drawn; 0: the most likely",
+     "0",
+     kGenerate,
+     OnResume::own,
+     FIELD(generate.temperature),
+     {0, 1e6},
+     nullptr,
+     called("temp", kGenerate)},
+    {"top-k", "generate", "N", "draw among the N most likely tokens; 0: all", "0", kGenerate, OnResume::own,
+     FIELD(generate.top_k), kCountOrZero},
+    {"top-p",
+     "generate",
+     "P",
+     "draw among the fewest most likely tokens that have this probability together",
+     "1",
+     kGenerate,
+     OnResume::own,
+     FIELD(generate.top_p),
+     {0, 1, true, false}},
+    {"seed", "generate", "N", "seed of the draws", "0", kGenerate, OnResume::own, FIELD(numbers.seed),
+     kNoNumber, nullptr, called("random-seed manual-seed")},
+    {"max-context", "generate", "TOKENS",
+     "tokens of a prompt and its answer at most: so many are cached for each", "the model's context, or 4096",
+     kGenerates, OnResume::own, FIELD(generate.max_context), kCount, nullptr,
+     called("max-model-len ctx-size n-ctx context-size")},
+    {"prompt-chunk", "generate", "TOKENS|auto", "tokens of each prompt that are read at once",
+     "auto: 512, divided by --batch", kGenerates, OnResume::own, FIELD(generate.prompt_chunk), kCount,
+     nullptr, called("prefill-chunk ubatch-size")},
+    {"generate", "plan", "", "plan to generate text, --batch prompts at once: how fast would it be?", "",
+     kPlan, OnResume::own, FIELD(generate.is_planned)},
 
     {"steps", "profile", "N", "steps to run, 4 or more; the first two warm up and are not counted", "8",
      kProfile, OnResume::own, FIELD(profile.steps), kProfileSteps},
@@ -107,12 +168,17 @@ constexpr OptionRow kTable[] = {
     {"out", "output", "FILE", "machine description to write; must not exist yet", "machine.json", kBench,
      OnResume::own, FIELD(bench.out)},
 
+    {"run", "report", "DIR...", "run directory; the name --run may be left out", "", kReport, OnResume::own,
+     FIELD(report.runs)},
+    {"out", "report", "FILE", "page to write; a report that is there is replaced", "report.html", kReport,
+     OnResume::own, FIELD(report.out)},
+
     {"model", "model", "MODEL",
      "preset, preset with other sizes (gpt2:layers=6,width=384,heads=6,vocab=256,context=256; presets and "
      "sizes are listed by --help-all), config.json, or a Hugging Face directory, whose weights are the start "
      "if it "
      "has any",
-     "", kRuns, OnResume::fixed, FIELD(model.model), kNoNumber, nullptr, kModelHints},
+     "", kRuns | kPrepare, OnResume::fixed, FIELD(model.model), kNoNumber, nullptr, kModelHints},
     {"model",
      "model",
      "MODEL",
@@ -129,11 +195,39 @@ constexpr OptionRow kTable[] = {
     {"from-scratch", "model", "", "ignore the weights of a Hugging Face directory", "", kRuns,
      OnResume::fixed, FIELD(model.from_scratch)},
 
+    {"lora", "lora", "RANK",
+     "train adapters of this rank beside the linear ops of the layers, and nothing else; 0: all weights", "0",
+     kRuns, OnResume::fixed, FIELD(lora.rank), kAdapterRank, nullptr,
+     called("lora-r lora-rank lora-dim"), true},
+    {"lora-targets", "lora", "NAME[,NAME...]",
+     "linear ops that get adapters, by the end of their names, as q_proj,v_proj", "all-linear", kRuns,
+     OnResume::fixed, FIELD(lora.targets), kNoNumber, nullptr, kTargetHints, true},
+    {"lora-alpha",
+     "lora",
+     "X|auto",
+     "adapters count alpha / rank times",
+     "auto: the rank",
+     kRuns,
+     OnResume::fixed,
+     FIELD(lora.alpha),
+     kPositive,
+     nullptr,
+     {},
+     true},
+    {"rslora", "lora", "", "adapters count alpha / sqrt(rank) times", "", kRuns, OnResume::fixed,
+     FIELD(lora.root_scale), kNoNumber, nullptr, called("use-rslora"), true},
+    {"lora-from", "lora", "DIR", "start from the adapters of a PEFT directory, with its rank and targets", "",
+     kRuns, OnResume::fixed, FIELD(lora.from), kNoNumber, nullptr,
+     called("adapter adapter-name-or-path peft-model-id resume-from-adapter"), true},
+    {"base", "lora", "DIR", "where the --model of a run with adapters is, if it has moved", "",
+     kRuns | kLoads | kExport, OnResume::own, FIELD(lora.base), kNoNumber, nullptr, called("base-model")},
+
     {"data", "data", "FILE...",
-     "tokens: .txt (bytes as tokens; the vocabulary must be 256) or .bin (nanoGPT uint16 "
-     "or llm.c shard)",
-     "", kRuns | kEval, OnResume::replaced, FIELD(data.train), kNoNumber, nullptr,
-     called("train-data train-file train-files dataset data-path data-dir input-bin", kTrain)},
+     "chats or texts: .jsonl (messages, ShareGPT, Alpaca, prompt and completion, or text) or .txt, which the "
+     "model's tokenizer reads; or tokens: .bin (nanoGPT uint16, llm.c shard). Without a tokenizer, bytes of "
+     ".txt are tokens, and the vocabulary must be 256",
+     "", kRuns | kEval | kPrepare, OnResume::replaced, FIELD(data.train), kNoNumber, nullptr,
+     called("train-data train-file train-files dataset data-path data-dir input-bin", kTrain | kPrepare)},
     {"data-type", "data", "TYPE",
      "what the files of --data and --val-data are: text, uint16 or uint32 (raw tokens), or auto (by name and "
      "header; what looks like something else is refused)",
@@ -150,6 +244,87 @@ constexpr OptionRow kTable[] = {
      "order of sequences: shuffled (by --seed, in each epoch differently) or sequential", "shuffled", kRuns,
      OnResume::fixed, FIELD(data.order)},
 
+    {"val-split", "data", "PART", "part of the samples that is held out to validate on, as in 2%", "0%",
+     kTrain, OnResume::fixed, FIELD(data.val_split), kNoNumber, nullptr,
+     called("val-set-size test-size val-size eval-split validation-split"), true},
+    {"packing", "data", "HOW",
+     "auto: several samples share a sequence, and attention stays within each; none: a sequence has one",
+     "auto", kTrain | kEval, OnResume::fixed, FIELD(data.packing), kNoNumber, nullptr,
+     called("sample-packing pack packed neat-packing"), true},
+    {"long-samples", "data", "HOW",
+     "samples longer than a sequence: cut at its end, divide into several, or refuse; auto divides texts and "
+     "cuts conversations",
+     "auto", kTrain | kEval, OnResume::fixed, FIELD(data.long_samples), kNoNumber, nullptr,
+     called("truncation truncate"), true},
+
+    {"tokenizer", "text", "DIR", "directory with a tokenizer.json or tokenizer.model", "the one of --model",
+     kHasTokenizer, OnResume::replaced, FIELD(text.tokenizer), kNoNumber, nullptr,
+     called("tokenizer-path tokenizer-name tokenizer-dir"), true},
+    {"format", "text", "FORM",
+     "what a line of .jsonl is: messages, sharegpt, alpaca, completion or text; auto: as its keys say",
+     "auto", kReadsText, OnResume::fixed, FIELD(text.form), kNoNumber, nullptr,
+     called("data-format dataset-format"), true},
+    {"data-keys", "text", "NAME=KEY[,...]",
+     "other names that the file has for keys (messages, role, content, prompt, ...) or roles (user, "
+     "assistant, "
+     "system, tool): messages=dialog,role=speaker,assistant=bot",
+     "", kReadsText, OnResume::fixed, FIELD(text.keys), kNoNumber, nullptr, called("column-mapping"), true},
+    {"separator",
+     "text",
+     "TEXT",
+     "what stands between documents of a .txt file, as in '<|endoftext|>'; \\n is a line end",
+     "none: a file is one document",
+     kReadsText,
+     OnResume::fixed,
+     FIELD(text.separator),
+     kNoNumber,
+     nullptr,
+     {},
+     true},
+    {"chat-template", "text", "FILE", "Jinja template for conversations", "the tokenizer's", kHasTokenizer,
+     OnResume::replaced, FIELD(text.chat_template), kNoNumber, nullptr, called("chat-template-path"), true},
+    {"template-values", "text", "NAME=JSON...", "variables of the chat template: enable_thinking=false", "",
+     kHasTokenizer, OnResume::fixed, FIELD(text.template_values), kNoNumber, nullptr,
+     called("chat-template-kwargs"), true},
+    {"train-on", "text", "WHAT",
+     "tokens to train in conversations: answers (those of the assistant, each with its end), last (the last "
+     "answer alone), or all",
+     "answers", kReadsText, OnResume::fixed, FIELD(text.train_on), kNoNumber, nullptr,
+     called("train-on-inputs roles-to-train assistant-only-loss mask-prompt"), true},
+    {"control-tokens",
+     "text",
+     "WHERE",
+     "where control tokens such as <|im_end|> are recognised: template (only what the template writes; in "
+     "users' "
+     "text they are text), or anywhere, as transformers does",
+     "template",
+     kHasTokenizer,
+     OnResume::fixed,
+     FIELD(text.control_tokens),
+     kNoNumber,
+     nullptr,
+     {},
+     true},
+    {"bad-records",
+     "text",
+     "HOW",
+     "lines that are malformed: refuse the data, or skip (and count) them",
+     "refuse",
+     kReadsText,
+     OnResume::fixed,
+     FIELD(text.bad_records),
+     kNoNumber,
+     nullptr,
+     {},
+     true},
+    {"cache", "text", "DIR", "where prepared data are kept, by their content", "~/.cache/sluice", kReadsText,
+     OnResume::kept, FIELD(text.cache), kNoNumber, nullptr, called("cache-dir"), true},
+    {"vocabulary", "text", "N",
+     "rows of the model's embedding: a token beyond them is refused; 0: those of --model, if it is given",
+     "0", kPrepare, OnResume::own, FIELD(text.vocabulary), kCountOrZero},
+    {"show", "text", "N", "samples to print, with their trained parts marked", "0", kPrepare, OnResume::own,
+     FIELD(text.show), kCountOrZero},
+
     {"batch", "batch", "SEQUENCES", "sequences of one step, over all ranks", "8", kRuns | kEval | kBench,
      OnResume::fixed, FIELD(batch.batch), kCount, nullptr,
      called("batch-size bs global-batch-size train-batch-size total-batch-size", kRuns)},
@@ -165,6 +340,9 @@ constexpr OptionRow kTable[] = {
      "auto", kRuns, OnResume::kept, FIELD(batch.waves), kCount},
     {"steps", "batch", "N", "steps of the whole run", "1000", kRuns, OnResume::replaced, FIELD(batch.steps),
      kCountOrZero, nullptr, kStepsHints},
+    {"epochs", "batch", "N", "train on all data N times, which sets --steps; 0: by --steps", "0", kTrain,
+     OnResume::replaced, FIELD(batch.epochs), kCountOrZero, nullptr,
+     called("num-epochs max-epochs num-train-epochs", kTrain), true},
 
     {"optimizer", "optimizer", "NAME", "adamw", "adamw", kRuns, OnResume::fixed, FIELD(optimizer.kind),
      kNoNumber, nullptr, called("optim")},
@@ -175,8 +353,8 @@ constexpr OptionRow kTable[] = {
      "learning rate to which --lr falls by the end of the run (reached one step after the last)",
      "a tenth of --lr", kRuns, OnResume::replaced, FIELD(optimizer.min_learning_rate), kNotNegative, nullptr,
      called("min-learning-rate final-lr")},
-    {"warmup", "optimizer", "N", "steps over which the learning rate rises", "0", kRuns, OnResume::replaced,
-     FIELD(optimizer.warmup_steps), kCountOrZero, nullptr, kWarmupHints},
+    {"warmup", "optimizer", "N|PART", "steps over which the learning rate rises, or their part of all, as 3%",
+     "0", kRuns, OnResume::replaced, FIELD(optimizer.warmup), kCountOrZero, nullptr, kWarmupHints},
     {"lr-schedule", "optimizer", "NAME", "constant, cosine or linear", "cosine", kRuns, OnResume::replaced,
      FIELD(optimizer.schedule), kNoNumber, nullptr,
      called("lr-scheduler lr-scheduler-type scheduler schedule lr-decay-style")},
@@ -195,41 +373,33 @@ constexpr OptionRow kTable[] = {
 
     {"precision", "numbers", "NAME",
      "data type of weights and activations: bf16, fp16 or fp32; master weights and moments are fp32", "bf16",
-     kRuns | kEval | kBench, OnResume::fixed, FIELD(numbers.precision), kNoNumber, nullptr, kPrecisionHints},
+     kRuns | kLoads | kBench, OnResume::fixed, FIELD(numbers.precision), kNoNumber, nullptr, kPrecisionHints},
     {"seed", "numbers", "N", "seed of initial weights and data order", "0", kRuns, OnResume::fixed,
      FIELD(numbers.seed), kNoNumber, nullptr, called("random-seed manual-seed")},
 
     {"device", "memory", "NAME", "auto, cuda[:N], cpu, or reference (slow plain loops, to compare with)",
-     "cuda where there is a GPU, else cpu", kRuns | kEval | kDoctor | kBench, OnResume::fixed,
+     "cuda where there is a GPU, else cpu", kRuns | kLoads | kDoctor | kBench, OnResume::fixed,
      FIELD(memory.device), kNoNumber, nullptr, called("accelerator gpu")},
     {"gpu-mem", "memory", "SIZE",
      "device memory, hard limit; on the cpu device, an arena in host memory that stands for it", "auto",
-     kRuns | kEval, OnResume::kept, FIELD(memory.gpu), kNoNumber, nullptr,
+     kRuns | kLoads, OnResume::kept, FIELD(memory.gpu), kNoNumber, nullptr,
      called("gpu-memory gpu-mem-limit device-mem device-memory vram max-gpu-memory", kPlan)},
-    {"host-mem", "memory", "SIZE", "memory of the process, hard limit", "auto", kRuns | kEval | kBench,
+    {"host-mem", "memory", "SIZE", "memory of the process, hard limit", "auto", kRuns | kLoads | kBench,
      OnResume::kept, FIELD(memory.host), kNoNumber, nullptr,
      called("host-memory cpu-mem cpu-memory max-cpu-memory memory mem ram", kRuns)},
     {"nvme-mem", "memory", "SIZE",
      "space in --nvme-dir, hard limit, all directories together; plan also takes it without --nvme-dir, for "
      "the drives of another machine",
-     "auto", kRuns | kEval, OnResume::kept, FIELD(memory.nvme), kNoNumber, nullptr,
+     "auto", kRuns | kLoads, OnResume::kept, FIELD(memory.nvme), kNoNumber, nullptr,
      called("nvme-memory disk-space disk-mem")},
     {"nvme-dir", "memory", "DIR[,DIR...]",
      "directory on a fast drive for what does not fit in memory; several, one on each drive, are used at "
      "once, with drive shares by the rates in the machine description",
-     "none: no nvme tier", kRuns | kEval | kDoctor | kBench, OnResume::kept, FIELD(memory.nvme_directories),
+     "none: no nvme tier", kRuns | kLoads | kDoctor | kBench, OnResume::kept, FIELD(memory.nvme_directories),
      kNoNumber, nullptr, kNvmeHints},
-    {"threads",
-     "memory",
-     "N",
-     "compute threads of a rank",
-     "every core, divided among the ranks of a machine",
-     kRuns | kEval | kBench,
-     OnResume::kept,
-     FIELD(memory.threads),
-     {1, 1024},
-     nullptr,
-     called("num-threads cpus cores")},
+    {"threads", "memory", "N", "compute threads of a rank",
+     "every core, divided among the ranks of a machine", kRuns | kLoads | kBench | kPrepare, OnResume::kept,
+     FIELD(memory.threads), kUpTo1024, nullptr, called("num-threads cpus cores")},
     {"recompute", "memory", "LEVEL",
      "what is made again in backward instead of kept: none; cheap (what norms and activation functions "
      "write); products (also what matrix products write); all; or auto: the best for each layer; results are "
@@ -248,73 +418,36 @@ constexpr OptionRow kTable[] = {
      "(layer by layer), weights-first, state-first",
      "auto", kRuns, OnResume::kept, FIELD(memory.placement), kNoNumber, nullptr,
      called("offload device-map")},
-    {"io",
-     "memory",
-     "NAME",
-     "how drives are read and written: {}, or auto (the first of these that works here)",
-     "auto",
-     kRuns | kEval | kBench,
-     OnResume::kept,
-     FIELD(memory.io),
-     {},
-     known_io_backends},
+    {"io", "memory", "NAME",
+     "how drives are read and written: {}, or auto (the first of these that works here)", "auto",
+     kRuns | kLoads | kBench, OnResume::kept, FIELD(memory.io), kNoNumber, known_io_backends},
     {"machine", "memory", "NAME|FILE",
      "machine description for predictions: a JSON file, or one of {}. If it has sizes, `plan` plans for "
      "that machine instead of this one (docs/machine.md)",
-     "gpu-server on --device cuda, else cpu-2core", kRuns | kEval, OnResume::kept, FIELD(memory.machine),
+     "gpu-server on --device cuda, else cpu-2core", kRuns | kLoads, OnResume::kept, FIELD(memory.machine),
      kNoNumber, built_in_machine_names, kMachineHints},
     {"matmul-algorithms", "memory", "FILE",
      "machine description from `sluice bench --model`: matrix products are computed by the algorithms of "
      "cuBLASLt that it has timed. They change bits, so a run keeps them in its checkpoints, and goes on with "
      "others only where this option is given; none: what cuBLASLt proposes first",
-     "what the run that goes on has, else none", kRuns | kEval, OnResume::own,
+     "what the run that goes on has, else none", kRuns | kLoads, OnResume::own,
      FIELD(memory.matmul_algorithms), kNoNumber, nullptr, kAlgorithmsHints},
 
-    {"gpus",
-     "ranks",
-     "N",
+    {"gpus", "ranks", "N",
      "ranks in this process, which share the training state: each has a GPU of its own, or on the cpu "
      "device a part of the cores; for several machines, mpirun starts the ranks",
-     "1",
-     kRuns,
-     OnResume::kept,
-     FIELD(ranks.gpus),
-     {1, 64},
-     nullptr,
+     "1", kRuns, OnResume::kept, FIELD(ranks.gpus), kGpuCount, nullptr,
      called("num-gpus n-gpus ngpus nproc nproc-per-node")},
-    {"ranks",
-     "ranks",
-     "N",
-     "ranks of a launcher to plan for, instead of those of --gpus; none is started",
-     "",
-     kPlan,
-     OnResume::own,
-     FIELD(ranks.count),
-     {1, 65536},
-     nullptr,
-     called("world-size nprocs np")},
-    {"ranks-per-node",
-     "ranks",
-     "N",
+    {"ranks", "ranks", "N", "ranks of a launcher to plan for, instead of those of --gpus; none is started",
+     "", kPlan, OnResume::own, FIELD(ranks.count), kRankCount, nullptr, called("world-size nprocs np")},
+    {"ranks-per-node", "ranks", "N",
      "ranks that share a machine, its memory and its network; not given: as many as the machine description "
      "says, or all where it says nothing",
-     "",
-     kPlan,
-     OnResume::own,
-     FIELD(ranks.per_node),
-     {1, 1024}},
-    {"zero",
-     "ranks",
-     "STAGE|auto",
+     "", kPlan, OnResume::own, FIELD(ranks.per_node), kUpTo1024},
+    {"zero", "ranks", "STAGE|auto",
      "ZeRO stage: what ranks share, so that each holds a part: 0 nothing, 1 or 2 optimizer state, 3 weights "
      "too; auto: 3, or less where that fits and is predicted to save 5 % of a step",
-     "3",
-     kRuns,
-     OnResume::kept,
-     FIELD(ranks.zero),
-     {0, 3},
-     nullptr,
-     called("zero-stage")},
+     "3", kRuns, OnResume::kept, FIELD(ranks.zero), kStages, nullptr, called("zero-stage")},
     {"shard-weights", "ranks", "AMONG",
      "at --zero 3, the ranks that share weights: all, or node (those of one machine, or a power of two of "
      "them; each holds more and sends less over the network); auto: all, or node where that fits and is "
@@ -342,6 +475,9 @@ constexpr OptionRow kTable[] = {
     {"metrics", "run", "FILE", "file for one line of JSON a step; new or empty, except with --resume",
      "metrics.jsonl in --out", kRuns, OnResume::kept, FIELD(run.metrics), kNoNumber, nullptr,
      called("log log-file metrics-file")},
+    {"tensorboard", "run", "",
+     "also write the metrics for TensorBoard: an event file in --out, and another at each --resume", "",
+     kTrain, OnResume::kept, FIELD(run.tensorboard)},
     {"resume", "run", "DIR|auto",
      "checkpoint to go on from: its path, or auto (the newest complete one in --out; a fresh start if there "
      "is none)",
@@ -361,8 +497,8 @@ constexpr OptionRow kTable[] = {
 
     {"shell", "shell", "bash|zsh|fish", "shell to print for: bash, zsh or fish; the name alone will do", "",
      kCompletion, OnResume::own, FIELD(completion.shell)},
-    {"json", "print", "", "print the facts as one JSON object", "", kPlan | kEval | kDoctor, OnResume::own,
-     FIELD(print.json)},
+    {"json", "print", "", "print the facts as one JSON object", "", kPlan | kEval | kDoctor | kPrepare,
+     OnResume::own, FIELD(print.json)},
     {"text", "print", "", "print the program itself in its text form", "", kPlan, OnResume::own,
      FIELD(print.text)},
     {"sweep", "plan", "QUANTITY=FROM:TO",
@@ -383,42 +519,5 @@ constexpr OptionRow kTable[] = {
 }  // namespace
 
 std::span<const OptionRow> option_table() { return kTable; }
-
-std::string option_help(const OptionRow& row) {
-  std::string help = row.help;
-  if (row.known) help.replace(help.find("{}"), 2, row.known());
-  return help;
-}
-
-const OptionRow* find_option(const std::string& name, Verb verb) {
-  const OptionRow* first = nullptr;
-  for (const OptionRow& row : kTable) {
-    if (name != row.name) continue;
-    if (row.verbs & verb_bit(verb)) return &row;
-    if (!first) first = &row;
-  }
-  return first;
-}
-
-NamedElsewhere find_elsewhere(const std::string& name, Verb verb) {
-  std::string wanted = name;
-  std::replace(wanted.begin(), wanted.end(), '_', '-');
-  const auto has = [&](const char* names) {
-    std::istringstream words(names);
-    const std::istream_iterator<std::string> begin(words), end;
-    return std::find(begin, end, wanted) != end;
-  };
-  for (const OptionRow& row : kTable) {
-    if (!(row.verbs & verb_bit(verb))) continue;
-    if (has(row.hints.elsewhere)) return {&row, false};
-    if (has(row.hints.unlike)) return {&row, true};
-  }
-  return {};
-}
-
-bool is_given(const Options& options, const std::string& name) {
-  CHECK(find_option(name) != nullptr, name);
-  return std::find(options.given.begin(), options.given.end(), name) != options.given.end();
-}
 
 }  // namespace sluice

@@ -15,7 +15,10 @@
 #include "cpu_optim/optimizer_kind.h"
 #include "engine/graph/op.h"
 #include "engine/plan/choices.h"
+#include "models/data/packed_rows.h"
 #include "models/data/token_data.h"
+#include "models/text/records/record_form.h"
+#include "models/text/samples/sample_choices.h"
 #include "offload/io/queue.h"
 
 namespace sluice {
@@ -54,11 +57,57 @@ struct ModelOptions {
   bool from_scratch = false;  // ignore the directory's weights
 };
 
+// Adapters beside frozen weights. Documented in docs/lora.md.
+struct LoraOptions {
+  int64_t rank = 0;                  // 0: no adapters, all weights are trained
+  std::vector<std::string> targets;  // linear ops of the layers; empty, or all-linear: all
+  std::optional<double> alpha;       // none: the rank
+  bool root_scale = false;           // alpha / sqrt(rank) in place of alpha / rank
+  std::string from;                  // PEFT directory with adapters to go on with; empty: new ones
+  std::string base;                  // where the base of the run is now; empty: where it was
+};
+
+// A part of a whole, as 2%.
+struct Share {
+  double percent = 0;
+};
+
+// Steps, or a part of all steps.
+struct StepsOrShare {
+  int64_t steps = 0;
+  double percent = 0;  // above 0: of all steps
+};
+
+enum class Packing : uint8_t { automatic, none };
+enum class BadRecords : uint8_t { refused, skipped };
+
+// How text and chats become samples. Documented in docs/data.md.
+struct TextOptions {
+  std::string tokenizer;      // directory; empty: that of the model, or of the run that goes on
+  std::string chat_template;  // file; empty: the model's
+  std::vector<std::string> template_values;  // NAME=JSON, variables of the template
+  RecordForm form = RecordForm::automatic;
+  std::vector<std::string> keys;  // NAME=KEY, other names of keys and roles
+  std::string separator;          // between documents of a text; empty: a file is one
+  TrainOn train_on = TrainOn::answers;
+  ControlTokens control_tokens = ControlTokens::of_template;
+  BadRecords bad_records = BadRecords::refused;
+  std::string cache;       // directory of prepared sets; empty: the user's
+  int64_t show = 0;        // samples that `prepare` prints
+  int64_t vocabulary = 0;  // rows of the model's embedding; 0: as --model says, or not known
+};
+
 struct DataOptions {
   std::vector<std::string> train, validation;  // files; eval's --data is `train`
   TokenType type = TokenType::automatic;       // of all files
-  int64_t val_every = 0;                       // steps; 0: once, at the end
-  int64_t val_batches = 20;                    // batches of one validation
+  Share val_split;                             // of the samples, held out
+  Packing packing = Packing::automatic;
+  std::optional<LongSamples> long_samples;  // none: texts are divided, conversations cut
+  // Prepared sets of `train` and `validation`; empty: these are token files. The verb sets them.
+  std::string prepared, prepared_validation;
+  bool documents = false;    // rows hold several documents; the verb sets it
+  int64_t val_every = 0;     // steps; 0: once, at the end
+  int64_t val_batches = 20;  // batches of one validation
   RowOrder order = RowOrder::shuffled;
 };
 
@@ -67,6 +116,7 @@ struct BatchOptions {
   std::optional<int64_t> sequence;     // tokens; none: the model's context
   std::optional<int64_t> micro_batch;  // sequences; none: the planner chooses
   int64_t steps = 1000;
+  int64_t epochs = 0;            // above 0: it sets `steps` once the data are known
   std::optional<int64_t> waves;  // of a step; none: the planner chooses
 };
 
@@ -74,7 +124,7 @@ struct OptimizerOptions {
   OptimizerKind kind = OptimizerKind::adamw;
   double learning_rate = 3e-4;
   std::optional<double> min_learning_rate;  // none: learning_rate / 10
-  int64_t warmup_steps = 0;
+  StepsOrShare warmup;
   Schedule schedule = Schedule::cosine;
   double weight_decay = 0.1, beta1 = 0.9, beta2 = 0.95, epsilon = 1e-8;
   double clip = 1;  // 0: off
@@ -124,6 +174,7 @@ struct RankOptions {
 struct RunOptions {
   std::string out;            // run directory
   std::string metrics;        // empty: metrics.jsonl in `out`
+  bool tensorboard = false;   // also write events for TensorBoard
   std::string resume;         // empty: no; "auto"; or a checkpoint
   Interval checkpoint_every;  // never: only at the end
   int64_t keep = 2;           // newest checkpoints that stay
@@ -135,6 +186,21 @@ struct TransferOptions {  // eval and export
   std::string from, to;
   std::optional<DType> dtype;  // none: the working precision
   int64_t shards = 1;
+  bool merge = false;  // of a run with adapters: whole weights in place of adapters
+};
+
+// How text is generated. Documented in docs/generate.md.
+struct GenerateOptions {
+  std::string prompt;   // a text to go on with
+  bool chat = false;    // a conversation on standard input
+  std::string prompts;  // file of prompts
+  int64_t max_tokens = 512;
+  double temperature = 0;  // 0: always the most likely token
+  int64_t top_k = 0;       // 0: all tokens
+  double top_p = 1;
+  std::optional<int64_t> max_context;   // tokens of prompt and answer; none: of the model, at most 4096
+  std::optional<int64_t> prompt_chunk;  // tokens of each prompt that are read at once; none: by the batch
+  bool is_planned = false;              // `plan` plans to generate, not to train
 };
 
 struct ProfileOptions {
@@ -154,6 +220,11 @@ struct BenchOptions {
   std::string out = "machine.json";  // machine description to write
 };
 
+struct ReportOptions {
+  std::vector<std::string> runs;    // run directories
+  std::string out = "report.html";  // page to write
+};
+
 struct CompletionOptions {
   Shell shell = Shell::bash;
 };
@@ -165,7 +236,9 @@ struct PrintOptions {
 
 struct Options {
   ModelOptions model;
+  LoraOptions lora;
   DataOptions data;
+  TextOptions text;
   BatchOptions batch;
   OptimizerOptions optimizer;
   NumberOptions numbers;
@@ -173,8 +246,10 @@ struct Options {
   RankOptions ranks;
   RunOptions run;
   TransferOptions transfer;
+  GenerateOptions generate;
   ProfileOptions profile;
   BenchOptions bench;
+  ReportOptions report;
   PlanOptions plan;
   CompletionOptions completion;
   PrintOptions print;
@@ -182,11 +257,25 @@ struct Options {
 };
 
 // `tools/command/verbs.h` says what each does.
-enum class Verb : uint8_t { train, plan, eval, export_run, doctor, profile, bench, completion };
+enum class Verb : uint8_t {
+  train,
+  prepare,
+  plan,
+  eval,
+  export_run,
+  doctor,
+  profile,
+  bench,
+  completion,
+  report,
+  generate
+};
 constexpr const char* verb_name(Verb verb) {
   switch (verb) {
     case Verb::train:
       return "train";
+    case Verb::prepare:
+      return "prepare";
     case Verb::plan:
       return "plan";
     case Verb::eval:
@@ -201,9 +290,15 @@ constexpr const char* verb_name(Verb verb) {
       return "bench";
     case Verb::completion:
       return "completion";
+    case Verb::report:
+      return "report";
+    case Verb::generate:
+      return "generate";
   }
   return nullptr;  // beyond the last
 }
+// Whether the verb takes the weights of --from and runs the model.
+constexpr bool loads_weights(Verb verb) { return verb == Verb::eval || verb == Verb::generate; }
 constexpr size_t kVerbCount = [] {
   size_t count = 0;
   while (verb_name(static_cast<Verb>(count))) ++count;
@@ -212,11 +307,13 @@ constexpr size_t kVerbCount = [] {
 constexpr uint32_t verb_bit(Verb verb) { return 1u << static_cast<int>(verb); }
 
 // Where an option's value is kept. Optionals also accept the word "auto".
-using OptionField = std::variant<bool*, int64_t*, uint64_t*, double*, std::string*, std::vector<std::string>*,
-                                 std::optional<int64_t>*, std::optional<double>*, std::optional<DType>*,
-                                 Size*, DType*, Interval*, TokenType*, RowOrder*, OptimizerKind*, Schedule*,
-                                 DeviceChoice*, std::optional<Recompute>*, Overlap*, Placement*, IoChoice*,
-                                 Compression*, std::optional<WeightShards>*, Shell*>;
+using OptionField =
+    std::variant<bool*, int64_t*, uint64_t*, double*, std::string*, std::vector<std::string>*,
+                 std::optional<int64_t>*, std::optional<double>*, std::optional<DType>*, Size*, DType*,
+                 Interval*, TokenType*, RowOrder*, OptimizerKind*, Schedule*, DeviceChoice*,
+                 std::optional<Recompute>*, Overlap*, Placement*, IoChoice*, Compression*,
+                 std::optional<WeightShards>*, Shell*, Share*, StepsOrShare*, Packing*,
+                 std::optional<LongSamples>*, RecordForm*, TrainOn*, ControlTokens*, BadRecords*>;
 
 struct Range {
   double least = 0, most = 0;
@@ -252,6 +349,7 @@ struct OptionRow {
   Range range = {};                  // where the value is a number
   std::string (*known)() = nullptr;  // fills in {} in help with a list that is kept elsewhere
   OptionHints hints = {};
+  bool is_newer = false;  // checkpoints of earlier versions lack it, and mean its default
 };
 
 std::span<const OptionRow> option_table();
@@ -290,8 +388,8 @@ inline ManifestUse manifest_use(const Options& options) {
   return options.run.resume.empty() ? ManifestUse::none : ManifestUse::awaited;
 }
 
-// A checkpoint's manifest has all options of the run, except those of OnResume::own and those of
-// OnResume::kept that have no value. `sequence` and `micro_batch` must have been resolved.
+// A checkpoint's manifest has all options of the run, except those of OnResume::own, and those of
+// OnResume::kept or newer ones that have no value. `sequence` and `micro_batch` must have been resolved.
 struct ManifestOption {
   std::string name;
   std::vector<std::string> values;

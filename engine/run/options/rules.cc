@@ -106,6 +106,25 @@ void check_compression(const Options& options) {
                 "Add --zero 0, or --zero 1, which shares the optimizer state.");
 }
 
+// `is_of_run`: the options are those of the run that goes on.
+void check_lora(const Options& options, bool is_of_run) {
+  const LoraOptions& lora = options.lora;
+  const bool adapts = lora.rank > 0 || !lora.from.empty();
+  for (const char* name : {"lora-targets", "lora-alpha", "rslora"})
+    check_needs(options, name, "lora", adapts);
+  if (!is_of_run && is_given(options, "base"))
+    throw Error(ExitCode::usage, "--base is for runs with adapters that go on.",
+                "Name the model with --model.");
+  if (!adapts) return;
+  const auto exclude = [](const char* other, const char* remedy) {
+    throw Error(ExitCode::usage, fmt::format("--lora and --{} exclude each other.", other), remedy);
+  };
+  if (options.model.from_scratch)
+    exclude("from-scratch", "Adapters change a model that has weights: leave out one of them.");
+  if (options.ranks.share_layers_until > 0)
+    exclude("share-layers-until", "Frozen layers cannot share weights: leave out one of them.");
+}
+
 // `plan` reads only the free space of directories: with --nvme-mem in bytes it needs no directory.
 void check_nvme(const Options& options, Verb verb, bool resuming) {
   const bool elsewhere = verb == Verb::plan && options.memory.nvme.kind == Size::Kind::bytes;
@@ -121,6 +140,16 @@ void check_nvme(const Options& options, Verb verb, bool resuming) {
                 fmt::format("Name {} at most.", kStripeFilesMax));
 }
 
+void check_prompts(const Options& options) {
+  const GenerateOptions& g = options.generate;
+  if (is_given(options, "prompt") + g.chat + !g.prompts.empty() != 1)
+    throw Error(ExitCode::usage, "`sluice generate` takes one of --prompt, --chat and --prompts.",
+                "Give one of them: --prompt TEXT, --chat, or --prompts FILE.");
+  if (g.chat && is_given(options, "batch"))
+    throw Error(ExitCode::usage, "--chat is one conversation: --batch has no effect on it.",
+                "Leave out --batch.");
+}
+
 // Refuses combinations of --json, --text, --sweep, --explain and --why in which one would have no effect.
 void check_printing(const Options& options) {
   const bool sweeps = !options.plan.sweep.empty();
@@ -129,6 +158,8 @@ void check_printing(const Options& options) {
                 "Leave one of them out.");
   };
   if (options.print.json && options.print.text) exclude("json", "text");
+  for (const char* other : {"sweep", "explain", "why", "gpus", "ranks"})
+    if (options.generate.is_planned && is_given(options, other)) exclude("generate", other);
   if (sweeps && options.print.text) exclude("sweep", "text");
   if (sweeps && options.plan.explain) exclude("sweep", "explain");
   if (options.plan.explain && options.print.text) exclude("explain", "text");
@@ -176,7 +207,7 @@ void check_whole(const std::vector<ManifestOption>& manifest) {
     if (row.on_resume == OnResume::own) continue;
     const auto count = std::count_if(manifest.begin(), manifest.end(),
                                      [&](const ManifestOption& stored) { return stored.name == row.name; });
-    if (count != 1 && !(count == 0 && row.on_resume == OnResume::kept))
+    if (count != 1 && !(count == 0 && (row.is_newer || row.on_resume == OnResume::kept)))
       throw Error(ExitCode::malformed_file,
                   fmt::format("The manifest holds option `{}` {} times.", row.name, count),
                   "Resume from another checkpoint.");
@@ -208,18 +239,23 @@ void check_options(const Options& options, Verb verb, ManifestUse manifest) {
   if (trains && !resuming && options.model.model.empty()) needed.push_back("model");
   if (trains && verb != Verb::plan && !resuming && options.data.train.empty()) needed.push_back("data");
   if (verb == Verb::train || options.run.resume == "auto") needed.push_back("out");
+  if (verb == Verb::prepare) needed.push_back("data");
   if (verb == Verb::eval) needed = {"from", "data"};
   if (verb == Verb::export_run) needed = {"from", "to"};
   if (verb == Verb::completion) needed = {"shell"};
+  if (verb == Verb::generate) needed = {"from"};
+  if (verb == Verb::report) needed = {"run"};
   demand(options, needed, verb);
   if (trains && !resuming) {
-    check_needs(options, "val-every", "val-data", !options.data.validation.empty());
-    check_needs(options, "val-batches", "val-data", !options.data.validation.empty());
+    const bool validates = !options.data.validation.empty() || options.data.val_split.percent > 0;
+    check_needs(options, "val-every", "val-data", validates);
+    check_needs(options, "val-batches", "val-data", validates);
   }
   if (verb == Verb::bench)
     for (const char* name : {"batch", "seq", "micro-batch", "precision"})
       check_needs(options, name, "model", !options.model.model.empty());
-  check_nvme(options, verb, resuming && verb != Verb::eval);
+  check_nvme(options, verb, resuming && !loads_weights(verb));
+  if (verb == Verb::generate) return check_prompts(options);
   if (verb == Verb::plan) check_planned_ranks(options);
   if (!resuming) {  // otherwise the manifest may set the option that is compared with
     check_batch(options.batch, std::max(options.ranks.count, options.ranks.gpus),
@@ -227,6 +263,7 @@ void check_options(const Options& options, Verb verb, ManifestUse manifest) {
     check_waves(options, std::max(options.ranks.count, options.ranks.gpus));
     check_min_learning_rate(options);
     if (trains) check_compression(options);
+    if (trains) check_lora(options, manifest == ManifestUse::applied);
   }
   check_printing(options);
 }
@@ -237,7 +274,8 @@ std::vector<ManifestOption> manifest_options(const Options& options) {
   for (const OptionRow& row : option_table()) {
     if (row.on_resume == OnResume::own) continue;
     ManifestOption option{row.name, option_values(options, row)};
-    if (row.on_resume != OnResume::kept || !option.values.empty()) out.push_back(std::move(option));
+    const bool may_lack = row.is_newer || row.on_resume == OnResume::kept;
+    if (!may_lack || !option.values.empty()) out.push_back(std::move(option));
   }
   return out;
 }
@@ -260,7 +298,7 @@ std::vector<std::string> apply_manifest(Options& options, const std::vector<Mani
       if (!is_stored) continue;
       take_over(options, row, stored->values);
       if (row.on_resume == OnResume::kept && then != by_default)
-        of_run += fmt::format(" --{} {}", row.name, joined(then));
+        of_run += fmt::format(" --{}{}{}", row.name, *row.value ? " " : "", *row.value ? joined(then) : "");
     } else if (now != then && !fixed) {
       if (is_stored || then.empty())  // a manifest of version 3 does not tell what else the run had
         notes.push_back(fmt::format("--{} is now {}; it was {}.", row.name, joined(now), joined(then)));

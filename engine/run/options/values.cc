@@ -48,6 +48,18 @@ constexpr Choice<Placement> kPlacements[] = {{"auto", Placement::automatic},
                                              {"weights-first", Placement::weights_first},
                                              {"state-first", Placement::state_first}};
 constexpr Choice<WeightShards> kWeightShards[] = {{"all", WeightShards::all}, {"node", WeightShards::node}};
+constexpr Choice<Packing> kPackings[] = {{"auto", Packing::automatic}, {"none", Packing::none}};
+constexpr Choice<LongSamples> kLongSamples[] = {
+    {"cut", LongSamples::cut}, {"divide", LongSamples::divided}, {"refuse", LongSamples::refused}};
+constexpr Choice<RecordForm> kRecordForms[] = {
+    {"auto", RecordForm::automatic},        {"messages", RecordForm::messages},
+    {"sharegpt", RecordForm::sharegpt},     {"alpaca", RecordForm::alpaca},
+    {"completion", RecordForm::completion}, {"text", RecordForm::text}};
+constexpr Choice<TrainOn> kTrainOns[] = {
+    {"answers", TrainOn::answers}, {"all", TrainOn::all}, {"last", TrainOn::last}};
+constexpr Choice<ControlTokens> kControlTokens[] = {{"template", ControlTokens::of_template},
+                                                    {"anywhere", ControlTokens::anywhere}};
+constexpr Choice<BadRecords> kBadRecords[] = {{"refuse", BadRecords::refused}, {"skip", BadRecords::skipped}};
 
 constexpr std::span<const Choice<DType>> choices(DType) { return kPrecisions; }
 constexpr std::span<const Choice<RowOrder>> choices(RowOrder) { return kOrders; }
@@ -69,6 +81,12 @@ std::vector<Choice<Recompute>> choices(Recompute) {
 constexpr std::span<const Choice<Placement>> choices(Placement) { return kPlacements; }
 constexpr std::span<const Choice<Overlap>> choices(Overlap) { return kOverlaps; }
 constexpr std::span<const Choice<WeightShards>> choices(WeightShards) { return kWeightShards; }
+constexpr std::span<const Choice<Packing>> choices(Packing) { return kPackings; }
+constexpr std::span<const Choice<LongSamples>> choices(LongSamples) { return kLongSamples; }
+constexpr std::span<const Choice<RecordForm>> choices(RecordForm) { return kRecordForms; }
+constexpr std::span<const Choice<TrainOn>> choices(TrainOn) { return kTrainOns; }
+constexpr std::span<const Choice<ControlTokens>> choices(ControlTokens) { return kControlTokens; }
+constexpr std::span<const Choice<BadRecords>> choices(BadRecords) { return kBadRecords; }
 std::vector<Choice<IoChoice>> choices(IoChoice) {
   std::vector<Choice<IoChoice>> all{{"auto", nullptr}};
   for (const IoBackend* backend : kIoBackends) all.push_back({backend->name, backend});
@@ -187,6 +205,28 @@ Interval parse_interval(const std::string& text, const OptionRow& row) {
                           takes_steps ? "12 for steps, or" : "it as"));
 }
 
+// "2%", or none: the text has no percent sign.
+std::optional<double> parse_percent(const std::string& text, const OptionRow& row) {
+  if (!text.ends_with('%')) return std::nullopt;
+  const double percent = parse_real(text.substr(0, text.size() - 1), row.name);
+  if (percent < 0 || percent >= 100)
+    throw Error(ExitCode::usage, fmt::format("--{} is {}.", row.name, printable(text)),
+                "Give a part from 0% to below 100%.");
+  return percent;
+}
+
+Share parse_share(const std::string& text, const OptionRow& row) {
+  if (const auto percent = parse_percent(text, row)) return {*percent};
+  if (text == "0") return {};
+  throw Error(ExitCode::usage, fmt::format("`{}` for --{} is no part.", printable(text), row.name),
+              fmt::format("Write --{} as in 2%.", row.name));
+}
+
+StepsOrShare parse_steps_or_share(const std::string& text, const OptionRow& row) {
+  if (const auto percent = parse_percent(text, row)) return {0, *percent};
+  return {checked(parse_integer(text, row.name), row), 0};
+}
+
 std::string interval_text(const Interval& interval) {
   return interval.seconds > 0 ? fmt::format("{}s", interval.seconds) : fmt::format("{}", interval.steps);
 }
@@ -240,6 +280,10 @@ T parse_value(const std::string& text, const OptionRow& row) {
     return size;
   } else if constexpr (std::is_same_v<T, Interval>) {
     return parse_interval(text, row);
+  } else if constexpr (std::is_same_v<T, Share>) {
+    return parse_share(text, row);
+  } else if constexpr (std::is_same_v<T, StepsOrShare>) {
+    return parse_steps_or_share(text, row);
   } else if constexpr (is_choice<T>) {
     return parse_choice<T>(text, row.name);
   } else {
@@ -263,6 +307,10 @@ std::string value_text(const T& value) {
     return size_text(value);
   } else if constexpr (std::is_same_v<T, Interval>) {
     return interval_text(value);
+  } else if constexpr (std::is_same_v<T, Share>) {
+    return fmt::format("{}%", value.percent);
+  } else if constexpr (std::is_same_v<T, StepsOrShare>) {
+    return value.percent > 0 ? fmt::format("{}%", value.percent) : fmt::format("{}", value.steps);
   } else if constexpr (is_choice<T>) {
     return choice_name(value);
   } else {
@@ -321,6 +369,8 @@ void set_option(Options& options, const OptionRow& row, const std::vector<std::s
       for (const std::string& value : is_none ? T{} : values)
         list.push_back(parse_value<std::string>(value, row));
       *field = std::move(list);
+    } else if (std::is_same_v<T, std::string> && values.empty()) {
+      *field = {};  // option_values() of an empty text
     } else {
       if (values.size() != 1)
         throw Error(ExitCode::usage, fmt::format("--{} has {} values.", row.name, values.size()),

@@ -111,6 +111,16 @@ ParameterSource source_of(const HfWeights& weights) {
   };
 }
 
+ParameterSource source_of(const HfWeights& base, ParameterSource adapters) {
+  return [&base, adapters = std::move(adapters)](const Parameter& p, uint64_t first, uint64_t count,
+                                                 float* out) {
+    if (base.find(p.name))
+      base.read(p.name, first, count, out);
+    else
+      adapters(p, first, count, out);
+  };
+}
+
 ParameterSource source_of(uint64_t seed) {
   return [seed](const Parameter& p, uint64_t first, uint64_t count, float* out) {
     fill_initial(p, seed, first, count, out);
@@ -135,8 +145,10 @@ std::function<void(const ShardView&)> load_from(const Model& model, ParameterSou
 }
 
 std::function<void(const ShardView&)> load_from(const Model& model, const CheckpointReader& checkpoint,
-                                                const Ranks& ranks, Workers& workers) {
-  ShardSources sources{source_of(checkpoint), {}, &checkpoint, ranks.rank(), ranks.size()};
+                                                const Ranks& ranks, Workers& workers, const HfWeights* base) {
+  ParameterSource weights = source_of(checkpoint);
+  if (base) weights = source_of(*base, std::move(weights));
+  ShardSources sources{std::move(weights), {}, &checkpoint, ranks.rank(), ranks.size()};
   for (uint32_t m = 0; m < kMomentsMax; ++m) sources.moments[m] = source_of(checkpoint, moment_plane(m));
   return load_hook(model, std::move(sources), workers);
 }

@@ -20,6 +20,9 @@ using ParameterSource =
 ParameterSource source_of(const HfWeights& weights);
 ParameterSource source_of(uint64_t seed);
 
+// Of a model with adapters: values of its base, and of its adapters from another source.
+ParameterSource source_of(const HfWeights& base, ParameterSource adapters);
+
 // A checkpoint's master weights (of frozen groups, its weights), or one of its planes. The checkpoint was
 // checked against the model, and outlives the source.
 ParameterSource source_of(const CheckpointReader& checkpoint);
@@ -34,9 +37,11 @@ void fill_flat(const Group& group, const ParameterSource& source, uint64_t first
 std::function<void(const ShardView&)> load_from(const Model& model, ParameterSource source, Workers& workers);
 
 // A hook that fills master weights, moments, frozen weights and compression errors from a checkpoint. Each
-// rank takes on the errors of some of the ranks that wrote it, so that the sum of all errors stays.
+// rank takes on the errors of some of the ranks that wrote it, so that the sum of all errors stays. `base`:
+// has the frozen weights that the checkpoint lacks; nullptr: it lacks none.
 std::function<void(const ShardView&)> load_from(const Model& model, const CheckpointReader& checkpoint,
-                                                const Ranks& ranks, Workers& workers);
+                                                const Ranks& ranks, Workers& workers,
+                                                const HfWeights* base = nullptr);
 
 // Runs the body `load` of the phase (Lowering::phases) to which `step` belongs, with the hook, and waits for
 // its end.

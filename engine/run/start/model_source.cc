@@ -1,5 +1,7 @@
 #include "engine/run/start/model_source.h"
 
+#include <fmt/format.h>
+
 #include <filesystem>
 #include <system_error>
 
@@ -7,6 +9,7 @@
 #include "models/families/family.h"
 #include "models/files/file.h"
 #include "models/weights/hf_weights.h"
+#include "models/weights/peft.h"
 
 namespace sluice {
 
@@ -15,6 +18,54 @@ namespace {
 constexpr uint64_t kConfigBytesMax = 1 << 20;
 
 }  // namespace
+
+Adapters adapters_of(const LoraOptions& options) {
+  const bool all = options.targets == std::vector<std::string>{"all-linear"};
+  return {.rank = options.rank,
+          .alpha = options.alpha.value_or(static_cast<double>(options.rank)),
+          .root_scale = options.root_scale,
+          .targets = all ? std::vector<std::string>() : options.targets};
+}
+
+Adapters settle_adapters(LoraOptions& options, std::vector<std::string>& notes) {
+  if (options.from.empty()) return adapters_of(options);
+  const Adapters stored = read_adapter_config(options.from, notes);
+  const auto agree = [&](const char* name, bool agrees) {
+    if (!agrees)
+      throw Error(ExitCode::usage,
+                  fmt::format("--{} differs from the adapters of {}.", name, printable(options.from)),
+                  fmt::format("Leave out --{}: it comes with --lora-from.", name));
+  };
+  const Adapters given = adapters_of(options);
+  agree("lora", options.rank == 0 || given.rank == stored.rank);
+  agree("lora-alpha", !options.alpha || given.alpha == stored.alpha);
+  agree("lora-targets", options.targets.empty() || given.targets == stored.targets);
+  agree("rslora", !options.root_scale || stored.root_scale);
+  options.rank = stored.rank;
+  options.alpha = stored.alpha;
+  options.targets = stored.targets;
+  options.root_scale = stored.root_scale;
+  return stored;
+}
+
+void check_base(const HfWeights& weights, const Model& model, const BaseModel& base) {
+  check_weights(weights, model);
+  if (sampled_checksum(weights, model) == base.checksum) return;
+  throw Error(ExitCode::malformed_file,
+              printable(weights.directory()) + " is not the base of the run: its weights have other values.",
+              "Name the directory that has the base with --base DIR.");
+}
+
+std::string base_directory(const BaseModel& base, const LoraOptions& options) {
+  const std::string& directory = options.base.empty() ? base.directory : options.base;
+  std::error_code ignored;
+  const bool exists = std::filesystem::is_directory(directory, ignored);
+  if (exists && has_weights(directory)) return directory;
+  throw Error(ExitCode::usage,
+              fmt::format("The base of the run is not there: {} {}.", printable(directory),
+                          exists ? "has no model.safetensors, nor its index" : "is no directory"),
+              "A checkpoint holds adapters only. Name the directory that has the base now with --base DIR.");
+}
 
 ModelSource resolve_model(const ModelOptions& options) {
   ModelSource source;
@@ -27,6 +78,11 @@ ModelSource resolve_model(const ModelOptions& options) {
     source.config = config_from_name(options.model);
     return source;
   }
+  if (directory && std::filesystem::exists(path / kAdapterConfig, ignored) &&
+      !std::filesystem::exists(path / "config.json", ignored))
+    throw Error(ExitCode::usage,
+                "The directory " + printable(options.model) + " holds adapters, not a model.",
+                fmt::format("Give their base as --model, and --lora-from {}.", printable(options.model)));
   if (directory && !std::filesystem::exists(path / "config.json", ignored))
     throw Error(ExitCode::usage, "The directory " + printable(options.model) + " has no config.json.",
                 "Give a Hugging Face directory; `sluice export` makes one of a run.");
@@ -37,6 +93,22 @@ ModelSource resolve_model(const ModelOptions& options) {
     source.weights_directory = options.model;
     source.table_bytes = table_bytes_at_most(options.model);
   }
+  return source;
+}
+
+ModelSource source_of_run(const CheckpointReader& checkpoint, const Options& options, bool opens_base) {
+  ModelSource source;
+  const CheckpointState& state = checkpoint.state();
+  source.config = config_from_json(state.model_config, checkpoint.path() + "/manifest.json");
+  source.config.adapters = adapters_of(options.lora);
+  if (state.base.has_value() != (options.lora.rank > 0))
+    throw Error(ExitCode::malformed_file,
+                fmt::format("{}: the manifest {} a base, and its option --lora is {}.",
+                            printable(checkpoint.path()), state.base ? "names" : "lacks", options.lora.rank),
+                "Use another checkpoint; this manifest is damaged.");
+  if (!state.base || !opens_base) return source;
+  source.weights_directory = base_directory(*state.base, options.lora);
+  source.table_bytes = table_bytes_at_most(source.weights_directory);
   return source;
 }
 

@@ -2,9 +2,12 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
+#include "engine/run/checkpoint/checkpoint.h"
 #include "engine/run/options/options.h"
 #include "models/families/config.h"
+#include "models/weights/hf_weights.h"
 
 namespace sluice {
 
@@ -15,8 +18,25 @@ struct ModelSource {
   uint64_t table_bytes = 0;       // of host memory at most, for names and places of these weights
 };
 
+// The adapters that options ask for. Those of --lora-from bring their rank, alpha and targets, which are
+// filled in; `notes` receives a sentence for what is not applied. Throws Error(usage) where --lora-from and
+// another option contradict each other, and as read_adapter_config() does.
+Adapters settle_adapters(LoraOptions& options, std::vector<std::string>& notes);
+// Of a run whose options are settled.
+Adapters adapters_of(const LoraOptions& options);
+
+// The base of a run with adapters: `weights` of the model must be those that `base` names. Throws
+// Error(malformed_file) where they are not.
+void check_base(const HfWeights& weights, const Model& model, const BaseModel& base);
+// Where it is: what --base says, else where it was. Throws Error(usage) where no weights are there.
+std::string base_directory(const BaseModel& base, const LoraOptions& options);
+
 // --model is a Hugging Face directory or a config.json where it exists, has a slash, or ends in .json. Else
 // it is a preset or an inline description. Throws Error(usage, malformed_file).
 ModelSource resolve_model(const ModelOptions& options);
+
+// The model of a checkpoint, whose options are settled. `opens_base`: of one with adapters, the base's
+// weights will be read; throws as base_directory() does.
+ModelSource source_of_run(const CheckpointReader& checkpoint, const Options& options, bool opens_base);
 
 }  // namespace sluice

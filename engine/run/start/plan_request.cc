@@ -15,8 +15,8 @@
 namespace sluice {
 
 Model sized_model(const ModelConfig& config, DType precision, const DeviceSizes& sizes, int64_t micro_batch,
-                  int64_t sequence) {
-  Model model = build_model(config, precision, micro_batch, sequence);
+                  int64_t sequence, bool documents) {
+  Model model = build_model(config, precision, micro_batch, sequence, documents);
   for (Segment& segment : model.segments)
     for (Op& op : segment.ops)
       if (op_rule(op.kind).is_loss) op.attributes.loss_rows = loss_rows(config.vocabulary, sizes.logits);
@@ -73,8 +73,9 @@ PlanRequest plan_request(const Options& options, const ModelConfig& config, cons
   r.rates.network = levels_for(r.rates, static_cast<uint32_t>(ranks.count), per_node);
   const int64_t sequence = options.batch.sequence.value_or(config.context);
   const DType precision = options.numbers.precision;
-  r.model = [config, precision, sizes = needs.sizes](int64_t micro_batch, int64_t length) {
-    return sized_model(config, precision, sizes, micro_batch, length);
+  r.model = [config, precision, sizes = needs.sizes, documents = options.data.documents](int64_t micro_batch,
+                                                                                         int64_t length) {
+    return sized_model(config, precision, sizes, micro_batch, length, documents);
   };
   r.sequence = sequence;
   BatchOptions batch = options.batch;

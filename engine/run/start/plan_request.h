@@ -22,7 +22,7 @@ std::vector<int64_t> micro_batch_candidates(const BatchOptions& batch, int64_t s
 
 // The model of one micro-batch. Its loss works on as many rows at a time as a device of these sizes asks for.
 Model sized_model(const ModelConfig& config, DType precision, const DeviceSizes& sizes, int64_t micro_batch,
-                  int64_t sequence);
+                  int64_t sequence, bool documents = false);
 
 // The most ranks that share a machine.
 int64_t ranks_per_node(const RankOptions& ranks, const MachineRates& rates);

@@ -170,11 +170,13 @@ PlannedRun planned_run(Options options) {
   notes.insert(notes.end(), run.device.notes.begin(), run.device.notes.end());
   run.budgets = planned_budgets(options, of_this_process, run.device, elsewhere);
   run.budgets.reserve_table(run.start.source.table_bytes);
+  options.data.documents = rows_have_documents(options, text_directory(run.start));
   for (std::string& note : beyond_notes(run.budgets, options.ranks.count, !elsewhere))
     notes.push_back(std::move(note));
   const auto request_now = [&] {
     return plan_request(options, run.start.source.config, run.budgets, run.device.needs,
-                        !options.data.validation.empty(), run.device.ranks_meet);
+                        !options.data.validation.empty() || options.data.val_split.percent > 0,
+                        run.device.ranks_meet);
   };
   const std::string shared = settle_sharing(options.ranks, request_now());
   if (!shared.empty()) notes.push_back(shared);

@@ -1,32 +1,69 @@
-// The tokens that a run trains and validates on, and their order. Callers: train, eval, profile.
+// The data that a run trains and validates on: token files, or a prepared set of samples. Callers: train,
+// eval, profile.
 #pragma once
 
+#include <memory>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "engine/run/checkpoint/checkpoint.h"
 #include "engine/run/options/options.h"
 #include "engine/run/train/trainer.h"
 #include "models/data/data_order.h"
+#include "models/data/packed_rows.h"
+#include "models/data/prepared_set.h"
 #include "models/data/token_data.h"
 #include "models/families/config.h"
 
 namespace sluice {
 
-struct RunData {
-  TokenData train;
-  DataOrder order;
-  std::optional<TokenData> validation;
-  DataOrder validation_order;
-
-  std::vector<const TokenData*> all() const;
-  TrainData view() const { return {&train, order, validation ? &*validation : nullptr, validation_order}; }
+// Some data in the order of a run. Its rows are read through row sources; each rank makes its own.
+class RowData {
+ public:
+  virtual ~RowData() = default;
+  virtual std::unique_ptr<RowSource> rows() const = 0;
+  virtual uint64_t tokens() const = 0;
+  virtual uint64_t checksum() const = 0;  // tells data of equal length apart
+  virtual std::string description() const = 0;
+  // "3 sequences of 128", for people.
+  virtual std::string extent() const = 0;
+  // Of `epochs` times all data.
+  virtual uint64_t rows_of_epochs(uint64_t epochs) const = 0;
+  // Token files, whose ids no one has checked yet; nullptr: none.
+  virtual const TokenData* unchecked() const { return nullptr; }
 };
 
-// The options' sequence is resolved. Throws as TokenData::open, make_data_order and make_validation_order do.
+// --tokenizer, else the model's directory.
+const std::string& tokenizer_of(const Options& options, const std::string& model_directory);
+
+// Whether the files are text or chats, which are prepared with a tokenizer: .jsonl, and .txt where
+// `tokenizer` has one. Throws Error(usage) for a mixture; `option` names the files in it.
+bool are_texts(const Options& options, const std::vector<std::string>& files, const std::string& tokenizer,
+               const char* option);
+// Whether rows of --data hold several documents.
+bool rows_have_documents(const Options& options, const std::string& model_directory);
+
+struct RunData {
+  std::unique_ptr<RowData> train;
+  std::unique_ptr<RowData> validation;  // nullptr: no validation
+  int64_t validation_batches = 0;
+
+  std::vector<const TokenData*> unchecked() const;
+  TrainData view() const;
+};
+
+// The options' sequence is resolved. Throws as TokenData::open, make_data_order, make_validation_order,
+// PreparedSet::open and PackedRows do.
 RunData open_run_data(const Options& options, const ModelConfig& config);
 
-// Throws Error(usage) for data other than the run's. The order of windows, and so every bit, depends on them.
-void check_same_data(const CheckpointState& run, const TokenData& data);
+// Data to evaluate on alone, the first `options.data.val_batches` batches; sets `validation`.
+RunData open_evaluation_data(const Options& options, const ModelConfig& config);
+
+// Steps of --epochs: so many batches that they hold all rows.
+int64_t steps_of_epochs(const Options& options, const RowData& data);
+
+// Throws Error(usage) for data other than the run's. The order of rows, and so every bit, depends on them.
+void check_same_data(const CheckpointState& run, const RowData& data);
 
 }  // namespace sluice

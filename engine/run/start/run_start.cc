@@ -25,7 +25,8 @@ void make_absolute(Options& options) {
   for (std::string& file : options.data.train) file = absolute(file);
   for (std::string& file : options.data.validation) file = absolute(file);
   for (std::string& directory : options.memory.nvme_directories) directory = absolute(directory);
-  if (!options.run.metrics.empty()) options.run.metrics = absolute(options.run.metrics);
+  for (std::string* path : {&options.run.metrics, &options.lora.from, &options.lora.base})
+    if (!path->empty()) *path = absolute(*path);
   for (std::string* name : {&options.model.model, &options.memory.machine})  // a name or a path
     if (fs::exists(*name, ignored)) *name = absolute(*name);
 }
@@ -77,15 +78,30 @@ std::vector<std::string> go_on_with(const CheckpointReader& checkpoint, bool is_
 
 // Where the weights come from: a sentence. Throws Error(usage) for a directory that has none, since a model
 // that is published without weights is rare, and one that was copied or exported in part is not.
-std::string weights_text(const RunStart& start, const Options& options) {
-  if (start.checkpoint) return "Weights: of checkpoint " + printable(start.checkpoint->path()) + ".";
+std::string weights_text(const RunStart& start, const Options& options, Verb verb) {
   const ModelSource& source = start.source;
+  const bool adapts = source.config.adapters.rank > 0;
+  const std::string of_base = adapts && !source.weights_directory.empty()
+                                  ? " Base: " + printable(source.weights_directory) + "."
+                                  : "";
+  const std::string kind = adapts ? "Adapters" : "Weights";
+  if (start.checkpoint)
+    return kind + ": of checkpoint " + printable(start.checkpoint->path()) + "." + of_base;
+  if (!of_base.empty())
+    return kind +
+           (options.lora.from.empty() ? ": new, by --seed " + std::to_string(options.numbers.seed) + "."
+                                      : ": of " + printable(options.lora.from) + ".") +
+           of_base;
   if (!source.weights_directory.empty()) return "Weights: of " + printable(source.weights_directory) + ".";
   if (!source.directory.empty() && !options.model.from_scratch)
     throw Error(ExitCode::usage,
                 "The directory " + printable(source.directory) +
                     " has a config.json, but no weights: neither model.safetensors nor its index.",
                 "Complete the directory, or add --from-scratch to start from random weights.");
+  if (adapts && verb == Verb::train)
+    throw Error(ExitCode::usage,
+                "--model " + printable(options.model.model) + " has no weights for --lora to adapt.",
+                "Give a Hugging Face directory with weights, or train all weights: leave out --lora.");
   return "Weights: random, by --seed " + std::to_string(options.numbers.seed) + ".";
 }
 
@@ -109,6 +125,13 @@ std::vector<std::string> leave_out_lost(Options& options) {
     options.memory.machine.clear();
   }
   return notes;
+}
+
+ModelSource new_source(Options& options, RunStart& start) {
+  ModelSource source = resolve_model(options.model);
+  source.config.adapters = settle_adapters(options.lora, start.notes);
+  start.adapters_directory = options.lora.from;
+  return source;
 }
 
 }  // namespace
@@ -137,11 +160,10 @@ RunStart open_run_start(Options& options, Verb verb) {
   }
   if (resuming) check_options(options, verb, start.checkpoint ? ManifestUse::applied : ManifestUse::none);
   if (start.checkpoint)
-    start.source.config =
-        config_from_json(start.checkpoint->state().model_config, "the checkpoint's config.json");
+    start.source = source_of_run(*start.checkpoint, options, verb != Verb::plan);
   else
-    start.source = resolve_model(options.model);
-  if (verb != Verb::plan) note({weights_text(start, options)});
+    start.source = new_source(options, start);
+  if (verb != Verb::plan) note({weights_text(start, options, verb)});
   note(start.source.config.notes);
   options.batch.sequence = options.batch.sequence.value_or(start.source.config.context);
   const std::optional<MachineRates> elsewhere =
@@ -153,35 +175,51 @@ RunStart open_run_start(Options& options, Verb verb) {
   return start;
 }
 
+std::string text_directory(const RunStart& start) {
+  return start.checkpoint ? tokenizer_directory(run_of(start.checkpoint->path())) : start.source.directory;
+}
+
 std::vector<Fact> start_facts(const RunStart& start) {
   constexpr uint64_t kSample = 64;  // elements at the begin of a tensor, and at its end
   std::vector<Fact> facts{{"config.json of --model", config_to_json(start.source.config, DType::f32)}};
   std::string content;
-  for (const std::string& name : start.weights ? start.weights->names() : std::vector<std::string>()) {
-    const auto elements = start.weights->find(name)->elements();
-    const uint64_t count = std::min(kSample, elements);
-    std::array<float, 2 * kSample> values{};
-    start.weights->read(name, 0, count, values.data());
-    start.weights->read(name, elements - count, count, values.data() + kSample);
-    content += name + std::string(reinterpret_cast<const char*>(values.data()), sizeof values);
-  }
+  for (const auto* weights : {&start.weights, &start.adapters})
+    for (const std::string& name : *weights ? (*weights)->names() : std::vector<std::string>()) {
+      const auto elements = (*weights)->find(name)->elements();
+      const uint64_t count = std::min(kSample, elements);
+      std::array<float, 2 * kSample> values{};
+      (*weights)->read(name, 0, count, values.data());
+      (*weights)->read(name, elements - count, count, values.data() + kSample);
+      content += name + std::string(reinterpret_cast<const char*>(values.data()), sizeof values);
+    }
   facts.push_back({"content of --model", std::move(content)});
   return facts;
 }
 
 void check_start(RunStart& start, const Model& model) {
-  if (start.checkpoint) return start.checkpoint->check(model);
-  if (start.source.weights_directory.empty()) return;
-  start.weights = HfWeights::open(start.source.weights_directory, start.source.config.family);
-  check_weights(*start.weights, model);
+  const std::string &directory = start.source.weights_directory, &family = start.source.config.family;
+  if (start.checkpoint) start.checkpoint->check(model);
+  if (!start.adapters_directory.empty()) {
+    start.adapters = HfWeights::open_adapters(start.adapters_directory, family);
+    check_weights(*start.adapters, model);
+  }
+  if (directory.empty()) return;
+  start.weights = HfWeights::open(directory, family);
+  if (start.checkpoint)
+    check_base(*start.weights, model, *start.checkpoint->state().base);
+  else
+    check_weights(*start.weights, model);
+  if (has_adapters(model)) start.base = {directory, sampled_checksum(*start.weights, model)};
 }
 
 void load_start(const RunStart& start, uint64_t seed, Session& session, Workers& workers) {
   const Model& model = session.plan().model;
+  const HfWeights* const weights = start.weights ? &*start.weights : nullptr;
   if (start.checkpoint)
-    return load(session, load_from(model, *start.checkpoint, session.ranks(), workers),
+    return load(session, load_from(model, *start.checkpoint, session.ranks(), workers, weights),
                 start.checkpoint->state().step);
-  load(session, load_from(model, start.weights ? source_of(*start.weights) : source_of(seed), workers));
+  ParameterSource others = start.adapters ? source_of(*start.adapters) : source_of(seed);
+  load(session, load_from(model, weights ? source_of(*weights, std::move(others)) : others, workers));
 }
 
 CheckpointState first_state(const Options& options, const ModelConfig& config) {
@@ -193,13 +231,14 @@ CheckpointState first_state(const Options& options, const ModelConfig& config) {
   return state;
 }
 
-CheckpointState state_of(const RunStart& start, const Options& options, const TokenData& data,
+CheckpointState state_of(const RunStart& start, const Options& options, const RowData& data,
                          uint64_t fresh_run) {
   CheckpointState state =
       start.checkpoint ? start.checkpoint->state() : first_state(options, start.source.config);
   if (!start.is_same_run) state.run = fresh_run;
+  state.base = start.base;
   state.tokens = data.tokens();
-  state.data_checksum = data.sample_checksum();
+  state.data_checksum = data.checksum();
   state.micro_batch = options.batch.micro_batch.value();
   state.matmul_algorithms = options.memory.chosen_algorithms;
   state.options = manifest_options(options);

@@ -12,7 +12,7 @@
 #include "engine/run/options/options.h"
 #include "engine/run/start/agreement.h"
 #include "engine/run/start/model_source.h"
-#include "models/data/token_data.h"
+#include "engine/run/start/run_data.h"
 #include "models/weights/hf_weights.h"
 
 namespace sluice {
@@ -21,12 +21,15 @@ namespace sluice {
 struct RunStart {
   std::optional<CheckpointReader> checkpoint;
   ModelSource source;
-  std::optional<HfWeights> weights;  // opened by check_start()
-  std::vector<std::string> notes;    // sentences to print
-  bool is_same_run = false;          // as the checkpoint's: it goes on in the directory of that run
+  // Opened by check_start(): of the model or, with adapters, of the base; and adapters of --lora-from.
+  std::optional<HfWeights> weights, adapters;
+  std::string adapters_directory;  // of --lora-from, where a run begins with it
+  std::optional<BaseModel> base;   // of adapters; set by check_start()
+  std::vector<std::string> notes;  // sentences to print
+  bool is_same_run = false;        // as the checkpoint's: it goes on in the directory of that run
 
   // Once the run has begun. The files of a checkpoint that is pruned take space as long as they are open.
-  void close() { checkpoint.reset(), weights.reset(); }
+  void close() { checkpoint.reset(), weights.reset(), adapters.reset(); }
 };
 
 // Finds the checkpoint or the model, and settles the options that it brings, the device and the number of
@@ -45,8 +48,11 @@ CheckpointState first_state(const Options& options, const ModelConfig& config);
 // The state that the first step of this start begins with. `options` are as the user gave them, except that
 // sequence and micro-batch are resolved. They go into the manifest, and a later resume takes them over,
 // perhaps on another machine. `fresh_run`: CheckpointState::run of a run that begins here.
-CheckpointState state_of(const RunStart& start, const Options& options, const TokenData& data,
+CheckpointState state_of(const RunStart& start, const Options& options, const RowData& data,
                          uint64_t fresh_run);
+
+// The directory that may hold the tokenizer of a run: that of the model, or the run's own copy.
+std::string text_directory(const RunStart& start);
 
 // Ranks may read different files, so they compare these: the configuration of --model and, where it brings
 // weights, a sample of every tensor.

@@ -12,11 +12,12 @@ uint64_t rows_of(const Plan& plan) {
 }
 
 // Returns the number of valid labels.
-int64_t fill_rows(Session& session, const TokenData& data, const DataOrder& order, uint64_t batch) {
+int64_t fill_rows(Session& session, RowSource& data, uint64_t batch) {
   const Model& model = session.plan().model;
   const Lowering& lowering = session.plan().lowering;
   const BufferId tokens = input_buffer(model, lowering, "tokens");
   const BufferId labels = input_buffer(model, lowering, "labels");
+  const BufferId documents = model.documents ? input_buffer(model, lowering, "documents") : kNone;
   const Buffer& buffer = session.plan().program.buffers[tokens];
   const auto rows = static_cast<uint64_t>(model.micro_batch);
   uint64_t first = batch + static_cast<uint64_t>(session.ranks().rank()) * rows_of(session.plan());
@@ -25,10 +26,12 @@ int64_t fill_rows(Session& session, const TokenData& data, const DataOrder& orde
     const uint64_t position = session.next_position(kWaveRing) + wave;
     std::byte* token_slot = session.runner().ring_slot(tokens, position);
     std::byte* label_slot = session.runner().ring_slot(labels, position);
+    std::byte* document_slot = model.documents ? session.runner().ring_slot(documents, position) : nullptr;
     for (uint32_t m = 0; m < lowering.slices; ++m, first += rows) {
       auto* inputs = reinterpret_cast<int32_t*>(token_slot + buffer.cuts[m]);
       auto* targets = reinterpret_cast<int32_t*>(label_slot + buffer.cuts[m]);
-      read_rows(order, data, first, rows, inputs, targets);
+      int32_t* begins = document_slot ? reinterpret_cast<int32_t*>(document_slot + buffer.cuts[m]) : nullptr;
+      data.read(first, rows, inputs, targets, begins);
       valid += std::count_if(targets, targets + model.micro_batch * model.sequence,
                              [](int32_t t) { return t != kIgnoreLabel; });
     }
@@ -38,11 +41,11 @@ int64_t fill_rows(Session& session, const TokenData& data, const DataOrder& orde
 
 }  // namespace
 
-RowsRead fill_all_rows(Session& session, const TokenData& data, const DataOrder& order, uint64_t batch,
-                       bool stopping, std::exception_ptr& failure) {
+RowsRead fill_all_rows(Session& session, RowSource& data, uint64_t batch, bool stopping,
+                       std::exception_ptr& failure) {
   RowsRead mine{0, stopping, 0};
   try {
-    mine.labels = fill_rows(session, data, order, batch);
+    mine.labels = fill_rows(session, data, batch);
   } catch (...) {
     failure = std::current_exception();
     mine.failed = 1;
@@ -50,9 +53,8 @@ RowsRead fill_all_rows(Session& session, const TokenData& data, const DataOrder&
   return session.ranks().sum(mine);
 }
 
-std::optional<double> evaluate(Session& session, const BodyIds& bodies, const TokenData& data,
-                               const DataOrder& order, int64_t batches, const std::atomic<bool>& stop,
-                               std::exception_ptr& failure) {
+std::optional<Evaluation> evaluate(Session& session, const BodyIds& bodies, RowSource& data, int64_t batches,
+                                   const std::atomic<bool>& stop, std::exception_ptr& failure) {
   const Lowering& lowering = session.plan().lowering;
   const uint64_t rows = rows_of(session.plan()) * static_cast<uint64_t>(session.ranks().size());
   double sum = 0;
@@ -67,8 +69,7 @@ std::optional<double> evaluate(Session& session, const BodyIds& bodies, const To
     session.executor().make_room();  // so the last batch but one is done
     if (issued >= 2) read(issued - 2);
     const uint64_t position = session.next_position(kValidationRing);
-    const RowsRead got =
-        fill_all_rows(session, data, order, static_cast<uint64_t>(issued) * rows, stop, failure);
+    const RowsRead got = fill_all_rows(session, data, static_cast<uint64_t>(issued) * rows, stop, failure);
     if (got.failed + got.stopping > 0) break;
     valid += got.labels;
     positions[issued % 2] = position;
@@ -78,7 +79,7 @@ std::optional<double> evaluate(Session& session, const BodyIds& bodies, const To
   if (issued > 0) session.executor().wait(last);
   for (int64_t b = std::max<int64_t>(0, issued - 2); b < issued; ++b) read(b);
   if (issued < batches) return std::nullopt;
-  return session.ranks().sum(sum) / static_cast<double>(valid);
+  return Evaluation{session.ranks().sum(sum) / static_cast<double>(std::max<int64_t>(valid, 1)), valid};
 }
 
 }  // namespace sluice

@@ -8,8 +8,7 @@
 #include <optional>
 
 #include "engine/run/execute/session.h"
-#include "models/data/data_order.h"
-#include "models/data/token_data.h"
+#include "models/data/row_source.h"
 
 namespace sluice {
 
@@ -26,14 +25,18 @@ struct RowsRead {
 // Writes this rank's rows of a batch that begins at row `batch` into the next slots of kWaveRing, a slot for
 // each wave. No more than one body may be in flight. Returns what all ranks found; `failure` gets what this
 // rank's reading threw.
-RowsRead fill_all_rows(Session& session, const TokenData& data, const DataOrder& order, uint64_t batch,
-                       bool stopping, std::exception_ptr& failure);
+RowsRead fill_all_rows(Session& session, RowSource& data, uint64_t batch, bool stopping,
+                       std::exception_ptr& failure);
 
-// Mean loss over the first `batches` validation batches, with current weights, by the `bodies` of the current
+struct Evaluation {
+  double loss = 0;     // mean
+  int64_t labels = 0;  // that it is the mean of
+};
+
+// The loss over the first `batches` validation batches, with current weights, by the `bodies` of the current
 // phase (Lowering::phases). No update may be due (BodyState::clean). None where it was cut short: `stop` was
 // set, or a rank could not read its data, and then `failure` is what it threw, on that rank.
-std::optional<double> evaluate(Session& session, const BodyIds& bodies, const TokenData& data,
-                               const DataOrder& order, int64_t batches, const std::atomic<bool>& stop,
-                               std::exception_ptr& failure);
+std::optional<Evaluation> evaluate(Session& session, const BodyIds& bodies, RowSource& data, int64_t batches,
+                                   const std::atomic<bool>& stop, std::exception_ptr& failure);
 
 }  // namespace sluice

@@ -2,7 +2,6 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
-#include <poll.h>
 #include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -15,10 +14,9 @@
 #include <iterator>
 #include <nlohmann/json.hpp>
 #include <optional>
-#include <string_view>
 
-#include "engine/base/clock.h"
 #include "engine/base/error.h"
+#include "engine/run/train/metrics_reader.h"
 
 namespace sluice {
 namespace {
@@ -54,6 +52,14 @@ Error file_error(ExitCode code, const std::string& doing, const std::string& pat
                                                   : "Name another file with --metrics.");
 }
 
+FileDescriptor open_file(const std::string& path) {
+  // O_NONBLOCK: neither opening a pipe that nobody reads nor writing to one that is full may wait. It changes
+  // nothing for regular files.
+  FileDescriptor file(::open(path.c_str(), O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC | O_NONBLOCK, 0666));
+  if (file.get() < 0) throw file_error(ExitCode::environment, "Opening", path, errno);
+  return file;
+}
+
 // The step of one line; nothing if it is no metrics line.
 std::optional<int64_t> step_of(const std::string& line) {
   const nlohmann::json value = nlohmann::json::parse(line, nullptr, false);
@@ -61,31 +67,6 @@ std::optional<int64_t> step_of(const std::string& line) {
   const auto step = value.find("step");
   if (step == value.end() || !step->is_number_integer()) return std::nullopt;
   return step->get<int64_t>();
-}
-
-constexpr std::string_view kLineBegin = "{\"step\":";
-constexpr size_t kLineMost = 1 << 20;  // far above any line of ours
-
-// The next line without its newline, or as much of it as a line may have and one byte more. False at the end.
-bool read_line(std::istream& in, std::string& line) {
-  line.clear();
-  std::streambuf& chars = *in.rdbuf();
-  for (int c = chars.sbumpc(); c != '\n'; c = chars.sbumpc()) {
-    if (c == std::char_traits<char>::eof()) {
-      in.setstate(std::ios::eofbit);
-      return !line.empty();
-    }
-    line += static_cast<char>(c);
-    if (line.size() > kLineMost) break;
-  }
-  return true;
-}
-
-// Whether a last line without a newline is the beginning of one of ours. Where the power failed, a file
-// system may have put zeros in place of the rest.
-bool is_torn(std::string_view line) {
-  while (line.ends_with('\0')) line.remove_suffix(1);
-  return line.starts_with(kLineBegin) || kLineBegin.starts_with(line);
 }
 
 // Copies the lines to keep from `in` to `out`, the others to `later`; returns how many others there are.
@@ -98,9 +79,7 @@ int64_t split_at_step(std::istream& in, std::ostream& out, std::ostream& later, 
     // The last line, whose newline was never written; anything else is no line of ours.
     const bool torn = in.eof() && is_torn(line);
     if (!found && !torn)
-      throw Error(ExitCode::malformed_file,
-                  fmt::format("Line {} of `{}` is not a metrics line.", number, printable(path)),
-                  "Move the file away, or name another one with --metrics.");
+      throw foreign_line(path, number, "Move the file away, or name another one with --metrics.");
     const bool stays = !torn && *found <= step;
     taken += !stays;
     (stays ? out : later) << line << '\n';
@@ -139,62 +118,24 @@ void append_line(std::string& out, const ValidationMetrics& m, double time) {
   out += "}\n";
 }
 
-MetricsFile::MetricsFile(const std::string& path) : path_(path) {
-  // O_NONBLOCK: neither opening a pipe that nobody reads nor writing to one that is full may wait. It changes
-  // nothing for regular files.
-  file_ = FileDescriptor(::open(path.c_str(), O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC | O_NONBLOCK, 0666));
-  if (file_.get() < 0) throw file_error(ExitCode::environment, "Opening", path, errno);
+MetricsFile::MetricsFile(const std::string& path) : GrowingFile(path, open_file(path), "lines") {
   struct stat status;
-  if (::fstat(file_.get(), &status) == 0 && S_ISREG(status.st_mode) &&
-      ::flock(file_.get(), LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK)
+  if (::fstat(descriptor(), &status) == 0 && S_ISREG(status.st_mode) &&
+      ::flock(descriptor(), LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK)
     throw Error(ExitCode::environment, fmt::format("Another process is writing {}.", printable(path)),
                 "Name another file with --metrics.");
 }
 
 void MetricsFile::write(const StepMetrics& metrics, double time) {
-  append_line(waiting_, metrics, time);
-  flush();
+  line_.clear();
+  append_line(line_, metrics, time);
+  append(line_);
 }
 
 void MetricsFile::write(const ValidationMetrics& metrics, double time) {
-  append_line(waiting_, metrics, time);
-  flush();
-}
-
-void MetricsFile::flush() {
-  size_t done = 0;
-  int error = 0;
-  while (done < waiting_.size() && error == 0) {
-    const ssize_t n = ::write(file_.get(), waiting_.data() + done, waiting_.size() - done);
-    if (n >= 0)
-      done += static_cast<size_t>(n);
-    else if (errno != EINTR)
-      error = errno;
-  }
-  waiting_.erase(0, done);
-  if (waiting_.size() >
-      kWaitingMax) {  // a part of the first line may be in the file already, so its rest stays
-    const size_t first = waiting_.find('\n') + 1;
-    waiting_.erase(first, waiting_.find('\n', kWaitingMax / 2) + 1 - first);
-  }
-  if (error == 0) is_told_ = false;
-  error_ = error;
-}
-
-void MetricsFile::finish() {
-  flush();
-  const double end = steady_seconds() + 1;
-  pollfd reader{file_.get(), POLLOUT, 0};
-  while (error_ == EAGAIN && steady_seconds() < end) {
-    ::poll(&reader, 1, 50);
-    flush();
-  }
-}
-
-std::optional<std::string> MetricsFile::trouble() {
-  if (error_ == 0 || std::exchange(is_told_, true)) return std::nullopt;
-  return fmt::format("Writing `{}` failed: {}. The run goes on; its lines are kept and tried again.",
-                     printable(path_), error_ == EAGAIN ? "its reader does not read" : std::strerror(error_));
+  line_.clear();
+  append_line(line_, metrics, time);
+  append(line_);
 }
 
 std::string set_aside_of(const std::string& metrics) {

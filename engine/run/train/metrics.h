@@ -6,14 +6,12 @@
 // the trainer's thread.
 #pragma once
 
-#include <cstddef>
 #include <cstdint>
-#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
-#include "models/files/file.h"
+#include "engine/run/train/growing_file.h"
 
 namespace sluice {
 
@@ -49,35 +47,17 @@ struct ValidationMetrics {
 void append_line(std::string& out, const StepMetrics& metrics, double time);
 void append_line(std::string& out, const ValidationMetrics& metrics, double time);
 
-class MetricsFile {
+class MetricsFile : public GrowingFile {
  public:
   // Opens for appending, creates if needed. Throws Error(environment), also where another process writes the
   // file.
   explicit MetricsFile(const std::string& path);
 
-  // Each is one write to the operating system. Lines that it refuses, as on a full drive or where a pipe's
-  // reader stands still, are kept and written with the next one. So a line is never torn for long, and
-  // metrics neither end a run nor hold it up.
   void write(const StepMetrics& metrics, double time);
   void write(const ValidationMetrics& metrics, double time);
 
-  // Tries again to write what is kept. Waits up to a second where a pipe's reader is slow.
-  void finish();
-  // A printable sentence for the first line that could not be written; another one if writing fails anew
-  // after it had worked.
-  std::optional<std::string> trouble();
-  // Lines that are not in the file, in bytes.
-  size_t unwritten() const { return waiting_.size(); }
-
  private:
-  void flush();
-
-  static constexpr size_t kWaitingMax = 16 << 20;  // bytes; with more, older lines are dropped
-  std::string path_;
-  std::string waiting_;  // keeps its capacity: as long as lines can be written, nothing is allocated
-  FileDescriptor file_;
-  int error_ = 0;         // errno of the last write; 0: it succeeded
-  bool is_told_ = false;  // of this error
+  std::string line_;  // keeps its capacity
 };
 
 // Where truncate_after_step() puts the lines that it takes from a file: beside it, or beside what a link

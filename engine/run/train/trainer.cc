@@ -73,7 +73,7 @@ Trainer::Trainer(Session& session, const Options& options, const TrainData& data
   CHECK(program.rings[kTrainRing].slots >= 3,
         "the trainer reads the loss of a step while two more are under way");
   for (const Activation& a : session.plan().model.activations)
-    CHECK(!a.input || a.name == "tokens" || a.name == "labels",
+    CHECK(!a.input || a.name == "tokens" || a.name == "labels" || a.name == "documents",
           "the trainer has no data for the input " + a.name);
   for (BodyId b = 0; b < program.bodies.size(); ++b)
     moved_bytes_.push_back(moved_bytes(session.plan(), {&b, 1}));
@@ -205,12 +205,13 @@ bool Trainer::stops() {
 bool Trainer::issue_step() {
   session_.executor().make_room();
   const uint64_t position = session_.next_position(kTrainRing);
-  const RowsRead rows = fill_all_rows(session_, *data_.train, data_.order, state_.cursor, false, failure_);
+  const RowsRead rows = fill_all_rows(session_, *data_.train, state_.cursor, false, failure_);
   failed_ = rows.failed > 0;
   if (failed_) return false;
   StepScalars& scalars = session_.scalars(position);
   scalars.input.learning_rate = learning_rate(options_.optimizer, step_, options_.batch.steps);
-  scalars.input.valid_tokens = static_cast<double>(rows.labels);
+  // A step without labels has loss and gradients of zero.
+  scalars.input.valid_tokens = static_cast<double>(std::max<int64_t>(rows.labels, 1));
   const IssuedWave* const last = pending_update_ ? &pending_.back() : nullptr;
   const BodyId begin = next_step(session_, bodies(), last, guess_choice_.guesses());
   pending_update_ = bodies().drain.has_value();
@@ -319,14 +320,14 @@ void Trainer::note(const char* what) const {
 
 bool Trainer::validate() {
   note("the validation");
-  const std::optional<double> loss = evaluate(session_, bodies(), *data_.validation, data_.validation_order,
-                                              options_.data.val_batches, stop_, failure_);
+  const std::optional<Evaluation> found =
+      evaluate(session_, bodies(), *data_.validation, data_.validation_batches, stop_, failure_);
   failed_ = session_.ranks().sum<int>(failure_ != nullptr) > 0;
-  cut_short_ = !loss && !failed_;
+  cut_short_ = !found && !failed_;
   if (cut_short_ && step_ < options_.batch.steps && events_.trouble)
     events_.trouble(fmt::format("The validation after step {} is left out, since the run stops.", step_));
-  if (!loss) return false;
-  if (events_.validation) events_.validation({step_, *loss});
+  if (!found) return false;
+  if (events_.validation) events_.validation({step_, found->loss});
   return true;
 }
 

@@ -25,9 +25,8 @@
 #include "engine/run/options/options.h"
 #include "engine/run/train/guess_choice.h"
 #include "engine/run/train/metrics.h"
-#include "models/data/data_order.h"
 #include "models/data/range_check.h"
-#include "models/data/token_data.h"
+#include "models/data/row_source.h"
 
 namespace sluice {
 
@@ -42,11 +41,10 @@ struct TrainEvents {  // all called on the trainer's thread
   bool not_finite_goes_on = false;  // numbers that are not finite end no run: only its speed matters
 };
 
-struct TrainData {
-  const TokenData* train = nullptr;
-  DataOrder order;
-  const TokenData* validation = nullptr;  // nullptr: no validation
-  DataOrder validation_order;
+struct TrainData {  // of one rank
+  std::unique_ptr<RowSource> train;
+  std::unique_ptr<RowSource> validation;  // nullptr: no validation
+  int64_t validation_batches = 0;
   const RangeCheck* check = nullptr;  // of all data; nullptr: what is wrong shows when it is read
 };
 

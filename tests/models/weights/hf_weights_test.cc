@@ -44,7 +44,8 @@ class HfWeightsTest : public FormatTest {
 
 Model model_of(const std::vector<std::pair<std::string, Shape>>& parameters) {
   Model model;
-  for (const auto& [name, shape] : parameters) model.groups.push_back({name, true, {{name, shape}}});
+  for (const auto& [name, shape] : parameters)
+    model.groups.push_back({.name = name, .parameters = {{name, shape}}});
   return model;
 }
 

@@ -58,12 +58,15 @@ TEST(Help, BeginsWithTheOptionsThatOneNeeds) {
     if (more && line[2] != ' ') headings.push_back(line);  // no line that goes on
     more = more || line == "more options, which `sluice train --help-all` explains";
   }
-  EXPECT_EQ(explained,
-            (std::vector<std::string>{"--model", "--data", "--batch", "--steps", "--host-mem", "--out"}));
-  ASSERT_EQ(headings.size(), 8u);
+  EXPECT_EQ(explained, (std::vector<std::string>{"--model", "--data", "--batch", "--steps", "--epochs",
+                                                 "--host-mem", "--out"}));
+  ASSERT_EQ(headings.size(), 10u);
   EXPECT_EQ(headings[0], "  model                     --from-scratch");
-  EXPECT_EQ(headings[2], "  batch                     --seq, --micro-batch, --waves");
-  EXPECT_LT(lines.size(), 60u);
+  for (const Family* family : families())
+    EXPECT_NE(verb_help(Verb::train, HelpExtent::first).find(family->plain_preset), std::string::npos)
+        << family->name;
+  EXPECT_EQ(headings[4], "  batch                     --seq, --micro-batch, --waves");
+  EXPECT_LT(lines.size(), 75u);
   EXPECT_GT(lines_of_help(Verb::train, HelpExtent::all).size(), 120u);
 }
 
@@ -77,14 +80,15 @@ TEST(Help, HasAnExampleForEachKindOfUser) {
 
 // A verb with few options explains all of them at once.
 TEST(Help, AFewOptionsAreExplainedAtOnce) {
-  for (const Verb verb : {Verb::eval, Verb::export_run, Verb::doctor, Verb::bench, Verb::completion})
+  for (const Verb verb :
+       {Verb::eval, Verb::export_run, Verb::doctor, Verb::bench, Verb::completion, Verb::report})
     EXPECT_EQ(verb_help(verb, HelpExtent::first), verb_help(verb, HelpExtent::all)) << verb_name(verb);
 }
 
 TEST(Help, BreaksNoExampleThatCanBePasted) {
   const std::string text = verb_help(Verb::train, HelpExtent::first, 50);
   EXPECT_NE(text.find("  sluice train --out runs/first --resume auto\n"), std::string::npos);
-  EXPECT_NE(text.find("  sluice train --model ./llama-dir \\\n      --data corpus.bin"), std::string::npos)
+  EXPECT_NE(text.find("  sluice train --model ./Qwen3-8B \\\n      --data chats.jsonl"), std::string::npos)
       << text;
 }
 

@@ -31,7 +31,7 @@ TEST(Resume, TheManifestBringsWhatFixesBits) {
   EXPECT_FALSE(o.optimizer.min_learning_rate);
   EXPECT_EQ(o.optimizer.beta2, 0.3);
   EXPECT_EQ(o.optimizer.epsilon, 1.1e-9);
-  EXPECT_EQ(o.optimizer.warmup_steps, 3);
+  EXPECT_EQ(o.optimizer.warmup.steps, 3);
   EXPECT_EQ(o.numbers.seed, 7u);
   EXPECT_EQ(o.numbers.precision, DType::f32);
   EXPECT_EQ(o.data.order, RowOrder::sequential);

@@ -61,7 +61,7 @@ TEST_F(Completion, BashOffersVerbsAndTheirOptions) {
   Words verbs = verb_names();
   verbs.insert(verbs.end(), {"help", "--help", "--version"});
   EXPECT_EQ(offered({"sluice", ""}), verbs);
-  EXPECT_EQ(offered({"sluice", "pr"}), Words{"profile"});
+  EXPECT_EQ(offered({"sluice", "pr"}), (Words{"prepare", "profile"}));
   EXPECT_EQ(offered({"sluice", "help", "ev"}), Words{"eval"});
   EXPECT_EQ(offered({"sluice", "train", "--lr"}), (Words{"--lr", "--lr-schedule"}));
   EXPECT_EQ(offered({"sluice", "doctor", "--"}),
@@ -91,6 +91,9 @@ TEST_F(Completion, BashOffersValues) {
   EXPECT_EQ(offered({"sluice", "train", "--nvme-dir", ""}), (Words{"none", "drive"}));
   EXPECT_EQ(offered({"sluice", "train", "--resume", "a"}), Words{"auto"});
   EXPECT_EQ(offered({"sluice", "completion", ""}), (Words{"bash", "zsh", "fish"}));
+  EXPECT_EQ(offered({"sluice", "report", ""}), Words{"drive"});  // a run directory, and more of them
+  EXPECT_EQ(offered({"sluice", "report", "a", "d"}), Words{"drive"});
+  EXPECT_TRUE(offers({"sluice", "report", "a", "--out", ""}, "tokens.bin"));
 }
 
 TEST_F(Completion, BashKnowsWhoseOptionsAreDue) {
@@ -134,6 +137,7 @@ TEST_F(Completion, FishOffersVerbsOptionsAndValues) {
   EXPECT_EQ(offered_by_fish("sluice train --nvme-dir d"), Words{"drive/"});
   EXPECT_EQ(offered_by_fish("sluice doctor --mod"), Words{});
   EXPECT_EQ(offered_by_fish("sluice completion z"), Words{"zsh"});
+  EXPECT_EQ(offered_by_fish("sluice report d"), Words{"drive/"});
 }
 
 }  // namespace

@@ -105,7 +105,7 @@ TEST_F(ManifestTest, ReadersTakeAnyNumberOfPieces) {
   ASSERT_TRUE(reader.read("b", Plane::master, 0, 2, b));
   EXPECT_EQ(b[1], 101.0f);
   Model model;
-  model.groups.push_back({"g", true, {{"w", {5, 3}}, {"b", {2}}}});
+  model.groups.push_back({.name = "g", .parameters = {{"w", {5, 3}}, {"b", {2}}}});
   lay_out_group(model.groups[0]);
   reader.check(model);
   std::vector<float> shard(kGroupPadding, -1.0f);
@@ -129,9 +129,27 @@ TEST_F(ManifestTest, OlderOnesHaveTheFirstNumerics) {
   }
 }
 
+// Version 6 has the second numerics, and no base.
+TEST_F(ManifestTest, ABaseOfAdaptersIsNamed) {
+  const std::string where = "/models/\xff base";  // a path need not be UTF-8
+  Manifest written;
+  written.state.base = {where, 0x0123456789abcdef};
+  const Manifest read = manifest_from_json(manifest_to_json(written), "manifest.json");
+  ASSERT_TRUE(read.state.base);
+  EXPECT_EQ(read.state.base->directory, where);
+  EXPECT_EQ(read.state.base->checksum, 0x0123456789abcdef);
+  EXPECT_FALSE(CheckpointReader::open(path("c")).state().base);
+  Json older = manifest;
+  older["version"] = 6;
+  write_manifest(older);
+  EXPECT_EQ(CheckpointReader::open(path("c")).state().numerics, 2);
+  rejects("the base of the manifest lacks 'checksum'", [](Json& m) { m["base"] = {{"directory", "x"}}; });
+  rejects("the base of the manifest is not an object", [](Json& m) { m["base"] = 1; });
+}
+
 TEST_F(ManifestTest, ManifestsThatLieAreRejected) {
   rejects("is not that of a Sluice checkpoint", [](Json& m) { m["format"] = "other"; });
-  rejects("format version 7", [](Json& m) { m["version"] = 7; });
+  rejects("format version 8", [](Json& m) { m["version"] = 8; });
   rejects("lacks 'numerics'", [](Json& m) { m.erase("numerics"); });
   rejects("'numerics' 3, which is out of range", [](Json& m) { m["numerics"] = 3; });
   rejects("'numerics' 0, which is out of range", [](Json& m) { m["numerics"] = 0; });

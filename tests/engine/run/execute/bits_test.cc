@@ -189,7 +189,21 @@ class Run {
         std::memcpy(y + b.cuts[slice] + 4 * static_cast<uint64_t>(i), &label, 4);
         valid += label != kIgnoreLabel;
       }
+    if (m.documents) fill_documents(position);
     return valid;
+  }
+  // In every row a second document begins at position 2.
+  void fill_documents(uint64_t position) {
+    const Model& m = plan_.model;
+    const BufferId documents = input_buffer(m, plan_.lowering, "documents");
+    const Buffer& b = plan_.program.buffers[documents];
+    for (uint32_t slice = 0; slice < plan_.lowering.slices; ++slice)
+      for (int64_t i = 0; i < m.micro_batch * m.sequence; ++i) {
+        const int32_t begin = i % m.sequence < 2 ? 0 : 2;
+        std::memcpy(
+            session_.runner().ring_slot(documents, position) + b.cuts[slice] + 4 * static_cast<uint64_t>(i),
+            &begin, 4);
+      }
   }
 
   const Plan plan_;
@@ -373,6 +387,13 @@ TEST(PlanBits, LlamaUntied) {
   for (const auto& [precision, clip] :
        {Numbers{DType::bf16, 1}, Numbers{DType::bf16, 0}, Numbers{DType::f16, 0}, Numbers{DType::f32, 1}})
     expect_same_bits_everywhere(build_model(config, precision, 1, 6), {clip, 3}, 3);
+}
+
+// Layers of two types, and rows of two documents, which every layer and the position table read.
+TEST(PlanBits, PackedDocuments) {
+  for (const char* name : {"gpt2:layers=2,width=16,heads=2,vocab=50,context=8",
+                           "smollm3:layers=4,width=16,heads=4,kv_heads=2,ffn=24,vocab=40,context=8"})
+    expect_same_bits_everywhere(build_model(config_from_name(name), DType::bf16, 2, 5, true), {1, 3}, 4);
 }
 
 TEST(PlanBits, RandomGraphs) {

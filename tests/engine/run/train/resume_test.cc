@@ -28,7 +28,7 @@ TestRun run_of(const DriveDirectory& directory, DType precision = DType::bf16, d
   run.options.memory.nvme_directories.clear();
   run.options.numbers.precision = precision;
   run.options.optimizer.clip = clip;
-  run.options.optimizer.warmup_steps = 2;
+  run.options.optimizer.warmup.steps = 2;
   run.options.batch.steps = kSteps;
   return run;
 }

@@ -13,7 +13,7 @@ OptimizerOptions options_with(Schedule schedule, int64_t warmup) {
   options.schedule = schedule;
   options.learning_rate = 8;
   options.min_learning_rate = 2;
-  options.warmup_steps = warmup;
+  options.warmup.steps = warmup;
   return options;
 }
 

@@ -1,0 +1,102 @@
+#include "engine/plan/lower/segment_tasks.h"
+
+#include <stdexcept>
+#include <string>
+
+#include "engine/base/pack.h"
+
+namespace sluice {
+
+namespace {
+
+// What is summed over a step begins in its first wave.
+Access write_or_add(const BodyBuilder& body, Wave wave, BufferId b, uint32_t piece = 0) {
+  return wave.first && !body.written(b, piece) ? Access::write : Access::add;
+}
+
+}  // namespace
+
+void SegmentTasks::add_workspace(BodyBuilder& body, Task& t, uint64_t bytes) {
+  if (bytes == 0) return;
+  const uint64_t rounded = round_up(bytes, kPieceAlignment);
+  const auto [it, fresh] = workspaces_.try_emplace(rounded, kNone);
+  if (fresh)
+    it->second = add_flat_buffer(program_, "k." + std::to_string(rounded), BufferClass::workspace, rounded);
+  body.add(t, it->second, Access::write);
+}
+
+void SegmentTasks::add_cost(Task& t, const PassPlan& pass) {
+  const auto [it, fresh] = passes_.try_emplace(&pass, static_cast<uint32_t>(program_.passes.size()));
+  if (fresh) program_.passes.push_back(pass.work);
+  t.pass = it->second;
+  t.flops = pass.flops;
+  t.bytes = pass.bytes;
+}
+
+// An activation in a body is a buffer of the micro-batch, or a piece of what a wave brings from the host. One
+// that is kept is read and updated.
+void SegmentTasks::add_input(BodyBuilder& body, Task& t, uint32_t a, uint32_t m) {
+  const Activation& x = model_.activations[a];
+  if (x.input) return body.add(t, out_.inputs[a], m, m + 1, Access::read);
+  body.add(t, buffers_.activations[a][m], x.kept ? Access::add : Access::read);
+}
+
+// One that the host reads is a piece of what a wave brings to it.
+void SegmentTasks::add_output(BodyBuilder& body, Task& t, uint32_t a, uint32_t m, Access access) {
+  if (model_.activations[a].output) return body.add(t, out_.outputs[a], m, m + 1, access);
+  body.add(t, buffers_.activations[a][m], access);
+}
+
+void SegmentTasks::forward(BodyBuilder& body, uint32_t u, uint32_t m, Recompute level, Wave wave) {
+  const PassPlan& pass = plan(u).at(level).forward;
+  Task& t = body.task(TaskKind::forward, u, m);
+  t.recompute = level;
+  add_cost(t, pass);
+  for (const uint32_t a : use(u).inputs) add_input(body, t, a, m);
+  for (const uint32_t g : use(u).groups) body.add(t, group(g).forward.whole, Access::read);
+  for (const uint32_t a : use(u).outputs) add_output(body, t, a, m, Access::write);
+  if (plan(u).at(level).saved_bytes) body.add(t, buffers_.saved[u][m], Access::write);
+  add_workspace(body, t, pass.workspace_bytes);
+  if (segment(u).loss) body.add(t, out_.validation_loss, write_or_add(body, wave, out_.validation_loss));
+}
+
+void SegmentTasks::backward(BodyBuilder& body, uint32_t u, uint32_t m, Wave wave) {
+  const SegmentPasses& passes = plan(u).at(out_.uses[u].recompute);
+  Task& t = body.task(TaskKind::backward, u, m);
+  t.recompute = out_.uses[u].recompute;
+  add_cost(t, passes.backward);
+  for (size_t i = 0; i < use(u).inputs.size(); ++i)
+    if (passes.reads_input[i]) add_input(body, t, use(u).inputs[i], m);
+  for (const uint32_t g : use(u).groups) body.add(t, group(g).backward.whole, Access::read);
+  for (size_t i = 0; i < use(u).outputs.size(); ++i)
+    if (passes.reads_output[i]) add_output(body, t, use(u).outputs[i], m, Access::read);
+  if (passes.saved_bytes) body.add(t, buffers_.saved[u][m], Access::read);
+  add_gradients(body, t, u, m, wave);
+  add_workspace(body, t, passes.backward.workspace_bytes);
+  if (!segment(u).loss) return;
+  body.add(t, out_.scalars, kScalarLoss, kScalarLoss + 1,
+           write_or_add(body, wave, out_.scalars, kScalarLoss));
+  body.add(t, out_.scalars, kScalarInput, kScalarInput + 1, Access::read);
+  body.add(t, out_.scalars, kScalarUpdate, kScalarUpdate + 1, Access::read, 1);
+}
+
+void SegmentTasks::add_gradients(BodyBuilder& body, Task& t, uint32_t u, uint32_t m, Wave wave) {
+  const SegmentPlan& p = plan(u);
+  for (size_t i = 0; i < use(u).outputs.size(); ++i) {
+    const uint32_t a = use(u).outputs[i];
+    if (!body.written(buffers_.gradients[a][m]))
+      throw std::invalid_argument("activation " + model_.activations[a].name + " does not reach the loss");
+    body.add(t, buffers_.gradients[a][m], p.output_gradient_added[i] ? Access::add : Access::read);
+  }
+  for (size_t i = 0; i < p.wanted.inputs.size(); ++i)
+    if (p.wanted.inputs[i])
+      body.add(t, buffers_.gradients[use(u).inputs[i]][m], p.wanted.added[i] ? Access::add : Access::write);
+  for (size_t slot = 0; slot < use(u).groups.size(); ++slot) {
+    const uint32_t g = use(u).groups[slot];
+    if (!model_.groups[g].trainable) continue;
+    const BufferId accumulator = group(g).accumulators[uses_.kinds[u][slot]];
+    body.add(t, accumulator, write_or_add(body, wave, accumulator));
+  }
+}
+
+}  // namespace sluice

@@ -1,0 +1,79 @@
+// Generation: prompts are read in chunks, all of a batch at once, then tokens are drawn one after the other
+// for each of them, until all have ended.
+//
+// A session of a plan whose model generates (Model::readings: decode, then prefill), loaded. One body is in
+// flight at a time, since each token decides what the next one reads. Where some of a batch have ended, or
+// still read their prompts, the others' rows are idle. Owner: the verb, or a test; one thread.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <vector>
+
+#include "engine/run/execute/session.h"
+#include "engine/run/generate/sampling.h"
+
+namespace sluice {
+
+enum class Ending : uint8_t {
+  none,     // it goes on
+  token,    // an end token, which is not part of the answer
+  length,   // as many tokens as were asked for
+  context,  // the sequence has as many tokens as the plan has room for
+  stopped,  // it was interrupted
+};
+
+struct Answer {
+  std::vector<uint32_t> tokens;
+  Ending ending = Ending::none;
+};
+
+struct Prompt {
+  std::vector<uint32_t> tokens;  // 1 to less than the context
+  uint64_t number = 0;           // for draws
+};
+
+// Throws Error(usage) for a prompt that is empty, leaves no room for an answer, or has a token that the model
+// has not.
+void check_prompt(const std::vector<uint32_t>& tokens, int64_t context, int64_t vocabulary);
+
+class Generator {
+ public:
+  // `ends`: ids that end an answer.
+  Generator(Session& session, const Sampling& sampling, std::vector<uint32_t> ends);
+
+  int64_t sequences() const { return session_.plan().model.micro_batch; }
+  int64_t context() const { return session_.plan().model.sequence; }
+
+  // Answers up to sequences() prompts at once, each with up to `tokens_max` tokens. `said` gets each token
+  // as it comes, with the prompt's place among `prompts`. What is cached of the prompts before is used where
+  // `continues` and it is the begin of the prompt in the same place. Throws the session's error, and as
+  // check_prompt() and drawn_token() do.
+  std::vector<Answer> answer(std::span<const Prompt> prompts, int64_t tokens_max, bool continues,
+                             const std::function<void(size_t, uint32_t)>& said,
+                             const std::atomic<bool>& stop);
+
+  int64_t tokens_read() const { return tokens_read_; }    // of prompts, so far
+  int64_t tokens_drawn() const { return tokens_drawn_; }  // of answers, so far
+
+ private:
+  struct Sequence;
+  class Inputs;
+
+  void run_reading(size_t reading);
+  void read_prompts(std::vector<Sequence>& all, const std::atomic<bool>& stop);
+  void draw(Sequence& sequence, size_t reading, size_t place);
+  void decode(std::vector<Sequence>& all);
+
+  Session& session_;
+  Sampling sampling_;
+  std::vector<uint32_t> ends_;
+  std::vector<std::vector<uint32_t>> cached_;  // by place: the tokens whose keys and values are cached
+  std::vector<float> logits_;                  // of one row
+  uint64_t position_ = 0;                      // of the ring, of the body that ran last
+  int64_t tokens_read_ = 0, tokens_drawn_ = 0;
+};
+
+}  // namespace sluice

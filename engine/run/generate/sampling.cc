@@ -1,0 +1,71 @@
+#include "engine/run/generate/sampling.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+#include <vector>
+
+#include "engine/base/error.h"
+#include "engine/base/philox.h"
+
+namespace sluice {
+
+namespace {
+
+constexpr uint32_t kDrawPurpose = 0x73616D70;  // "samp"
+
+// Uniform in [0, 1).
+double uniform(uint64_t seed, uint64_t prompt, uint64_t position) {
+  const auto low = [](uint64_t x) { return static_cast<uint32_t>(x); };
+  const PhiloxCounter words =
+      philox4x32({low(position), low(prompt), low(prompt >> 32), kDrawPurpose}, philox_key(seed));
+  return static_cast<double>((uint64_t{words[0]} << 32 | words[1]) >> 11) * 0x1p-53;
+}
+
+// Ids, the likeliest first.
+std::vector<uint32_t> ranked(std::span<const float> logits, size_t count) {
+  std::vector<uint32_t> ids(logits.size());
+  std::iota(ids.begin(), ids.end(), 0u);
+  const auto likelier = [&](uint32_t a, uint32_t b) {
+    return logits[a] > logits[b] || (logits[a] == logits[b] && a < b);
+  };
+  std::partial_sort(ids.begin(), ids.begin() + static_cast<std::ptrdiff_t>(count), ids.end(), likelier);
+  ids.resize(count);
+  return ids;
+}
+
+}  // namespace
+
+uint32_t drawn_token(const Sampling& sampling, std::span<const float> logits, uint64_t prompt,
+                     uint64_t position) {
+  if (!std::ranges::all_of(logits, [](float x) { return std::isfinite(x); }))
+    throw Error(
+        ExitCode::numerics, "The model's logits are not finite.",
+        "Use --precision bf16 or fp32, in which large values do not overflow; else the weights may be "
+        "damaged: compare them with those at their source.");
+  const auto likeliest = static_cast<uint32_t>(std::ranges::max_element(logits) - logits.begin());
+  if (sampling.temperature == 0) return likeliest;
+  const size_t most =
+      sampling.top_k == 0 ? logits.size() : std::min(logits.size(), static_cast<size_t>(sampling.top_k));
+  const bool cuts = most < logits.size() || sampling.top_p < 1;
+  std::vector<uint32_t> ids(logits.size());
+  std::iota(ids.begin(), ids.end(), 0u);
+  if (cuts) ids = ranked(logits, most);
+  const auto scaled = [&](uint32_t id) {
+    const double logit = static_cast<double>(logits[id]);
+    const double capped =
+        sampling.soft_cap == 0 ? logit : sampling.soft_cap * std::tanh(logit / sampling.soft_cap);
+    return capped / sampling.temperature;
+  };
+  std::vector<double> sums;  // of what is proportional to their probabilities
+  double sum = 0;
+  const double largest = scaled(likeliest);
+  for (const uint32_t id : ids) sums.push_back(sum += std::exp(scaled(id) - largest));
+  const auto kept = std::ranges::lower_bound(sums, sampling.top_p * sum) - sums.begin() + 1;
+  sums.resize(std::min(sums.size(), static_cast<size_t>(kept)));
+  const double drawn = uniform(sampling.seed, prompt, position) * sums.back();
+  const auto at = static_cast<size_t>(std::ranges::upper_bound(sums, drawn) - sums.begin());
+  return ids[std::min(at, sums.size() - 1)];
+}
+
+}  // namespace sluice

@@ -1,0 +1,27 @@
+// The planner's request for a model that generates text. Callers: generate, plan.
+#pragma once
+
+#include "engine/plan/plan.h"
+#include "engine/run/options/options.h"
+#include "engine/run/start/budgets.h"
+#include "engine/run/start/devices.h"
+#include "models/families/config.h"
+
+namespace sluice {
+
+struct GenerationSizes {
+  int64_t sequences = 1;  // at once
+  int64_t context = 1;    // tokens of a sequence at most
+  int64_t chunk = 1;      // tokens of each prompt that are read at once
+};
+// What is not given: a context of the model's, at most 4096 tokens; chunks that have kChunkTokens together.
+// Throws Error(usage) for a --max-context beyond the model's.
+constexpr int64_t kContextUnlessGiven = 4096, kChunkTokens = 512;
+GenerationSizes generation_sizes(const Options& options, const ModelConfig& config, int64_t sequences);
+
+// Throws as plan_request() does.
+PlanRequest generation_request(const Options& options, const ModelConfig& config,
+                               const GenerationSizes& sizes, const Budgets& budgets,
+                               const DeviceNeeds& needs);
+
+}  // namespace sluice

@@ -1,0 +1,50 @@
+// A file that grows by a record at a time while a run goes on: metrics, and events for TensorBoard.
+//
+// A record is one write to the operating system. Records that it refuses, as on a full drive or where a
+// pipe's reader stands still, are kept and written with the next one. So a record is never torn for long, and
+// such a file neither ends a run nor holds it up. Caller: the trainer's thread.
+#pragma once
+
+#include <cstddef>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "models/files/file.h"
+
+namespace sluice {
+
+class GrowingFile {
+ public:
+  // Tries again to write what is kept. Waits up to a second where a pipe's reader is slow.
+  void finish();
+  // A printable sentence for the first record that could not be written; another one if writing fails anew
+  // after it had worked.
+  std::optional<std::string> trouble();
+  // Records that are not in the file, in bytes.
+  size_t unwritten() const { return waiting_.size(); }
+
+ protected:
+  // `file` is open for appending, with O_NONBLOCK. `records`: what they are called, a literal.
+  GrowingFile(std::string path, FileDescriptor file, const char* records)
+      : path_(std::move(path)), file_(std::move(file)), records_(records) {}
+
+  void append(std::string_view record);
+  int descriptor() const { return file_.get(); }
+
+ private:
+  void flush();
+  void shorten();
+
+  std::string path_;
+  FileDescriptor file_;
+  const char* records_;
+  // Both keep their capacity: as long as records can be written, nothing is allocated.
+  std::string waiting_;
+  std::vector<size_t> sizes_;  // of the records in it; of the first, what is not written yet
+  int error_ = 0;              // errno of the last write; 0: it succeeded
+  bool is_told_ = false;       // of this error
+};
+
+}  // namespace sluice

@@ -1,0 +1,261 @@
+#include "models/prepare/prepare.h"
+
+#include <fmt/format.h>
+#include <xxhash.h>
+
+#include <algorithm>
+#include <exception>
+#include <filesystem>
+#include <memory>
+#include <mutex>
+#include <nlohmann/json.hpp>
+
+#include "engine/base/error.h"
+#include "engine/base/parallel.h"
+
+namespace sluice {
+
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr uint64_t kVersion = 1;  // of what samples are made of given data
+constexpr uint64_t kStretchBytesLeast = 1 << 20;
+constexpr uint64_t kStretchesMost = 256;  // about, so that a set has few files
+constexpr uint64_t kPieceBytes = 1 << 20;
+
+class Checksum {
+ public:
+  Checksum() : state_(XXH3_createState()) {
+    CHECK(state_ != nullptr, "memory for a checksum");
+    XXH3_128bits_reset(state_);
+  }
+  ~Checksum() { XXH3_freeState(state_); }
+  Checksum(const Checksum&) = delete;
+  Checksum& operator=(const Checksum&) = delete;
+
+  void add(const void* data, uint64_t bytes) { XXH3_128bits_update(state_, data, bytes); }
+  void add(const std::string& text) {  // with its length, so that two texts are not one
+    const uint64_t bytes = text.size();
+    add(&bytes, sizeof bytes);
+    add(text.data(), bytes);
+  }
+  std::string text() const {
+    const XXH128_hash_t hash = XXH3_128bits_digest(state_);
+    return fmt::format("{:016x}{:016x}", hash.high64, hash.low64);
+  }
+
+ private:
+  XXH3_state_t* state_;
+};
+
+void add_file(const InputFile& file, Checksum& sum, const std::function<void(uint64_t)>& read) {
+  std::vector<char> piece(kPieceBytes);
+  const uint64_t bytes = file.bytes();
+  sum.add(&bytes, sizeof bytes);
+  for (uint64_t at = 0; at < bytes;) {
+    const uint64_t n = std::min(kPieceBytes, bytes - at);
+    file.read(at, piece.data(), n);
+    sum.add(piece.data(), n);
+    at += n;
+    read(n);
+  }
+}
+
+bool ends_in(const std::string& path, const char* extension) {
+  std::string own = fs::path(path).extension().string();
+  std::transform(own.begin(), own.end(), own.begin(), [](unsigned char c) { return std::tolower(c); });
+  return own == extension;
+}
+
+}  // namespace
+
+bool is_record_file(const std::string& path) {
+  return ends_in(path, ".jsonl") || ends_in(path, ".json") || ends_in(path, ".ndjson") ||
+         ends_in(path, ".parquet");
+}
+bool is_text_file(const std::string& path) { return ends_in(path, ".txt"); }
+
+Preparation::Preparation(PrepareRequest request)
+    : request_(std::move(request)), model_(open_text_model(request_.tokenizer, request_.chat_template)) {
+  for (const std::string& path : request_.files) {
+    if (ends_in(path, ".parquet"))
+      throw Error(ExitCode::usage, printable(path) + " is a Parquet file, which is not read.",
+                  "Convert it: python3 -c \"import sys, pandas; pandas.read_parquet(sys.argv[1])"
+                  ".to_json(sys.argv[2], orient='records', lines=True)\" IN.parquet OUT.jsonl");
+    const Division division = is_record_file(path)         ? Division::lines
+                              : request_.separator.empty() ? Division::stretches
+                                                           : Division::separator;
+    files_.emplace_back(path, division, request_.separator);
+    if (files_.back().bytes() == 0)
+      throw Error(ExitCode::malformed_file, printable(path) + " is empty.", "Give a file with data.");
+  }
+}
+
+bool Preparation::reads_json(size_t file) const { return is_record_file(files_[file].path()); }
+
+uint64_t Preparation::bytes() const {
+  uint64_t all = 0;
+  for (const RecordFile& file : files_) all += file.bytes();
+  return all;
+}
+
+std::string Preparation::facts() const {
+  nlohmann::ordered_json facts;
+  for (const RecordFile& file : files_) facts["files"].push_back(printable(fs::path(file.path()).filename()));
+  facts["tokenizer"] = printable(request_.tokenizer);
+  facts["form"] = static_cast<int>(request_.form);
+  facts["names"] = request_.names;
+  facts["separator"] = printable(request_.separator);
+  facts["train_on"] = static_cast<int>(request_.choices.train_on);
+  facts["control_tokens"] = static_cast<int>(request_.choices.control_tokens);
+  facts["template_values"] = request_.choices.template_values;
+  facts["skips_bad"] = request_.skips_bad;
+  return facts.dump();
+}
+
+std::string Preparation::name(const std::function<void(const PrepareProgress&)>& progress) const {
+  PrepareProgress now{true, 0, bytes()};
+  Checksum sum;
+  sum.add(&kVersion, sizeof kVersion);
+  nlohmann::ordered_json choices = nlohmann::ordered_json::parse(facts());
+  for (const char* place : {"files", "tokenizer"}) choices.erase(place);
+  sum.add(choices.dump());
+  sum.add(model_.chat_source);
+  for (const auto& [control, content] : model_.controls) sum.add(control + "\n" + content);
+  sum.add(model_.end ? std::to_string(*model_.end) : "");
+  for (const char* file : {"tokenizer.json", "tokenizer.model"})
+    if (const fs::path path = fs::path(request_.tokenizer) / file; fs::exists(path)) {
+      add_file(InputFile(path.string()), sum, [](uint64_t) {});
+      break;
+    }
+  for (size_t f = 0; f < files_.size(); ++f) {
+    sum.add(reads_json(f) ? "records" : "text");
+    add_file(InputFile(files_[f].path()), sum, [&](uint64_t n) {
+      now.bytes += n;
+      progress(now);
+    });
+  }
+  return sum.text();
+}
+
+std::vector<Preparation::Stretch> Preparation::stretches() const {
+  const uint64_t length = std::max(kStretchBytesLeast, bytes() / kStretchesMost);
+  std::vector<Stretch> all;
+  for (size_t f = 0; f < files_.size(); ++f)
+    for (uint64_t begin = 0; begin < files_[f].bytes(); begin += length)
+      all.push_back({f, begin, std::min(begin + length, files_[f].bytes())});
+  return all;
+}
+
+PreparedCounts Preparation::make_samples(const Stretch& stretch, SampleMaker& maker,
+                                         const std::function<bool(const Sample&)>& take,
+                                         const std::function<bool(uint64_t bytes)>& goes_on) const {
+  PreparedCounts counts;
+  const RecordFile& file = files_[stretch.file];
+  const bool is_json = reads_json(stretch.file);
+  uint64_t seen = stretch.begin;
+  bool more = true;
+  file.read(stretch.begin, stretch.end, [&](const std::string& text, uint64_t begin) {
+    if (!goes_on(begin - seen)) return false;
+    seen = begin;
+    if (is_json && text.find_first_not_of(" \t") == text.npos) return true;  // an empty line
+    ++counts.records;
+    std::vector<Sample> samples;
+    try {
+      samples = maker.make(is_json ? parse_record(text, request_.form, request_.names)
+                                   : Record(PlainText{"", text, true}));
+    } catch (const std::invalid_argument& error) {
+      if (!request_.skips_bad)
+        throw Error(ExitCode::malformed_file, fmt::format("{}: {}.", file.place(begin), error.what()),
+                    "Correct it, or leave out what is malformed with --bad-records skip.");
+      ++counts.bad;
+      return true;
+    } catch (const Error& error) {
+      throw Error(error.code(), fmt::format("{}: {}", file.place(begin), error.what()), error.remedy());
+    }
+    counts.divided += samples.size() > 1;
+    for (const Sample& sample : samples) {
+      const auto outside = std::find_if(sample.ids.begin(), sample.ids.end(), [&](uint32_t id) {
+        return request_.vocabulary > 0 && id >= static_cast<uint64_t>(request_.vocabulary);
+      });
+      if (outside != sample.ids.end())
+        throw Error(ExitCode::malformed_file,
+                    fmt::format("{}: the tokenizer gives token {}, and the model's embedding has {} rows.",
+                                file.place(begin), *outside, request_.vocabulary),
+                    "Use the tokenizer of this model.");
+      if (sample.trained_tokens() == 0) {
+        ++counts.untrained;
+        continue;
+      }
+      counts.texts += sample.is_text;
+      if (more) more = take(sample);
+    }
+    return more;
+  });
+  goes_on(stretch.end - seen);
+  return counts;
+}
+
+bool Preparation::make(const std::string& directory, const std::atomic<bool>& stop,
+                       const std::function<void(const PrepareProgress&)>& progress) const {
+  const std::vector<Stretch> all = stretches();
+  PrepareProgress now{false, 0, bytes()};
+  std::mutex mutex;  // of `now`, `fault` and `progress`
+  std::exception_ptr fault;
+  std::atomic<bool> ends{false};
+  const auto goes_on = [&](uint64_t bytes) {
+    const std::lock_guard lock(mutex);
+    now.bytes += bytes;
+    progress(now);
+    return !ends && !stop;
+  };
+  Workers workers(request_.threads);
+  std::vector<std::unique_ptr<SampleMaker>> makers(static_cast<size_t>(workers.threads()));
+  workers.parallel_for(static_cast<int64_t>(all.size()), [&](int64_t index, int thread) {
+    if (ends || stop) return;
+    try {
+      const Stretch& stretch = all[static_cast<size_t>(index)];
+      const std::string path = (fs::path(directory) / part_name(static_cast<uint64_t>(index))).string();
+      if (part_counts(path)) {
+        goes_on(stretch.end - stretch.begin);
+        return;
+      }
+      auto& maker = makers[static_cast<size_t>(thread)];
+      if (!maker) maker = std::make_unique<SampleMaker>(model_, request_.choices);
+      PartWriter part(path);
+      const auto take = [&](const Sample& sample) {
+        part.add(sample.ids, sample.trained);
+        return true;
+      };
+      const PreparedCounts counts = make_samples(stretch, *maker, take, goes_on);
+      if (!ends && !stop) part.commit(counts);
+    } catch (...) {
+      const std::lock_guard lock(mutex);
+      if (!fault) fault = std::current_exception();
+      ends = true;
+    }
+  });
+  if (fault) std::rethrow_exception(fault);
+  if (stop) return false;
+  complete_set(directory, all.size(), facts());
+  return true;
+}
+
+std::vector<Sample> Preparation::first_samples(size_t count) const {
+  std::vector<Sample> samples;
+  SampleMaker maker(model_, request_.choices);
+  for (const Stretch& stretch : stretches()) {
+    if (samples.size() >= count) break;
+    make_samples(
+        stretch, maker,
+        [&](const Sample& sample) {
+          samples.push_back(sample);
+          return samples.size() < count;
+        },
+        [](uint64_t) { return true; });
+  }
+  return samples;
+}
+
+}  // namespace sluice

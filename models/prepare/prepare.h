@@ -1,0 +1,82 @@
+// Text and chats as a prepared set, by several threads.
+//
+// The data are divided into stretches of bytes, each of which becomes a part of the set (prepared_set.h).
+// Parts that are there already are kept, so a preparation that was killed goes on where it was. A set's name
+// is a checksum of all that it depends on: the data, the tokenizer, the template, the choices. Memory is
+// bounded by the longest record and the marks of one part for each thread. Caller: the verb `prepare`.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "models/data/prepared_set.h"
+#include "models/text/records/record.h"
+#include "models/text/records/record_file.h"
+#include "models/text/samples/sample_maker.h"
+
+namespace sluice {
+
+struct PrepareRequest {
+  std::vector<std::string> files;  // .jsonl, or text
+  std::string tokenizer;           // directory
+  std::string chat_template;       // file; empty: the tokenizer's
+  RecordForm form = RecordForm::automatic;
+  NameMap names;
+  std::string separator;  // between documents of a text; empty: none
+  SampleChoices choices;
+  bool skips_bad = false;  // malformed records are counted and left out
+  int64_t vocabulary = 0;  // rows of the model's embedding; 0: not known
+  int threads = 1;
+};
+
+// What is being done, and how far: bytes of `all`.
+struct PrepareProgress {
+  bool reads = false;  // checksums are taken, else samples are made
+  uint64_t bytes = 0, all = 0;
+};
+
+class Preparation {
+ public:
+  // Opens everything. Throws Error(usage, malformed_file).
+  explicit Preparation(PrepareRequest request);
+
+  const TextModel& text_model() const { return model_; }
+
+  // The set's name, 32 hexadecimal digits. Reads all data. `progress` is called now and then.
+  std::string name(const std::function<void(const PrepareProgress&)>& progress) const;
+
+  // Makes the set in `directory`, which exists; false where `stop` was set first. `progress` is called by one
+  // thread at a time. Throws Error(malformed_file) for records that are refused, Error(io).
+  bool make(const std::string& directory, const std::atomic<bool>& stop,
+            const std::function<void(const PrepareProgress&)>& progress) const;
+
+  // The first `count` samples, made anew.
+  std::vector<Sample> first_samples(size_t count) const;
+
+ private:
+  struct Stretch {
+    size_t file;
+    uint64_t begin, end;
+  };
+  bool reads_json(size_t file) const;
+  // Makes the samples of a stretch, in order, until `take` returns false.
+  PreparedCounts make_samples(const Stretch& stretch, SampleMaker& maker,
+                              const std::function<bool(const Sample&)>& take,
+                              const std::function<bool(uint64_t bytes)>& goes_on) const;
+  std::vector<Stretch> stretches() const;
+  uint64_t bytes() const;
+  std::string facts() const;  // JSON: what the set is made of
+
+  PrepareRequest request_;
+  std::vector<RecordFile> files_;
+  TextModel model_;
+};
+
+// Whether a file of data is prepared with a tokenizer (.jsonl; .txt where there is a tokenizer).
+bool is_record_file(const std::string& path);
+bool is_text_file(const std::string& path);
+
+}  // namespace sluice

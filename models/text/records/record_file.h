@@ -1,0 +1,48 @@
+// Files of records, read in stretches that know nothing of each other, so that several threads can work on
+// one file and a stop loses one stretch only.
+//
+// A record begins where the one before it ends: behind a line end, behind a separator, or, in a text without
+// separators, at the first line that begins behind a multiple of kTextBytes. A stretch of bytes has the
+// records that begin in it, so any division of a file into stretches gives each record once. Reads are const
+// and may come from any thread; memory is bounded by the longest record.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+
+#include "models/files/file.h"
+
+namespace sluice {
+
+constexpr uint64_t kTextBytes = uint64_t{1} << 20;
+constexpr uint64_t kRecordBytesMax = uint64_t{1} << 28;
+
+enum class Division : uint8_t { lines, separator, stretches };
+
+class RecordFile {
+ public:
+  // `separator`: for Division::separator, not empty. Throws as InputFile.
+  RecordFile(const std::string& path, Division division, std::string separator = "");
+
+  const std::string& path() const { return file_.path(); }
+  uint64_t bytes() const { return file_.bytes(); }
+
+  // Calls record(text, begin) for every record that begins in bytes [begin, end), in order; the text is
+  // without line end or separator. Stops where it returns false. Throws Error(malformed_file) for a record
+  // above kRecordBytesMax, Error(io).
+  void read(uint64_t begin, uint64_t end,
+            const std::function<bool(const std::string& text, uint64_t begin)>& record) const;
+
+  // The number of the line that begins at `begin`, from 1.
+  uint64_t line_of(uint64_t begin) const;
+  // "FILE, line 12", or "FILE, byte 4096" where records are no lines.
+  std::string place(uint64_t begin) const;
+
+ private:
+  InputFile file_;
+  Division division_;
+  std::string separator_;
+};
+
+}  // namespace sluice

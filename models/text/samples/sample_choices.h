@@ -1,0 +1,15 @@
+// What a user chooses about samples.
+#pragma once
+
+#include <cstdint>
+
+namespace sluice {
+
+// Of conversations: the answers of the assistant, the last of them, or every token.
+enum class TrainOn : uint8_t { answers, all, last };
+
+// Where spellings of control tokens become control tokens: only in what the template itself writes, or also
+// in users' text, as transformers has it.
+enum class ControlTokens : uint8_t { of_template, anywhere };
+
+}  // namespace sluice

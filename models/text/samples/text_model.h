@@ -1,0 +1,32 @@
+// What a model directory says about text: tokenizer, chat template, control tokens by name, end tokens.
+//
+// Files: tokenizer.json or tokenizer.model; tokenizer_config.json and special_tokens_map.json (names of
+// control tokens, chat_template); chat_template.jinja; generation_config.json and config.json (eos_token_id).
+// Sources: transformers 5.23, tokenization_utils_base.py.
+#pragma once
+
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "models/text/template/chat_template.h"
+#include "models/text/tokenizer/tokenizer.h"
+
+namespace sluice {
+
+struct TextModel {
+  Tokenizer tokenizer;
+  std::optional<ChatTemplate> chat = {};
+  std::string chat_source = {};                      // the template's text; empty: there is none
+  std::map<std::string, std::string> controls = {};  // "bos_token" -> "<s>": variables of the template
+  std::vector<uint32_t> ends = {};                   // ids that end an answer
+  std::optional<uint32_t> end = {};                  // eos_token: behind a text
+};
+
+bool has_tokenizer(const std::string& directory);
+
+// `template_file`: instead of the directory's template; empty: none. Throws Error(usage, malformed_file).
+TextModel open_text_model(const std::string& directory, const std::string& template_file);
+
+}  // namespace sluice

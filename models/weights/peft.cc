@@ -1,0 +1,141 @@
+#include "models/weights/peft.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <set>
+#include <stdexcept>
+
+#include "engine/base/strict_json.h"
+#include "engine/graph/graph.h"
+#include "models/families/config_reader.h"
+#include "models/families/family.h"
+#include "models/files/file.h"
+
+namespace sluice {
+namespace {
+
+using Json = nlohmann::json;
+
+constexpr const char* kPrefix = "base_model.model.";
+constexpr const char* kAllLinear = "all-linear";
+constexpr uint64_t kConfigBytesMax = 1 << 20;
+
+// Keys that are read, and keys that do not change what a trained adapter computes.
+constexpr std::string_view kKnown[] = {"peft_type",      "r",
+                                       "lora_alpha",     "use_rslora",
+                                       "target_modules", "bias",
+                                       "lora_dropout",   "init_lora_weights",
+                                       "fan_in_fan_out", "base_model_name_or_path",
+                                       "task_type",      "inference_mode",
+                                       "revision",       "auto_mapping",
+                                       "megatron_core",  "qalora_group_size",
+                                       "peft_version"};
+
+Json parse(const std::string& text, const std::string& name) {
+  constexpr const char* kRemedy = "Give a directory that PEFT or `sluice export` has written.";
+  try {
+    Json object = parse_strict_json(text);
+    if (object.is_object()) return object;
+  } catch (const std::invalid_argument& error) {
+    throw Error(ExitCode::malformed_file, fmt::format("{}: {}.", name, error.what()), kRemedy);
+  }
+  throw Error(ExitCode::malformed_file, fmt::format("{} is not a JSON object.", name), kRemedy);
+}
+
+bool asks_for_nothing(const Json& value) {
+  return value.is_null() || value == false || ((value.is_array() || value.is_object()) && value.empty());
+}
+
+// rank_pattern, use_dora, modules_to_save and the like.
+void reject_unknown(const Json& object, const ConfigReader& file) {
+  for (const auto& [key, value] : object.items())
+    if (std::ranges::find(kKnown, key) == std::end(kKnown) && !asks_for_nothing(value))
+      file.complain(fmt::format("it sets {}, which is not supported.", printable(key)),
+                    "Choose another adapter: Sluice does not compute this, so results could be wrong.");
+}
+
+// PiSSA, OLoRA and others change the base when they begin: the adapter fits that base only.
+void check_start(const Json& object, const ConfigReader& file) {
+  const auto found = object.find("init_lora_weights");
+  if (found == object.end() || found->is_null() || found->is_boolean()) return;
+  file.require_text("init_lora_weights", {"gaussian"});
+}
+
+std::vector<std::string> targets_of(const Json& object, const ConfigReader& file) {
+  const auto found = object.find("target_modules");
+  if (found == object.end() || !found->is_string()) return file.texts("target_modules");
+  if (*found != kAllLinear)
+    file.complain("target_modules is a pattern, which is not supported.",
+                  "Replace it by a list of names, such as [\"q_proj\", \"v_proj\"].");
+  return {};
+}
+
+}  // namespace
+
+Adapters read_adapter_config(const std::string& directory, std::vector<std::string>& notes) {
+  const std::string path = (std::filesystem::path(directory) / kAdapterConfig).string();
+  std::error_code ignored;
+  if (!std::filesystem::exists(path, ignored))
+    throw Error(ExitCode::usage, fmt::format("{} has no {}.", printable(directory), kAdapterConfig),
+                "Give a directory that PEFT or `sluice export` has written.");
+  const std::string name = printable(path);
+  const Json object = parse(read_text_file(path, kConfigBytesMax), name);
+  const ConfigReader file(object, name);
+  file.require_text("peft_type", {"LORA"});
+  reject_unknown(object, file);
+  file.require_text("bias", {"none"});
+  check_start(object, file);
+  Adapters adapters;
+  adapters.rank = file.integer_or("r", kAdapterRankMax, 8);
+  adapters.alpha = file.number_or("lora_alpha", 8);
+  adapters.root_scale = file.flag_or("use_rslora", false);
+  adapters.targets = targets_of(object, file);
+  if (const double dropout = file.number_or("lora_dropout", 0); dropout != 0)
+    notes.push_back(fmt::format("{}: dropout is not applied (lora_dropout {}).", name, dropout));
+  return adapters;
+}
+
+std::string adapter_config_json(const Adapters& adapters, const Model& model, const std::string& base) {
+  std::set<std::string> targets;
+  for (const Group& group : model.groups)
+    for (const Parameter& p : group.parameters)
+      if (group.adapter && p.name.ends_with(kAdapterDown)) {
+        const std::string linear = p.name.substr(0, p.name.size() - kAdapterDown.size());
+        targets.insert(linear.substr(linear.rfind('.') + 1));
+      }
+  nlohmann::ordered_json object;
+  object["peft_type"] = "LORA";
+  object["task_type"] = "CAUSAL_LM";
+  object["base_model_name_or_path"] = base;
+  object["inference_mode"] = true;
+  object["r"] = adapters.rank;
+  object["lora_alpha"] = adapters.alpha;
+  if (adapters.alpha == std::floor(adapters.alpha))
+    object["lora_alpha"] = static_cast<int64_t>(adapters.alpha);
+  object["use_rslora"] = adapters.root_scale;
+  object["target_modules"] =
+      adapters.targets.empty() ? std::vector<std::string>(targets.begin(), targets.end()) : adapters.targets;
+  object["fan_in_fan_out"] = find_family(model.family)->matrices_in_out;
+  object["bias"] = "none";
+  object["lora_dropout"] = 0.0;
+  object["init_lora_weights"] = true;
+  object["use_dora"] = false;
+  object["rank_pattern"] = object["alpha_pattern"] = nlohmann::ordered_json::object();
+  for (const char* none : {"layers_to_transform", "layers_pattern", "modules_to_save"})
+    object[none] = nullptr;
+  return object.dump(2) + "\n";
+}
+
+std::string peft_name(const Family& family, const std::string& parameter) {
+  return kPrefix + (family.tensor_prefix + parameter);
+}
+
+std::string without_peft_prefix(const std::string& tensor) {
+  return tensor.starts_with(kPrefix) ? tensor.substr(std::string_view(kPrefix).size()) : tensor;
+}
+
+}  // namespace sluice

@@ -1,0 +1,32 @@
+// Adapters as PEFT 0.21.2 keeps them: a directory with adapter_config.json and adapter_model.safetensors. The
+// weights are read by HfWeights::open_adapters() and written by write_hf_directory().
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "engine/base/error.h"
+#include "models/families/adapters.h"
+
+namespace sluice {
+
+struct Family;
+struct Model;
+
+constexpr const char* kAdapterConfig = "adapter_config.json";
+constexpr const char* kAdapterWeights = "adapter_model";  // .safetensors
+
+// What an adapter_config.json says. `notes` receives a sentence for what it says and training does not apply.
+// Throws Error(usage) where the directory has no such file, Error(malformed_file) for values that change the
+// mathematics in ways that Sluice does not compute.
+Adapters read_adapter_config(const std::string& directory, std::vector<std::string>& notes);
+
+// An adapter_config.json. `base` is the directory of the base model.
+std::string adapter_config_json(const Adapters& adapters, const Model& model, const std::string& base);
+
+// "model.layers.0.self_attn.q_proj.lora_A.weight" with what PEFT puts before it, and the reverse; any other
+// name stays as it is.
+std::string peft_name(const Family& family, const std::string& parameter);
+std::string without_peft_prefix(const std::string& tensor);
+
+}  // namespace sluice

@@ -1,0 +1,152 @@
+// Preparing data: the same set whatever the threads, kills and what was there before.
+#include "models/prepare/prepare.h"
+
+#include <fmt/format.h>
+
+#include <random>
+
+#include "tests/support/format_test_support.h"
+
+namespace sluice {
+namespace {
+
+const char* const kChatMl =
+    "{% for m in messages %}{{ '<|im_start|>' + m['role'] + '\n' + m['content'] + '<|im_end|>\n' }}{% endfor "
+    "%}"
+    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}";
+
+class PrepareTest : public FormatTest {
+ protected:
+  void SetUp() override {
+    std::filesystem::create_directory(path("model"));
+    std::filesystem::copy_file("tests/fixtures/tokenizers/qwen2.json", path("model/tokenizer.json"));
+    write_file("model/tokenizer_config.json", "{\"eos_token\": \"<|im_end|>\"}");
+    write_file("model/chat_template.jinja", kChatMl);
+  }
+  std::string write_chats(const char* name, size_t bytes) const {
+    std::mt19937 random(1);
+    std::string text;
+    while (text.size() < bytes)
+      text += fmt::format(
+          "{{\"messages\":[{{\"role\":\"user\",\"content\":\"What is {}?\"}},"
+          "{{\"role\":\"assistant\",\"content\":\"{}\"}}]}}\n",
+          random() % 1000, std::string(random() % 80, 'a'));
+    return write_file(name, text);
+  }
+  PrepareRequest request(const std::vector<std::string>& files, int threads = 1) const {
+    return {.files = files, .tokenizer = path("model"), .threads = threads};
+  }
+  std::string made(const Preparation& preparation, const char* name) const {
+    std::filesystem::create_directory(path(name));
+    EXPECT_TRUE(preparation.make(path(name), never_, [](const PrepareProgress&) {}));
+    return path(name);
+  }
+  static std::string name_of(const Preparation& preparation) {
+    return preparation.name([](const PrepareProgress&) {});
+  }
+  static uint64_t checksum(const std::string& directory) {
+    return PreparedSet::open(directory, 1 << 20).checksum();
+  }
+  const std::atomic<bool> never_{false};
+};
+
+TEST_F(PrepareTest, AnyNumberOfThreadsMakesTheSameSet) {
+  const std::string chats = write_chats("chats.jsonl", 3 << 20);
+  const std::string one = made(Preparation(request({chats}, 1)), "one");
+  const std::string three = made(Preparation(request({chats}, 3)), "three");
+  EXPECT_EQ(checksum(one), checksum(three));
+  const PreparedCounts counts = PreparedSet::open(one, 1 << 20).counts();
+  EXPECT_EQ(counts, PreparedSet::open(three, 1 << 20).counts());
+  EXPECT_GT(counts.records, 10'000u);
+  EXPECT_EQ(counts.samples, counts.records);
+  EXPECT_EQ(counts.bad + counts.untrained + counts.divided + counts.texts, 0u);
+}
+
+TEST_F(PrepareTest, WhatIsDoneIsKept) {
+  const std::string chats = write_chats("chats.jsonl", 3 << 20);
+  const Preparation preparation(request({chats}));
+  std::filesystem::create_directory(path("set"));
+  std::atomic<bool> stop{false};
+  EXPECT_FALSE(preparation.make(path("set"), stop, [&](const PrepareProgress& p) {
+    if (p.bytes > p.all / 2) stop = true;
+  }));
+  EXPECT_FALSE(is_complete_set(path("set")));
+  const std::string first = path("set/" + part_name(0));
+  ASSERT_TRUE(part_counts(first).has_value());
+  const auto written = std::filesystem::last_write_time(first);
+  // A part that a kill left damaged is made anew.
+  const std::string second = path("set/" + part_name(1));
+  if (std::filesystem::exists(second)) std::filesystem::resize_file(second, 100);
+  EXPECT_TRUE(preparation.make(path("set"), never_, [](const PrepareProgress&) {}));
+  EXPECT_EQ(std::filesystem::last_write_time(first), written);
+  EXPECT_EQ(checksum(path("set")), checksum(made(preparation, "whole")));
+}
+
+TEST_F(PrepareTest, NamesTellWhatASetDependsOn) {
+  const std::string chats = write_chats("chats.jsonl", 1 << 12);
+  const std::string name = name_of(Preparation(request({chats})));
+  EXPECT_EQ(name.size(), 32u);
+  EXPECT_EQ(name_of(Preparation(request({chats}, 2))), name);
+  std::filesystem::copy_file(chats, path("copy.jsonl"));
+  EXPECT_EQ(name_of(Preparation(request({path("copy.jsonl")}))), name) << "content, not place";
+  std::vector<PrepareRequest> others(6, request({chats}));
+  others[0].choices.train_on = TrainOn::all;
+  others[1].choices.control_tokens = ControlTokens::anywhere;
+  others[2].choices.template_values = "{\"x\":1}";
+  others[3].form = RecordForm::messages;
+  others[4].names["user"] = "kunde";
+  others[5].skips_bad = true;
+  for (const PrepareRequest& other : others) EXPECT_NE(name_of(Preparation(other)), name);
+  write_file("model/chat_template.jinja", std::string(kChatMl) + " ");
+  EXPECT_NE(name_of(Preparation(request({chats}))), name);
+  write_file("model/chat_template.jinja", kChatMl);
+  write_chats("copy.jsonl", 1 << 13);
+  EXPECT_NE(name_of(Preparation(request({path("copy.jsonl")}))), name);
+}
+
+TEST_F(PrepareTest, BadRecordsAreRefusedOrCounted) {
+  std::string text;
+  for (int i = 1; i <= 70'000; ++i) text += "{\"text\":\"a\"}\n";
+  text += "{\"text\":\"a\n{\"text\": 1}\n\n{\"prompt\":\"p\",\"completion\":\"\"}\n";
+  const std::string file = write_file("bad.jsonl", text);
+  std::filesystem::create_directory(path("set"));
+  expect_error(ExitCode::malformed_file, {"bad.jsonl, line 70001: ", "ends in the middle of its JSON"}, [&] {
+    Preparation(request({file})).make(path("set"), never_, [](const PrepareProgress&) {});
+  });
+  PrepareRequest skips = request({file});
+  skips.skips_bad = true;
+  const PreparedCounts counts = PreparedSet::open(made(Preparation(skips), "skips"), 1 << 20).counts();
+  EXPECT_EQ(counts.records, 70'003u);
+  EXPECT_EQ(counts.bad, 2u);
+  EXPECT_EQ(counts.samples, 70'001u);
+  EXPECT_EQ(counts.texts, 70'000u);
+}
+
+TEST_F(PrepareTest, TokensBeyondTheEmbeddingAreRefused) {
+  PrepareRequest small = request({write_chats("chats.jsonl", 1 << 12)});
+  small.vocabulary = 300;
+  std::filesystem::create_directory(path("set"));
+  expect_error(ExitCode::malformed_file, {"chats.jsonl, line 1", "the model's embedding has 300 rows"},
+               [&] { Preparation(small).make(path("set"), never_, [](const PrepareProgress&) {}); });
+}
+
+TEST_F(PrepareTest, FilesThatCannotBeRead) {
+  expect_error(ExitCode::usage, {"gone.jsonl"}, [&] { Preparation(request({path("gone.jsonl")})); });
+  expect_error(ExitCode::malformed_file, {"empty.jsonl is empty"},
+               [&] { Preparation(request({write_file("empty.jsonl", "")})); });
+  expect_error(ExitCode::usage, {"a.parquet is a Parquet file"},
+               [&] { Preparation(request({write_file("a.parquet", "PAR1")})); });
+}
+
+TEST_F(PrepareTest, TextsByTheirSeparator) {
+  PrepareRequest texts = request({write_file("a.txt", "first one##second##")});
+  texts.separator = "##";
+  const Preparation preparation(texts);
+  const std::vector<Sample> samples = preparation.first_samples(10);
+  ASSERT_EQ(samples.size(), 2u);
+  EXPECT_EQ(preparation.text_model().tokenizer.decode(samples[0].ids, false), "first one<|im_end|>");
+  EXPECT_EQ(preparation.text_model().tokenizer.decode(samples[1].ids, false), "second<|im_end|>");
+}
+
+}  // namespace
+}  // namespace sluice

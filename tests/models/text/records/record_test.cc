@@ -1,0 +1,189 @@
+// Records of each form, and files of them.
+#include "models/text/records/record.h"
+
+#include <nlohmann/json.hpp>
+#include <random>
+
+#include "models/text/records/record_file.h"
+#include "tests/support/format_test_support.h"
+
+namespace sluice {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+Conversation chat(const std::string& line, RecordForm form = RecordForm::automatic,
+                  const NameMap& names = {}) {
+  return std::get<Conversation>(parse_record(line, form, names));
+}
+PlainText text(const std::string& line, RecordForm form = RecordForm::automatic) {
+  return std::get<PlainText>(parse_record(line, form, {}));
+}
+std::string fault(const std::string& line, RecordForm form = RecordForm::automatic) {
+  try {
+    parse_record(line, form, {});
+  } catch (const std::invalid_argument& error) {
+    return error.what();
+  }
+  return "";
+}
+
+const Json kTwo = Json::parse(R"([{"role":"user","content":"q"},{"role":"assistant","content":"a"}])");
+
+TEST(RecordTest, Messages) {
+  const Conversation c =
+      chat(R"({"messages":[{"role":"user","content":"q"},{"role":"assistant","content":"a"}],"tools":[]})");
+  EXPECT_EQ(*c.messages, kTwo);
+  EXPECT_TRUE(c.tools == nullptr);
+  EXPECT_EQ(c.trained_messages, (std::vector{false, true}));
+  const Conversation weighed =
+      chat(R"({"messages":[{"role":"assistant","content":"a","weight":0},{"role":"assistant",)"
+           R"("content":"b","train":false},)"
+           R"({"content":"c","role":"assistant","weight":1,"name":null,"reasoning_content":"r"}],)"
+           R"("tools":[{"name":"f"}]})");
+  EXPECT_EQ(weighed.trained_messages, (std::vector{false, false, true}));
+  EXPECT_EQ(weighed.messages->at(0).dump(), R"({"role":"assistant","content":"a"})");
+  EXPECT_EQ(weighed.messages->at(2).dump(), R"({"role":"assistant","content":"c","reasoning_content":"r"})");
+  EXPECT_EQ(weighed.tools->dump(), R"([{"name":"f"}])");
+}
+
+TEST(RecordTest, ShareGpt) {
+  const Conversation c =
+      chat(R"({"conversations":[{"from":"human","value":"q"},{"from":"gpt","value":"a"}],"system":"s",)"
+           R"("tools":"[{\"n\":1}]"})");
+  EXPECT_EQ(c.messages->at(0).dump(), R"({"role":"system","content":"s"})");
+  EXPECT_EQ(c.messages->at(1), kTwo[0]);
+  EXPECT_EQ(c.messages->at(2), kTwo[1]);
+  EXPECT_EQ(c.trained_messages, (std::vector{false, false, true}));
+  EXPECT_EQ(c.tools->dump(), R"([{"n":1}])");
+}
+
+TEST(RecordTest, Alpaca) {
+  const Conversation c =
+      chat(R"({"instruction":"do","input":"this","output":"done","history":[["h","i"]],"system":""})");
+  EXPECT_EQ(c.messages->dump(),
+            R"([{"role":"user","content":"h"},{"role":"assistant","content":"i"},)"
+            R"({"role":"user","content":"do\nthis"},{"role":"assistant","content":"done"}])");
+  EXPECT_EQ(c.trained_messages, (std::vector{false, true, false, true}));
+  EXPECT_EQ(chat(R"({"instruction":"do","input":"","output":"done"})").messages->at(0)["content"], "do");
+}
+
+TEST(RecordTest, CompletionAndText) {
+  const PlainText completion = text(R"({"prompt":"p","completion":"c"})");
+  EXPECT_EQ(completion.prompt, "p");
+  EXPECT_EQ(completion.text, "c");
+  EXPECT_FALSE(completion.whole);
+  const Conversation lists =
+      chat(R"({"prompt":[{"role":"assistant","content":"hello"},{"role":"user","content":"q"}],)"
+           R"("completion":[{"role":"assistant","content":"a"}]})");
+  EXPECT_EQ(lists.trained_messages, (std::vector{false, false, true})) << "prompts are not trained";
+  const PlainText whole = text(R"({"text":"all \u00e9","prompt":"left"})");
+  EXPECT_EQ(whole.text, "all \xC3\xA9");
+  EXPECT_TRUE(whole.whole);
+}
+
+TEST(RecordTest, NamesAreMapped) {
+  const Conversation c =
+      chat(R"({"dialog":[{"who":"kunde","says":"q"},{"who":"bot2","says":"a"}]})", RecordForm::automatic,
+           {{"messages", "dialog"},
+            {"role", "who"},
+            {"content", "says"},
+            {"user", "kunde"},
+            {"assistant", "bot2"}});
+  EXPECT_EQ(*c.messages, kTwo);
+}
+
+TEST(RecordTest, FaultsAreNamed) {
+  EXPECT_EQ(fault(R"({"messages": [}])"), "column 15 is not valid JSON");
+  EXPECT_EQ(fault("{\"text\": \"\xFF\"}"), "column 11 is not valid JSON");
+  EXPECT_EQ(fault(R"({"text": "a)"), "it ends in the middle of its JSON");
+  EXPECT_EQ(fault(R"({"text": "a", "text": "b"})"), "\"text\" is given twice");
+  EXPECT_EQ(fault("[1]"), "it is no JSON object");
+  EXPECT_EQ(fault(R"({"messages": "x"})"), "\"messages\" is no list");
+  EXPECT_EQ(fault(R"({"messages": []})"), "the conversation is empty");
+  EXPECT_EQ(fault(R"({"messages": [{"role": "user"}]})"), "a message has no \"content\"");
+  EXPECT_EQ(fault(R"({"messages": [{"content": "x"}]})"), "\"role\" is missing");
+  EXPECT_EQ(fault(R"({"messages": [{"role": 1, "content": "x"}]})"), "\"role\" is no string");
+  EXPECT_EQ(fault(R"({"messages": [{"role": "assistant", "content": "x", "weight": 2}]})"),
+            "a message's \"weight\" is neither 0 nor 1");
+  EXPECT_EQ(fault(R"({"text": 7})"), "\"text\" is no string");
+  EXPECT_EQ(fault(R"({"instruction": "a"})").substr(0, 35), "it has none of the keys that are kn");
+  EXPECT_EQ(fault(R"({"text": "a"})", RecordForm::messages), "\"messages\" is missing");
+  EXPECT_EQ(fault(R"({"conversations": [{"from":"gpt","value":"a"}], "tools": "{"})"),
+            "\"tools\" is no list in JSON");
+  EXPECT_EQ(fault(R"({"conversations": [3]})"), "a message is no object");
+  EXPECT_EQ(fault(std::string(70, '[') + std::string(70, ']')), "it is nested too deeply");
+  EXPECT_EQ(chat(R"({"messages":[{"role":"assistant","tool_calls":[]}]})").messages->size(), 1u)
+      << "a message of calls alone has no content";
+}
+
+class RecordFileTest : public FormatTest {
+ protected:
+  // The records that begin in each of the stretches between `cuts`.
+  std::vector<std::string> records(const RecordFile& file, const std::vector<uint64_t>& cuts) const {
+    std::vector<std::string> all;
+    for (size_t i = 0; i + 1 < cuts.size(); ++i)
+      file.read(cuts[i], cuts[i + 1], [&](const std::string& record, uint64_t begin) {
+        EXPECT_GE(begin, cuts[i]);
+        EXPECT_LT(begin, cuts[i + 1]);
+        all.push_back(record);
+        return true;
+      });
+    return all;
+  }
+};
+
+TEST_F(RecordFileTest, AnyDivisionGivesEveryRecordOnce) {
+  std::mt19937 random(1);
+  for (int round = 0; round < 200; ++round) {
+    std::vector<std::string> lines;
+    std::string text;
+    const bool last_ends = random() % 2;
+    for (uint32_t i = 0, n = 1 + random() % 8; i < n; ++i) {
+      lines.emplace_back(random() % 5 == 0 ? 70'000 + random() % 9 : 1 + random() % 7, 'a' + i % 26);
+      text += lines.back() + (i + 1 < n || last_ends ? "\n" : "");
+    }
+    const RecordFile file(write_file("a.jsonl", text), Division::lines);
+    std::vector<uint64_t> cuts = {0, text.size()};
+    for (int c = 0; c < 3; ++c) cuts.push_back(random() % (text.size() + 1));
+    std::sort(cuts.begin(), cuts.end());
+    ASSERT_EQ(records(file, cuts), lines) << round;
+  }
+}
+
+TEST_F(RecordFileTest, Separators) {
+  const RecordFile file(write_file("a.txt", "one<|end|>two\nlines<|end|>three"), Division::separator,
+                        "<|end|>");
+  const std::vector<std::string> all = {"one", "two\nlines", "three"};
+  for (uint64_t cut = 0; cut <= file.bytes(); ++cut)
+    EXPECT_EQ(records(file, {0, cut, file.bytes()}), all) << cut;
+}
+
+TEST_F(RecordFileTest, TextsAreDividedAtLines) {
+  std::string text;
+  while (text.size() < 3 * kTextBytes) text += "a line of some length\n";
+  const RecordFile file(write_file("a.txt", text), Division::stretches);
+  const std::vector<std::string> all = records(file, {0, 777, kTextBytes, file.bytes()});
+  ASSERT_EQ(all.size(), 3u);
+  std::string joined;
+  for (const std::string& part : all) {
+    EXPECT_TRUE(part.starts_with("a line") && part.ends_with("length\n"));
+    joined += part;
+  }
+  EXPECT_EQ(joined, text);
+}
+
+TEST_F(RecordFileTest, PlacesAreLines) {
+  const RecordFile file(write_file("a.jsonl", "x\r\nyy\n\nz"), Division::lines);
+  std::vector<std::string> lines, places;
+  file.read(0, file.bytes(), [&](const std::string& line, uint64_t begin) {
+    lines.push_back(line);
+    places.push_back(file.place(begin));
+    return true;
+  });
+  EXPECT_EQ(lines, (std::vector<std::string>{"x", "yy", "", "z"}));
+  EXPECT_TRUE(places.back().ends_with("a.jsonl, line 4")) << places.back();
+}
+
+}  // namespace
+}  // namespace sluice

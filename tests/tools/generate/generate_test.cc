@@ -1,0 +1,199 @@
+// The verb `generate`: a text, a conversation, a file of prompts; a run that was trained; signals; what is
+// refused.
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+
+#include "tests/support/cli_support.h"
+#include "tools/generate/line_reader.h"
+
+namespace sluice {
+namespace {
+
+using Json = nlohmann::json;
+
+class Generate : public Cli {
+ protected:
+  Words generate(const Words& more) const {
+    return Words{"generate", "--from", model, "--precision", "fp32", "--threads", "2", "--max-tokens", "12"} +
+           more;
+  }
+  std::string spoken(const Words& more) const {
+    const CommandResult result = run(generate(more));
+    EXPECT_EQ(result.code, 0) << result.err;
+    return result.out;
+  }
+  std::string file(const std::string& name, const std::string& content) const {
+    write_bytes(directory / name, content);
+    return directory / name;
+  }
+  // The command with `input` as its standard input.
+  CommandResult chat(const std::string& input, const Words& more = {}) const {
+    Words words = sluice_words(generate(Words{"--chat"} + more), "sluice");
+    const std::string quoted = "exec \"$@\" < " + file("typed", input);
+    return Command(directory / "", Words{"sh", "-c", quoted, "sh"} + words).wait();
+  }
+
+  const std::string model = kFixtures + "fine_tuning/model";
+};
+
+TEST_F(Generate, ATextGoesOn) {
+  const std::string whole = spoken({"--prompt", "Hello there"});
+  EXPECT_GT(whole.size(), 1u);
+  EXPECT_TRUE(whole.ends_with('\n'));
+  EXPECT_EQ(spoken({"--prompt", "Hello there", "--prompt-chunk", "2", "--max-context", "40"}), whole);
+  const Words drawn = {"--prompt", "Hello there", "--temperature", "1.5", "--top-k", "40", "--top-p", "0.9"};
+  const std::string one = spoken(drawn + Words{"--seed", "1"});
+  EXPECT_EQ(spoken(drawn + Words{"--seed", "1", "--gpu-mem", "2MiB"}), one);
+  EXPECT_NE(spoken(drawn + Words{"--seed", "2"}), one);
+}
+
+TEST_F(Generate, PromptsOfAFileAreAnsweredInOrder) {
+  const std::string prompts =
+      file("prompts.jsonl",
+           "{\"prompt\": \"Hello there\"}\n\n{\"messages\": [{\"role\": \"user\", \"content\": \"Hi\"}]}\n"
+           "{\"prompt\": \"a\"}\n");
+  const std::string all = spoken({"--prompts", prompts});
+  const std::vector<std::string> lines = lines_of(all);
+  ASSERT_EQ(lines.size(), 3u);
+  const Json first = Json::parse(lines[0]);
+  EXPECT_EQ(first["ending"], "length");
+  EXPECT_EQ(first["answer_tokens"], 12);
+  EXPECT_EQ(first["answer"].get<std::string>() + "\n", spoken({"--prompt", "Hello there"}));
+  for (const char* batch : {"1", "2"}) EXPECT_EQ(spoken({"--prompts", prompts, "--batch", batch}), all);
+}
+
+TEST_F(Generate, AConversationIsThatOfItsMessages) {
+  const CommandResult talk = chat("Hi\n\nWho are you?\n");
+  ASSERT_EQ(talk.code, 0) << talk.err;
+  Json messages = {{{"role", "user"}, {"content", "Hi"}}};
+  const auto answer = [&] {
+    const std::string line = Json{{"messages", messages}}.dump() + "\n";
+    return Json::parse(spoken({"--prompts", file("one.jsonl", line)}))["answer"].get<std::string>();
+  };
+  const std::string first = answer();
+  messages.push_back({{"role", "assistant"}, {"content", first}});
+  messages.push_back({{"role", "user"}, {"content", "Who are you?"}});
+  EXPECT_EQ(talk.out, first + "\n" + answer() + "\n");
+  EXPECT_EQ(chat("").out, "");
+}
+
+TEST_F(Generate, ARunSpeaks) {
+  const CommandResult trained = run({"train",
+                                     "--model",
+                                     model,
+                                     "--data",
+                                     kFixtures + "fine_tuning/chats.jsonl",
+                                     "--out",
+                                     directory / "out",
+                                     "--steps",
+                                     "1",
+                                     "--batch",
+                                     "2",
+                                     "--seq",
+                                     "64",
+                                     "--precision",
+                                     "fp32",
+                                     "--threads",
+                                     "2",
+                                     "--cache",
+                                     directory / "cache",
+                                     "--lr",
+                                     "1e-9"});
+  ASSERT_EQ(trained.code, 0) << trained.err;
+  std::filesystem::path checkpoint = directory / "out/checkpoints";
+  checkpoint = std::filesystem::directory_iterator(checkpoint)->path();
+  const std::string wanted = spoken({"--prompt", "Hello there"});
+  for (const std::string& from : {directory / "out", checkpoint.string()}) {
+    const CommandResult result =
+        run({"generate", "--from", from, "--prompt", "Hello there", "--max-tokens", "12", "--threads", "2"});
+    EXPECT_EQ(result.code, 0) << result.err;
+    EXPECT_EQ(result.out, wanted) << from;  // so small a step changes no answer
+  }
+}
+
+TEST_F(Generate, ASignalEndsItCleanly) {
+  Words words = sluice_words({"generate", "--from", model, "--chat", "--threads", "2"}, "sluice");
+  Command talk(directory / "", Words{"sh", "-c", "exec \"$@\" < " + file("fifo", ""), "sh"} + words);
+  EXPECT_EQ(talk.wait().code, 0);  // the input has ended
+  const std::string pipe = directory / "pipe";
+  ASSERT_EQ(mkfifo(pipe.c_str(), 0600), 0);
+  Command waiting(directory / "", Words{"sh", "-c", "exec \"$@\" 0<> " + pipe, "sh"} + words);
+  std::this_thread::sleep_for(std::chrono::seconds(2));  // it waits for a message
+  waiting.send(SIGINT);
+  const CommandResult result = waiting.wait();
+  EXPECT_EQ(result.code, static_cast<int>(ExitCode::stopped)) << result.err;
+  EXPECT_NE(result.err.find("stopping"), std::string::npos);
+}
+
+TEST_F(Generate, RefusesWhatItCannotAnswer) {
+  const int usage = static_cast<int>(ExitCode::usage), malformed = static_cast<int>(ExitCode::malformed_file),
+            infeasible = static_cast<int>(ExitCode::infeasible);
+  expect_refusal(generate({}), usage, {"takes one of --prompt, --chat and --prompts"});
+  expect_refusal(generate({"--prompt", "a", "--chat"}), usage, {"takes one of"});
+  expect_refusal(generate({"--prompt", ""}), usage, {"--prompt is empty"});
+  expect_refusal(generate({"--prompt", std::string(2000, 'x')}), usage, {"have room for 256"});
+  expect_refusal(generate({"--prompt", "a", "--max-context", "300"}), usage,
+                 {"--max-context 300 is longer than the model's context of 256"});
+  expect_refusal(generate({"--prompt", "a", "--gpu-mem", "1KiB"}), infeasible,
+                 {"The budgets cannot work", "The least together"});
+  expect_refusal({"generate", "--from", kFixtures + "llama", "--prompt", "a"}, usage,
+                 {"There is no tokenizer", "--tokenizer"});
+  expect_refusal({"generate", "--from", directory / "nothing", "--prompt", "a"}, usage, {"holds no run"});
+  expect_refusal({"generate", "--prompt", "a"}, usage, {"needs --from"});
+  const auto of_file = [&](const std::string& content, const Words& parts) {
+    expect_refusal(generate({"--prompts", file("bad.jsonl", content)}), malformed, parts);
+  };
+  of_file("{\"prompt\": \"a\"}\n{\"prompt\": 3}\n", {"line 2", "no string"});
+  of_file("{\"prompt\": \"a\"\n", {"line 1", "JSON"});
+  of_file("{\"text\": \"a\"}\n", {"line 1", "neither or both"});
+  of_file("{\"prompt\": \"\"}\n", {"line 1", "empty"});
+  of_file("\n\n", {"has no prompts"});
+}
+
+TEST_F(Generate, PlansSayHowFast) {
+  const Words plan = {"plan",  "--generate", "--model", "llama-8b", "--host-mem",
+                      "40GiB", "--gpu-mem",  "4GiB",    "--batch",  "4"};
+  const CommandResult planned = run(plan);
+  ASSERT_EQ(planned.code, 0) << planned.err;
+  for (const char* part :
+       {"4 sequences of up to 4096 tokens at once, cached in 2.00 GiB",
+        "predicted: decode 1 token of each sequence in", "predicted: prefill 128 tokens of each sequence in"})
+    EXPECT_NE(planned.out.find(part), std::string::npos) << planned.out;
+  const CommandResult facts = run(plan + Words{"--json"});
+  const Json json = Json::parse(facts.out);
+  const double seconds = json["readings"]["decode"]["seconds_predicted"];
+  EXPECT_GT(seconds, 0);
+  EXPECT_NEAR(json["readings"]["decode"]["tokens_per_second"].get<double>(), 4 / seconds, 1e-9 / seconds);
+  const CommandResult refused = run(plan + Words{"--host-mem", "1GiB"});
+  EXPECT_NE(refused.code, 0);
+  EXPECT_EQ(run(plan + Words{"--sweep", "batch=1:4"}).code, static_cast<int>(ExitCode::usage));
+}
+
+TEST(LineReader, GivesLinesAsTheyCome) {
+  int ends[2];
+  ASSERT_EQ(pipe(ends), 0);
+  std::atomic<bool> stop{false};
+  LineReader reader(ends[0], stop);
+  const auto write_text = [&](const std::string& text) {
+    ASSERT_EQ(write(ends[1], text.data(), text.size()), static_cast<ssize_t>(text.size()));
+  };
+  write_text("one\r\ntwo\nthr");
+  EXPECT_EQ(reader.next(), "one");
+  EXPECT_EQ(reader.next(), "two");
+  write_text("ee\n\nlast");
+  EXPECT_EQ(reader.next(), "three");
+  EXPECT_EQ(reader.next(), "");
+  close(ends[1]);
+  EXPECT_EQ(reader.next(), "last");
+  EXPECT_EQ(reader.next(), std::nullopt);
+  close(ends[0]);
+  ASSERT_EQ(pipe(ends), 0);
+  LineReader stopped(ends[0], stop);
+  stop = true;
+  EXPECT_EQ(stopped.next(), std::nullopt);
+  close(ends[0]), close(ends[1]);
+}
+
+}  // namespace
+}  // namespace sluice

@@ -1,0 +1,191 @@
+// Chats, a model directory as transformers saves it, and the command: what is trained, that packing changes
+// no loss, that budgets, ranks and stops change no bit, and what bad input gets.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "tests/support/cli_support.h"
+
+namespace sluice {
+namespace {
+
+class FineTuning : public Cli {
+ protected:
+  Words text_options(const Words& more = {}) const { return Words{"--cache", directory / "cache"} + more; }
+  Words tune(const std::string& out, const Words& more = {}) const {
+    return Words{
+               "train", "--model",   model, "--data", chats,  "--out",       directory / out, "--batch",
+               "2",     "--seq",     "128", "--lr",   "1e-2", "--precision", "fp32",          "--micro-batch",
+               "1",     "--threads", "2"} +
+           text_options(more);
+  }
+  CommandResult prepare(const std::string& data, const Words& more = {}) const {
+    return run(Words{"prepare", "--data", data, "--tokenizer", model} + text_options(more));
+  }
+  // Losses and norms of all steps, and of validations.
+  std::string numbers(const std::string& out) const {
+    std::string all;
+    for (const std::string& line : lines_of(read_text_file(directory / out + "/metrics.jsonl", 1 << 24))) {
+      const auto m = nlohmann::json::parse(line);
+      all += m.contains("val_loss") ? "val " + m["val_loss"].dump() + "\n"
+                                    : m["loss"].dump() + " " + m["grad_norm"].dump() + "\n";
+    }
+    return all;
+  }
+
+  const std::string folder = kFixtures + "fine_tuning/";
+  const std::string model = folder + "model", chats = folder + "chats.jsonl";
+};
+
+TEST_F(FineTuning, LossesAreThoseOfTransformersPackedOrNot) {
+  const auto expected = nlohmann::json::parse(read_text_file(folder + "expected.json", 1 << 16))["train_on"];
+  for (const char* train_on : {"answers", "all"}) {
+    double unpacked = 0;
+    for (const char* packing : {"none", "auto"}) {
+      const CommandResult result =
+          run(Words{"eval", "--from", model, "--data", chats, "--precision", "fp32", "--seq", "256",
+                    "--batch", "2", "--json", "--train-on", train_on, "--packing", packing} +
+              text_options());
+      ASSERT_EQ(result.code, 0) << result.err;
+      const auto facts = nlohmann::json::parse(result.out);
+      EXPECT_EQ(facts["tokens"], expected[train_on]["tokens"]);
+      const double loss = facts["val_loss"], wanted = expected[train_on]["loss"];
+      EXPECT_NEAR(loss, wanted, 1e-6 * wanted) << train_on << " " << packing;
+      if (unpacked > 0) {
+        EXPECT_NEAR(loss, unpacked, 1e-6 * unpacked);
+      }
+      unpacked = loss;
+    }
+  }
+}
+
+TEST_F(FineTuning, BudgetsRanksAndStopsChangeNothing) {
+  const Words epochs{"--epochs", "4", "--val-split", "10%", "--val-every", "3", "--warmup", "20%"};
+  const CommandResult whole = run(tune("whole", epochs));
+  ASSERT_EQ(whole.code, 0) << whole.err;
+  EXPECT_NE(whole.out.find("18 samples in "), std::string::npos) << whole.out;
+  const std::string expected = numbers("whole");
+  EXPECT_NE(expected.find("val "), std::string::npos);
+  ASSERT_EQ(run(tune("small", epochs + Words{"--gpu-mem", "2MiB", "--host-mem", "80MiB", "--nvme-dir",
+                                             directory / ""}))
+                .code,
+            0);
+  EXPECT_EQ(numbers("small"), expected);
+  // Some epochs, then the rest, at a rate that does not depend on their number.
+  ASSERT_EQ(run(tune("first", {"--epochs", "2", "--lr-schedule", "constant"})).code, 0);
+  const std::string half = numbers("first");
+  ASSERT_EQ(run({"train", "--out", directory / "first", "--resume", "auto", "--epochs", "4"}).code, 0);
+  ASSERT_EQ(run(tune("constant", {"--epochs", "4", "--lr-schedule", "constant"})).code, 0);
+  EXPECT_EQ(numbers("first"), numbers("constant"));
+  EXPECT_EQ(numbers("constant").substr(0, half.size()), half);
+  // Two ranks read the same rows; sums of gradients are rounded in another order.
+  ASSERT_EQ(run(tune("ranks", epochs + Words{"--gpus", "2"})).code, 0);
+  const std::string ranks = numbers("ranks");
+  EXPECT_NEAR(std::stod(ranks), std::stod(expected), 1e-6 * std::stod(expected));
+  EXPECT_EQ(lines_of(ranks).size(), lines_of(expected).size());
+}
+
+TEST_F(FineTuning, PrepareShowsWhatIsTrained) {
+  const CommandResult shown = prepare(chats, {"--show", "1"});
+  ASSERT_EQ(shown.code, 0) << shown.err;
+  EXPECT_NE(shown.out.find("20 samples of 20 records: "), std::string::npos) << shown.out;
+  EXPECT_NE(shown.out.find("906 of them trained"), std::string::npos) << shown.out;
+  EXPECT_NE(shown.out.find("<|im_start|>assistant\n[["), std::string::npos) << shown.out;
+  EXPECT_NE(shown.out.find("<|im_end|>]]\n"), std::string::npos) << shown.out;
+  const CommandResult last = prepare(chats, {"--train-on", "last", "--json"});
+  ASSERT_EQ(last.code, 0) << last.err;
+  const auto facts = nlohmann::json::parse(last.out);
+  EXPECT_LT(facts["trained"], 906);
+  EXPECT_TRUE(std::filesystem::exists(facts["directory"].get<std::string>() + "/set.json"));
+}
+
+TEST_F(FineTuning, TextIsReadByTheTokenizer) {
+  write_bytes(directory / "two.txt", std::string("first text##second text"));
+  const CommandResult result = prepare(directory / "two.txt", {"--separator", "##", "--show", "2"});
+  ASSERT_EQ(result.code, 0) << result.err;
+  EXPECT_NE(result.out.find("2 samples of 2 records"), std::string::npos) << result.out;
+  EXPECT_NE(result.out.find("second text<|im_end|>]]"), std::string::npos) << result.out;
+}
+
+TEST_F(FineTuning, KillsLoseAPartAtMostAndTwoMayPrepareTheSame) {
+  std::string many;
+  const std::string some = read_text_file(chats, 1 << 20);
+  while (many.size() < (6u << 20)) many += some;
+  write_bytes(directory / "many.jsonl", many);
+  const Words words = Words{"prepare", "--data", directory / "many.jsonl", "--tokenizer", model, "--json"} +
+                      text_options({"--threads", "1"});
+  const auto parts = [&] {
+    size_t count = 0;
+    std::error_code ignored;
+    for (const auto& entry : std::filesystem::recursive_directory_iterator(directory / "cache", ignored))
+      count += entry.path().filename().string().starts_with("part-") && entry.path().extension().empty();
+    return count;
+  };
+  {
+    Command killed(directory, words);
+    ASSERT_TRUE(killed.until([&] { return parts() >= 2; }));
+    killed.send(SIGKILL);
+    EXPECT_EQ(killed.wait().code, -SIGKILL);
+  }
+  const size_t done = parts();
+  EXPECT_LT(done, 6u);
+  std::filesystem::create_directories(directory / "other");
+  CommandResult first, second;
+  {
+    Command one(directory, words);
+    Command two(directory / "other", sluice_words(words, "sluice"));
+    first = one.wait();
+    second = two.wait();
+  }
+  ASSERT_EQ(first.code, 0) << first.err;
+  ASSERT_EQ(second.code, 0) << second.err;
+  EXPECT_EQ(first.out, second.out);
+  // The same as in one go, elsewhere.
+  const CommandResult again = run(Words{"prepare", "--data", directory / "many.jsonl", "--tokenizer", model,
+                                        "--json", "--cache", directory / "another"});
+  auto a = nlohmann::json::parse(first.out), b = nlohmann::json::parse(again.out);
+  a.erase("directory");
+  b.erase("directory");
+  EXPECT_EQ(a, b);
+}
+
+TEST_F(FineTuning, BadInputIsRefused) {
+  const auto refused = [&](const Words& words, int code, const Words& parts) {
+    expect_refusal(words + text_options(), code, parts);
+  };
+  const auto write = [&](const char* name, const std::string& bytes) {
+    write_bytes(directory / name, bytes);
+    return directory / name;
+  };
+  refused({"prepare", "--data", chats}, 2, {"no tokenizer", "--tokenizer DIR"});
+  refused({"prepare", "--data", chats, "--tokenizer", directory / ""}, 2, {"tokenizer.json"});
+  refused({"train", "--model", kTiny, "--data", chats, "--out", directory / "run"}, 2,
+          {"--data needs a tokenizer", "--tokenizer DIR"});
+  refused({"train", "--model", model, "--data", chats, kFixtures + "tokens.bin", "--out", directory / "run"},
+          2, {"text and token files together"});
+  refused(
+      {"prepare", "--data", write("bad.jsonl", "{\"text\": \"a\"}\n{\"text\": 1}\n"), "--tokenizer", model},
+      5, {"bad.jsonl, line 2: \"text\" is no string", "--bad-records skip"});
+  refused({"train", "--model", model, "--data", directory / "bad.jsonl", "--out", directory / "run"}, 5,
+          {"bad.jsonl, line 2"});
+  refused(
+      {"prepare", "--data", write("none.jsonl", "{\"messages\":[{\"role\":\"user\",\"content\":\"q\"}]}\n"),
+       "--tokenizer", model},
+      5, {"Of 1 samples, 1 have no trained token", "--show"});
+  refused({"prepare", "--data", write("empty.jsonl", "\n\n"), "--tokenizer", model}, 5, {"hold no sample"});
+  refused({"prepare", "--data", chats, "--tokenizer", model, "--data-keys", "colour=x"}, 2,
+          {"`colour` of --data-keys"});
+  refused({"prepare", "--data", chats, "--tokenizer", model, "--template-values", "x=}"}, 2, {"no JSON"});
+  refused({"train", "--model", model, "--data", kFixtures + "tokens.bin", "--out", directory / "run",
+           "--val-split", "5%"},
+          2, {"--val-split"});
+  write("endless.jinja", "{% for a in range(100000) %}{% for b in range(100000) %}x{% endfor %}{% endfor %}");
+  refused({"prepare", "--data", chats, "--tokenizer", model, "--chat-template", directory / "endless.jinja"},
+          5, {"chats.jsonl, line 1: the chat template refuses it"});
+  EXPECT_FALSE(std::filesystem::exists(directory / "run"));
+}
+
+}  // namespace
+}  // namespace sluice

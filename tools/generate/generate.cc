@@ -1,0 +1,206 @@
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <stdexcept>
+
+#include "engine/base/clock.h"
+#include "engine/run/generate/generator.h"
+#include "engine/run/start/budgets.h"
+#include "engine/run/start/devices.h"
+#include "engine/run/start/generation_request.h"
+#include "engine/run/start/planning.h"
+#include "engine/run/start/session_start.h"
+#include "engine/run/start/weights_start.h"
+#include "tools/command/screen.h"
+#include "tools/command/stop_signals.h"
+#include "tools/command/verbs.h"
+#include "tools/generate/line_reader.h"
+#include "tools/generate/prompt_file.h"
+#include "tools/prepare/request.h"
+
+namespace sluice {
+
+namespace {
+
+constexpr int64_t kPromptsAtOnce = 8;
+
+TextModel open_text(const Options& options, const WeightsStart& start) {
+  const std::string directory =
+      options.text.tokenizer.empty() ? text_directory(start) : options.text.tokenizer;
+  if (!has_tokenizer(directory))
+    throw Error(ExitCode::usage,
+                "There is no tokenizer" + (directory.empty() ? "." : " in " + printable(directory) + "."),
+                "Add --tokenizer DIR, with a tokenizer.json or tokenizer.model.");
+  return open_text_model(directory, options.text.chat_template);
+}
+
+const char* word_of(Ending ending) {
+  switch (ending) {
+    case Ending::none:
+    case Ending::stopped:
+      return "stopped";
+    case Ending::token:
+      return "end";
+    case Ending::length:
+      return "length";
+    case Ending::context:
+      return "context";
+  }
+  return "";
+}
+
+// Text as a person may see it: on a terminal, without control characters, which could be commands to it.
+class Voice {
+ public:
+  explicit Voice(std::FILE* out) : out_(out), is_terminal_(screen_of(out).is_terminal) {}
+  void say(std::string text) const {
+    if (is_terminal_)
+      std::erase_if(text, [](char c) {
+        const auto byte = static_cast<unsigned char>(c);
+        return (byte < 0x20 && c != '\n' && c != '\t') || byte == 0x7F;
+      });
+    std::fwrite(text.data(), 1, text.size(), out_);
+    std::fflush(out_);
+  }
+
+ private:
+  std::FILE* out_;
+  bool is_terminal_;
+};
+
+// What the modes of the verb share.
+struct Speaker {
+  Generator& generator;
+  const TextModel& text;
+  SampleMaker& maker;
+  const GenerateOptions& options;
+  std::FILE* out;
+};
+
+// Streams the answer, and returns its text.
+std::string stream_answer(const Speaker& speaker, const Prompt& prompt) {
+  const Voice voice(speaker.out);
+  TextStream stream(speaker.text.tokenizer, true);
+  std::string all;
+  const auto say = [&](std::string part) {
+    all += part;
+    voice.say(std::move(part));
+  };
+  speaker.generator.answer(
+      {&prompt, 1}, speaker.options.max_tokens, true,
+      [&](size_t, uint32_t token) { say(stream.push(token)); }, stop_flag());
+  say(stream.finish());
+  voice.say("\n");
+  return all;
+}
+
+std::vector<uint32_t> conversation_prompt(SampleMaker& maker, const nlohmann::ordered_json& messages) {
+  try {
+    return maker.prompt(Conversation{std::make_shared<const nlohmann::ordered_json>(messages), nullptr, {}});
+  } catch (const std::invalid_argument& error) {
+    throw Error(ExitCode::malformed_file, fmt::format("The conversation cannot go on: {}.", error.what()),
+                "Begin a new one, or give another --chat-template.");
+  }
+}
+
+void converse(const Speaker& speaker) {
+  LineReader lines(STDIN_FILENO, stop_flag());
+  const bool asks = screen_of(speaker.out).is_terminal && isatty(STDIN_FILENO);
+  auto messages = nlohmann::ordered_json::array();
+  for (uint64_t turn = 0;; ++turn) {
+    if (asks) Voice(speaker.out).say("> ");
+    const std::optional<std::string> line = lines.next();
+    if (!line) return;
+    if (line->empty()) continue;
+    messages.push_back({{"role", "user"}, {"content", *line}});
+    const std::string answer = stream_answer(speaker, {conversation_prompt(speaker.maker, messages), turn});
+    messages.push_back({{"role", "assistant"}, {"content", answer}});
+  }
+}
+
+// Prints a line of JSON for each prompt that has an answer.
+void answer_all(const Speaker& speaker, std::vector<std::vector<uint32_t>> prompts) {
+  const auto at_once = static_cast<size_t>(speaker.generator.sequences());
+  for (size_t first = 0; first < prompts.size() && !stop_flag(); first += at_once) {
+    std::vector<Prompt> some;
+    for (size_t i = first; i < std::min(prompts.size(), first + at_once); ++i)
+      some.push_back({std::move(prompts[i]), i});
+    const std::vector<Answer> answers = speaker.generator.answer(
+        some, speaker.options.max_tokens, false, [](size_t, uint32_t) {}, stop_flag());
+    for (size_t i = 0; i < answers.size(); ++i) {
+      const nlohmann::ordered_json line{{"answer", speaker.text.tokenizer.decode(answers[i].tokens, true)},
+                                        {"ending", word_of(answers[i].ending)},
+                                        {"prompt_tokens", some[i].tokens.size()},
+                                        {"answer_tokens", answers[i].tokens.size()}};
+      std::fprintf(speaker.out, "%s\n",
+                   line.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace).c_str());
+    }
+    std::fflush(speaker.out);
+  }
+}
+
+SampleMaker sample_maker(const Options& options, const TextModel& text) {
+  const TextOptions& t = options.text;
+  return {text, {TrainOn::all, t.control_tokens, template_values_json(t.template_values)}};
+}
+
+// The prompts, but for --chat.
+std::vector<std::vector<uint32_t>> prompts_of(const Options& options, SampleMaker& maker) {
+  if (!options.generate.prompts.empty()) return read_prompts(options.generate.prompts, maker);
+  if (options.generate.chat) return {};
+  return {maker.prompt(options.generate.prompt)};
+}
+
+void print_rates(const Generator& generator, double seconds) {
+  show(stderr, fmt::format("sluice: {} tokens read and {} written in {:.1f} s\n", generator.tokens_read(),
+                           generator.tokens_drawn(), seconds));
+}
+
+}  // namespace
+
+ExitCode run_generate(Options options, std::FILE* out) {
+  WeightsStart start = open_weights_start(options, Verb::generate);
+  const TextModel text = open_text(options, start);
+  SampleMaker maker = sample_maker(options, text);
+  if (options.generate.chat && !text.chat)
+    throw Error(ExitCode::usage, "--chat needs a chat template, and the tokenizer has none.",
+                "Give --chat-template FILE, or --prompt for a text.");
+  std::vector<std::vector<uint32_t>> prompts = prompts_of(options, maker);
+  const int64_t wanted = is_given(options, "batch") ? options.batch.batch : kPromptsAtOnce;
+  const int64_t sequences = std::min<int64_t>(wanted, std::max<int64_t>(1, std::ssize(prompts)));
+  const GenerationSizes sizes = generation_sizes(options, start.source.config, sequences);
+  for (const std::vector<uint32_t>& prompt : prompts)
+    check_prompt(prompt, sizes.context, start.source.config.vocabulary);
+  const std::unique_ptr<Device> device = make_device(options.memory, resolve_threads(options.memory));
+  Budgets budgets = resolve_budgets(options.memory, memory_limits(), true, accelerator_use(*device));
+  budgets.reserve_table(start.source.table_bytes);
+  const auto started = start_session(
+      *device, budgets, session_options(options, budgets.threads),
+      [&] {
+        return plan_or_throw(
+            generation_request(options, start.source.config, sizes, budgets, needs_of(*device)), budgets);
+      },
+      [&](const Plan& plan) { check_weights_start(start, plan.model); });
+  Workers workers(budgets.threads);
+  load(started->session, load_from(started->plan.model, source_of(start), workers));
+  for (const std::string& note : start.notes) show(stderr, note + "\n");
+  const GenerateOptions& g = options.generate;
+  Generator generator(started->session,
+                      {g.temperature, g.top_k, g.top_p, options.numbers.seed, start.source.config.logits_cap},
+                      text.ends);
+  const Speaker speaker{generator, text, maker, g, out};
+  stop_on_signals("sluice: stopping.\n");
+  const double begin = steady_seconds();
+  if (g.chat)
+    converse(speaker);
+  else if (!g.prompts.empty())
+    answer_all(speaker, std::move(prompts));
+  else
+    stream_answer(speaker, {std::move(prompts.front()), 0});
+  print_rates(generator, steady_seconds() - begin);
+  return stop_flag() ? ExitCode::stopped : ExitCode::done;
+}
+
+}  // namespace sluice

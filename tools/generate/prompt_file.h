@@ -1,0 +1,16 @@
+// Prompts of a file. Caller: the verb generate.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "models/text/samples/sample_maker.h"
+
+namespace sluice {
+
+// The tokens of each line: {"prompt": TEXT}, or {"messages": [...]}, perhaps with "tools". Blank lines are
+// left out. Throws Error(malformed_file) with the line's number.
+std::vector<std::vector<uint32_t>> read_prompts(const std::string& path, SampleMaker& maker);
+
+}  // namespace sluice

@@ -1,0 +1,107 @@
+#include "tools/plan/generation.h"
+
+#include <fmt/format.h>
+
+#include <array>
+#include <nlohmann/json.hpp>
+
+#include "engine/base/units.h"
+#include "engine/run/start/generation_request.h"
+#include "engine/run/start/planning.h"
+#include "engine/simulate/simulate.h"
+#include "tools/command/screen.h"
+#include "tools/command/waiting.h"
+#include "tools/plan/report.h"
+
+namespace sluice {
+
+namespace {
+
+// A reading, simulated: one begins when the one before has ended, since its tokens follow from that one.
+struct ReadingRate {
+  const Reading* reading;
+  double seconds = 0, tokens_per_second = 0;
+};
+
+std::vector<ReadingRate> rates_of(const Plan& plan) {
+  std::vector<ReadingRate> rates;
+  for (size_t r = 0; r < plan.model.readings.size(); ++r) {
+    const Reading& reading = plan.model.readings[r];
+    const std::array body = {plan.lowering.bodies().readings[r]};
+    const double seconds = simulate(plan.program, plan.rates, body).seconds;
+    rates.push_back(
+        {&reading, seconds, static_cast<double>(plan.model.micro_batch * reading.tokens) / seconds});
+  }
+  return rates;
+}
+
+uint64_t cache_bytes(const Model& model) {
+  uint64_t bytes = 0;
+  for (const Activation& a : model.activations)
+    if (a.kept) bytes += static_cast<uint64_t>(element_count(a.shape)) * dtype_bytes(a.dtype);
+  return bytes;
+}
+
+std::string text_of(const Plan& plan, const Budgets& budgets, const Options& options) {
+  const Model& m = plan.model;
+  std::string out = fmt::format("{} parameters, {} of up to {} at once, cached in {}\n", parameter_count(m),
+                                counted(m.micro_batch, "sequence", "sequences"),
+                                counted(m.sequence, "token", "tokens"), format_size(cache_bytes(m)));
+  out += device_text(plan, options);
+  out += memory_text(plan, budgets);
+  for (const ReadingRate& r : rates_of(plan))
+    out += fmt::format("  predicted: {} {} of each sequence in {}, {:.3g} tokens/s\n", r.reading->name,
+                       counted(r.reading->tokens, "token", "tokens"), readable_seconds(r.seconds),
+                       r.tokens_per_second);
+  return out;
+}
+
+std::string json_of(const Plan& plan, const Budgets& budgets) {
+  nlohmann::ordered_json out;
+  out["feasible"] = true;
+  out["machine"] = printable(plan.rates.name);
+  out["parameters"] = parameter_count(plan.model);
+  out["sequences"] = plan.model.micro_batch;
+  out["context"] = plan.model.sequence;
+  out["cache_bytes"] = cache_bytes(plan.model);
+  for (const ReadingRate& r : rates_of(plan))
+    out["readings"][r.reading->name] = {{"tokens", r.reading->tokens},
+                                        {"seconds_predicted", r.seconds},
+                                        {"tokens_per_second", r.tokens_per_second}};
+  for (size_t t = 0; t < plan.program.arena_bytes.size(); ++t)
+    out["arenas"][plan.program.machine.tiers[t].name] = plan.program.arena_bytes[t];
+  for (const TierBudget* row : budgets.by_tier()) out["budgets"][row->tier] = row->limit;
+  return out.dump(2) + "\n";
+}
+
+}  // namespace
+
+ExitCode plan_generation(PlannedRun run, std::FILE* out) {
+  const Options& options = run.options;
+  const int64_t sequences = is_given(options, "batch") ? options.batch.batch : 1;
+  const ModelConfig& config = run.start.source.config;
+  run.request = generation_request(options, config, generation_sizes(options, config, sequences), run.budgets,
+                                   run.device.needs);
+  const auto result = make_plan_patiently(run.request);
+  const auto* const why = std::get_if<Infeasible>(&result);
+  if (why && options.print.json) {
+    std::fputs(infeasible_json(run.request, *why, run.budgets, options).c_str(), out);
+    return ExitCode::infeasible;
+  }
+  if (!options.print.json && !options.print.text) {
+    for (const std::string& note : run.start.notes) show(out, note + "\n");
+    for (const std::string& note : run.budgets.notes) show(out, note + "\n");
+  }
+  if (why) throw infeasible_error(run.request, *why, run.budgets);
+  const Plan& plan = std::get<Plan>(result);
+  check_program(plan);
+  if (options.print.text)
+    std::fputs(to_text(plan.program).c_str(), out);
+  else if (options.print.json)
+    std::fputs(json_of(plan, run.budgets).c_str(), out);
+  else
+    show(out, text_of(plan, run.budgets, options));
+  return ExitCode::done;
+}
+
+}  // namespace sluice

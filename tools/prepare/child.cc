@@ -1,0 +1,116 @@
+#include "tools/prepare/child.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <spawn.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstring>
+#include <nlohmann/json.hpp>
+
+#include "engine/base/error.h"
+#include "engine/run/start/run_data.h"
+#include "models/files/file.h"
+#include "models/text/samples/text_model.h"
+
+extern char** environ;
+
+namespace sluice {
+
+namespace {
+
+constexpr const char* kThisProgram = "/proc/self/exe";
+
+// `sluice prepare` with the options that were given and that it takes.
+std::vector<std::string> command_of(const Options& options, const std::vector<std::string>& files,
+                                    const std::string& tokenizer, int64_t vocabulary) {
+  std::vector<std::string> words = {"sluice", verb_name(Verb::prepare), "--json", "--tokenizer", tokenizer};
+  if (vocabulary > 0) words.insert(words.end(), {"--vocabulary", std::to_string(vocabulary)});
+  for (const OptionRow& row : option_table()) {
+    const std::string name = row.name;
+    if (!(row.verbs & verb_bit(Verb::prepare)) || row.on_resume == OnResume::own) continue;
+    if (name == "data" || name == "tokenizer" || name == "model") continue;
+    const std::vector<std::string> values = option_values(options, row);
+    if (values.empty() || values == option_values(Options(), row)) continue;
+    words.push_back("--" + name);
+    words.insert(words.end(), values.begin(), values.end());
+  }
+  words.push_back("--data");
+  words.insert(words.end(), files.begin(), files.end());
+  return words;
+}
+
+// What the command prints. Its errors go to this process's stderr.
+std::string output_of(const std::vector<std::string>& words) {
+  std::array<int, 2> ends{};
+  if (pipe2(ends.data(), O_CLOEXEC) != 0)
+    throw Error(ExitCode::environment, std::string("Cannot make a pipe: ") + std::strerror(errno) + ".",
+                "Raise the limit on open files (ulimit -n).");
+  FileDescriptor reading(ends[0]), writing(ends[1]);
+  std::vector<char*> arguments;
+  for (const std::string& word : words) arguments.push_back(const_cast<char*>(word.c_str()));
+  arguments.push_back(nullptr);
+  posix_spawn_file_actions_t actions;
+  posix_spawn_file_actions_init(&actions);
+  posix_spawn_file_actions_adddup2(&actions, writing.get(), STDOUT_FILENO);
+  pid_t child = 0;
+  const int failure = posix_spawn(&child, kThisProgram, &actions, nullptr, arguments.data(), environ);
+  posix_spawn_file_actions_destroy(&actions);
+  if (failure != 0)
+    throw Error(ExitCode::environment,
+                std::string("Cannot start `sluice prepare`: ") + std::strerror(failure) + ".",
+                "Prepare the data with that verb first.");
+  writing = FileDescriptor();
+  std::string text;
+  std::array<char, 4096> piece{};
+  for (ssize_t n = 1; n != 0;) {
+    n = read(reading.get(), piece.data(), piece.size());
+    if (n > 0) text.append(piece.data(), static_cast<size_t>(n));
+    if (n < 0 && errno != EINTR) break;
+  }
+  int status = 0;
+  while (waitpid(child, &status, 0) < 0 && errno == EINTR) {
+  }
+  if (WIFEXITED(status) && WEXITSTATUS(status) == 0) return text;
+  if (WIFEXITED(status))  // it has said why
+    throw Error(static_cast<ExitCode>(WEXITSTATUS(status)), "", "");
+  throw Error(ExitCode::environment,
+              fmt::format("The process that prepared the data was ended by signal {}.", WTERMSIG(status)),
+              "Start again: what is done is kept. It may have needed more memory than there is.");
+}
+
+std::string prepared_by_child(const Options& options, const std::vector<std::string>& files,
+                              const std::string& tokenizer, int64_t vocabulary) {
+  const std::string text = output_of(command_of(options, files, tokenizer, vocabulary));
+  const nlohmann::json facts = nlohmann::json::parse(text, nullptr, false);
+  CHECK(facts.is_object() && facts.contains("directory"), "what `sluice prepare --json` prints");
+  return facts["directory"].get<std::string>();
+}
+
+}  // namespace
+
+void prepare_data(Options& options, const std::string& model_directory, int64_t vocabulary) {
+  const std::string tokenizer = tokenizer_of(options, model_directory);
+  const auto prepare = [&](const std::vector<std::string>& files, const char* option) -> std::string {
+    if (!are_texts(options, files, tokenizer, option)) return "";
+    if (!has_tokenizer(tokenizer))
+      throw Error(ExitCode::usage,
+                  fmt::format("--{} needs a tokenizer, and there is none: {} has neither tokenizer.json nor "
+                              "tokenizer.model.",
+                              option, tokenizer.empty() ? "--model" : printable(tokenizer)),
+                  "Add --tokenizer DIR, the directory of the model that the text is for.");
+    return prepared_by_child(options, files, tokenizer, vocabulary);
+  };
+  options.data.prepared = prepare(options.data.train, "data");
+  options.data.prepared_validation = prepare(options.data.validation, "val-data");
+  options.data.documents = rows_have_documents(options, model_directory);
+  if (options.data.prepared.empty() && options.data.val_split.percent > 0)
+    throw Error(ExitCode::usage, "--val-split holds samples out, and --data are token files.",
+                "Give --val-data.");
+}
+
+}  // namespace sluice

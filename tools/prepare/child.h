@@ -1,0 +1,17 @@
+// Data that have to be prepared, prepared by a child process, so that its memory is its own. Callers: train,
+// eval, profile, before they open their data.
+#pragma once
+
+#include <string>
+
+#include "engine/run/options/options.h"
+
+namespace sluice {
+
+// Where --data or --val-data are text or chats, has them prepared and sets options.data.prepared and the
+// like. `tokenizer`: the directory of the model's, perhaps without one. Waits for other processes of this
+// machine that prepare the same. Throws Error: usage where there is no tokenizer or kinds of files are mixed;
+// what the child ended with.
+void prepare_data(Options& options, const std::string& tokenizer, int64_t vocabulary);
+
+}  // namespace sluice

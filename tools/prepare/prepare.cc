@@ -1,0 +1,214 @@
+// `sluice prepare`: text and chats become samples of tokens, which are kept by their content.
+#include "models/prepare/prepare.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/file.h>
+
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <thread>
+
+#include "engine/base/clock.h"
+#include "engine/base/units.h"
+#include "engine/run/start/model_source.h"
+#include "engine/run/start/run_directory.h"
+#include "tools/command/screen.h"
+#include "tools/command/stop_signals.h"
+#include "tools/command/verbs.h"
+#include "tools/command/waiting.h"
+#include "tools/prepare/request.h"
+
+namespace sluice {
+
+namespace {
+
+namespace fs = std::filesystem;
+
+// One line on stderr: rewritten on a terminal, else written now and then.
+class ProgressLine {
+ public:
+  explicit ProgressLine(std::FILE* err) : err_(err), screen_(screen_of(err)) {}
+  ~ProgressLine() { wipe(); }
+  ProgressLine(const ProgressLine&) = delete;
+  ProgressLine& operator=(const ProgressLine&) = delete;
+
+  void show_progress(const PrepareProgress& p) {
+    const double now = steady_seconds();
+    if (p.reads != reads_) {
+      begin_ = now, reads_ = p.reads, first_ = p.bytes;
+    }
+    if (now - said_ < (screen_.is_terminal ? 0.2 : 10) || now - begin_ < 1) return;
+    said_ = now;
+    const double rate = static_cast<double>(p.bytes - first_) / (now - begin_);
+    std::string line = fmt::format("{} {:.0f} % of {}, {}/s", p.reads ? "reading" : "preparing",
+                                   100.0 * static_cast<double>(p.bytes) / static_cast<double>(p.all),
+                                   format_size(p.all), format_size(static_cast<uint64_t>(rate)));
+    if (rate > 0) line += ", " + readable_seconds(static_cast<double>(p.all - p.bytes) / rate) + " left";
+    if (!screen_.is_terminal) return show(err_, "sluice: " + line + "\n");
+    line = line.substr(0, screen_.columns - 1);
+    wipe();
+    std::fprintf(err_, "\r%s", line.c_str());
+    std::fflush(err_);
+    shown_ = line.size();
+  }
+
+ private:
+  void wipe() {
+    if (shown_ > 0) std::fprintf(err_, "\r%*s\r", static_cast<int>(shown_), "");
+    std::fflush(err_);
+    shown_ = 0;
+  }
+  std::FILE* err_;
+  Screen screen_;
+  bool reads_ = false;
+  uint64_t first_ = 0;
+  double begin_ = steady_seconds(), said_ = 0;
+  size_t shown_ = 0;
+};
+
+// Waits while another process prepares the same set.
+class SetLock {
+ public:
+  explicit SetLock(const std::string& directory)
+      : fd_(open((fs::path(directory) / "lock").c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666)) {
+    if (fd_.get() < 0)
+      throw Error(ExitCode::environment,
+                  "Cannot write into " + printable(directory) + ": " + std::strerror(errno) + ".",
+                  "Make it writable, or name another directory with --cache.");
+    if (flock(fd_.get(), LOCK_EX | LOCK_NB) == 0) return;
+    const Waiting waiting(stderr, "waiting for another process that prepares the same data");
+    while (flock(fd_.get(), LOCK_EX) != 0)
+      if (errno != EINTR)
+        throw Error(ExitCode::environment,
+                    "Cannot lock " + printable(directory) + ": " + std::strerror(errno) + ".",
+                    "Name a directory of another file system with --cache.");
+  }
+
+ private:
+  FileDescriptor fd_;
+};
+
+std::string made_directory(const std::string& cache, const std::string& name) {
+  const fs::path path = fs::path(cache) / "prepared" / name;
+  std::error_code error;
+  fs::create_directories(path, error);
+  if (error)
+    throw Error(ExitCode::environment,
+                "Cannot make " + printable(path.string()) + ": " + error.message() + ".",
+                "Name another directory with --cache.");
+  return path.string();
+}
+
+struct TokenizerPlace {
+  std::string directory;
+  int64_t vocabulary = 0;  // of the model; 0: not known
+};
+
+TokenizerPlace tokenizer_of(const Options& options) {
+  TokenizerPlace place{options.text.tokenizer, options.text.vocabulary};
+  if (!options.model.model.empty()) {
+    const ModelSource source = resolve_model(options.model);
+    if (place.vocabulary == 0) place.vocabulary = source.config.vocabulary;
+    if (place.directory.empty()) place.directory = source.directory;
+  }
+  if (place.directory.empty())
+    throw Error(ExitCode::usage, "There is no tokenizer: neither --tokenizer nor --model names a directory.",
+                "Add --tokenizer DIR, with a tokenizer.json or tokenizer.model.");
+  return place;
+}
+
+// Trained parts stand between [[ and ]].
+std::string marked(const Sample& sample, const Tokenizer& tokenizer) {
+  std::string text;
+  for (size_t i = 0; i < sample.ids.size();) {
+    size_t end = i;
+    while (end < sample.ids.size() && sample.trained[end] == sample.trained[i]) ++end;
+    const std::string part = tokenizer.decode(std::span(sample.ids).subspan(i, end - i), false);
+    text += sample.trained[i] ? "[[" + part + "]]" : part;
+    i = end;
+  }
+  return text;
+}
+
+// Control characters are shown as printable() does, but for line ends.
+std::string printable_lines(const std::string& text) {
+  std::string out;
+  for (size_t begin = 0; begin <= text.size();) {
+    const size_t end = std::min(text.find('\n', begin), text.size());
+    out += printable(text.substr(begin, end - begin)) + "\n";
+    begin = end + 1;
+  }
+  return out;
+}
+
+void show_samples(const Preparation& preparation, int64_t count, std::FILE* out) {
+  int64_t number = 0;
+  for (const Sample& sample : preparation.first_samples(static_cast<size_t>(count)))
+    show(out, fmt::format("--- sample {}: {} tokens, {} trained, between [[ and ]]\n", ++number,
+                          sample.ids.size(), sample.trained_tokens()) +
+                  printable_lines(marked(sample, preparation.text_model().tokenizer)));
+}
+
+std::string summary(const PreparedCounts& c) {
+  std::string text = fmt::format("{} samples of {} records: {} tokens, {} of them trained ({:.1f} %)\n",
+                                 c.samples, c.records, c.tokens, c.trained,
+                                 100.0 * static_cast<double>(c.trained) / static_cast<double>(c.tokens));
+  if (c.divided > 0)
+    text += fmt::format(
+        "{} conversations are a sample for each answer, since the chat template renders earlier "
+        "turns otherwise\n",
+        c.divided);
+  if (c.untrained > 0) text += fmt::format("{} samples without trained tokens are left out\n", c.untrained);
+  if (c.bad > 0) text += fmt::format("{} malformed records are left out\n", c.bad);
+  return text;
+}
+
+nlohmann::ordered_json facts_of(const PreparedCounts& c, const std::string& directory) {
+  return {{"directory", directory}, {"records", c.records}, {"samples", c.samples},     {"tokens", c.tokens},
+          {"trained", c.trained},   {"divided", c.divided}, {"untrained", c.untrained}, {"malformed", c.bad}};
+}
+
+// Most samples without a trained token: the masks are not what the user means.
+void check_counts(const PreparedCounts& c) {
+  const uint64_t all = c.samples + c.untrained;
+  if (c.samples == 0 || c.untrained > c.samples)
+    throw Error(ExitCode::malformed_file,
+                all == 0 ? "The data hold no sample."
+                         : fmt::format("Of {} samples, {} have no trained token.", all, c.untrained),
+                all == 0 ? "Give data with records."
+                         : "Look at some with `sluice prepare --show 3`; --train-on all trains every token.");
+}
+
+}  // namespace
+
+ExitCode run_prepare(Options options, std::FILE* out) {
+  const TokenizerPlace place = tokenizer_of(options);
+  PrepareRequest request = prepare_request(options, options.data.train, place.directory, place.vocabulary);
+  request.threads = static_cast<int>(
+      options.memory.threads.value_or(std::max<int64_t>(1, std::thread::hardware_concurrency())));
+  const Preparation preparation(std::move(request));
+  std::optional<ProgressLine> line(std::in_place, stderr);
+  const auto progress = [&](const PrepareProgress& p) { line->show_progress(p); };
+  const std::string directory = made_directory(cache_directory(options), preparation.name(progress));
+  {
+    const SetLock lock(directory);
+    if (!is_complete_set(directory)) {
+      stop_on_signals("sluice: stopping; the parts that are done are kept.\n");
+      if (!preparation.make(directory, stop_flag(), progress)) return ExitCode::stopped;
+    }
+  }
+  line.reset();
+  const PreparedCounts counts = PreparedSet::open(directory, INT32_MAX).counts();
+  if (options.print.json)
+    std::fprintf(out, "%s\n", facts_of(counts, directory).dump(2).c_str());
+  else
+    show(out, summary(counts) + "in " + printable(directory) + "\n");
+  if (options.text.show > 0) show_samples(preparation, options.text.show, out);
+  check_counts(counts);
+  return ExitCode::done;
+}
+
+}  // namespace sluice
