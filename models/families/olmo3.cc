@@ -2,7 +2,7 @@
 // rotary positions. OLMo Team, "OLMo 3" (2025); shapes as published in the models' config.json files.
 #include <nlohmann/json.hpp>
 
-#include "models/families/rotary.h"
+#include "models/families/olmo_form.h"
 
 namespace sluice {
 namespace {
@@ -48,17 +48,7 @@ void write(const ModelConfig& c, nlohmann::ordered_json& file) {
   write_rope(c, kRope, file);
 }
 
-void build(const ModelConfig& c, Model& model) {
-  build_rotary(c,
-               {.qkv_bias = c.attention_bias,
-                .output_bias = c.attention_bias,
-                .attention_in = "",
-                .attention_out = "post_attention_layernorm",
-                .mlp_in = "",
-                .mlp_out = "post_feedforward_layernorm",
-                .head_norm = HeadNorm::projection},
-               model);
-}
+void build(const ModelConfig& c, Model& model) { build_rotary(c, olmo_form(c), model); }
 
 }  // namespace
 
