@@ -1,93 +1,9 @@
 #include "engine/run/options/options.h"
 
-#include <fmt/format.h>
-
-#include "engine/base/error.h"
-#include "engine/rates/machine_rates.h"
-#include "models/families/adapters.h"
-#include "models/families/config.h"
-#include "offload/io/backends.h"
+#include "engine/run/options/shared_by_rows.h"
 
 namespace sluice {
 namespace {
-
-constexpr Range kCount = {1, 1e9};  // of sequences, steps, files to keep: far above use, far below overflow
-constexpr Range kCountOrZero = {0, 1e9};
-constexpr Range kPositive = {0, 1e300, true, false};
-constexpr Range kEpsilon = {1e-40, 1e30};  // what fp32 holds
-constexpr Range kNotNegative = {0, 1e300};
-constexpr Range kTimeout = {0.1, 1e6};  // seconds
-constexpr Range kNoNumber = {};
-constexpr Range kTimes = {0, 0};  // no numbers of steps
-constexpr Range kBeta = {0, 1, false, true};
-constexpr Range kShardCount = {1, 10000}, kGpuCount = {1, 64}, kRankCount = {1, 65536}, kStages = {0, 3};
-constexpr Range kUpTo1024 = {1, 1024};      // of threads, and of ranks of a machine
-constexpr Range kProfileSteps = {4, 1000};  // two to warm up and two to compare; records are kept in memory
-
-constexpr uint32_t kTrain = verb_bit(Verb::train);
-constexpr uint32_t kPlan = verb_bit(Verb::plan);
-constexpr uint32_t kEval = verb_bit(Verb::eval);
-constexpr uint32_t kExport = verb_bit(Verb::export_run);
-constexpr uint32_t kProfile = verb_bit(Verb::profile);
-constexpr uint32_t kBench = verb_bit(Verb::bench);
-constexpr uint32_t kCompletion = verb_bit(Verb::completion);
-constexpr uint32_t kDoctor = verb_bit(Verb::doctor);
-constexpr uint32_t kPrepare = verb_bit(Verb::prepare);
-constexpr uint32_t kReport = verb_bit(Verb::report);
-constexpr uint32_t kGenerate = verb_bit(Verb::generate);
-constexpr uint32_t kRuns = kTrain | kPlan;
-constexpr uint32_t kReadsText = kTrain | kEval | kPrepare;
-constexpr uint32_t kHasTokenizer = kReadsText | kGenerate;
-constexpr uint32_t kLoads = kEval | kGenerate;
-constexpr uint32_t kGenerates = kGenerate | kPlan;
-
-// "uring (io_uring, ...), threads (...)"
-std::string known_io_backends() {
-  std::string words;
-  for (const IoBackend* backend : kIoBackends)
-    words += fmt::format("{}{} ({})", words.empty() ? "" : ", ", backend->name, backend->help);
-  return words;
-}
-
-std::vector<std::string> auto_word() { return {"auto"}; }
-std::vector<std::string> none_word() { return {"none"}; }
-std::vector<std::string> all_linear_word() { return {"all-linear"}; }
-
-constexpr OptionHints called(const char* elsewhere, uint32_t first_in = 0) {
-  return {.elsewhere = elsewhere, .first_in = first_in};
-}
-constexpr OptionHints kModelHints = {
-    .elsewhere = "model-name model-name-or-path arch pretrained-model hf-model",
-    .first_in = kRuns,
-    .words = preset_names};
-constexpr Range kAdapterRank = {0, static_cast<double>(kAdapterRankMax)};
-constexpr OptionHints kTargetHints = {.elsewhere = "lora-target target-modules lora-target-modules",
-                                      .words = all_linear_word};
-constexpr OptionHints kMicroBatchHints = {
-    .elsewhere = "micro-batch-size per-device-train-batch-size train-micro-batch-size-per-gpu",
-    .unlike = "gradient-accumulation-steps grad-accum-steps accumulate-grad-batches accumulation-steps",
-    .difference = "Give --micro-batch: a step has as many micro-batches as make up its --batch."};
-constexpr OptionHints kStepsHints = {
-    .elsewhere = "max-steps num-steps total-steps iters max-iters train-iters num-iterations",
-    .first_in = kTrain};
-constexpr OptionHints kWarmupHints = {
-    .elsewhere = "warmup-steps warmup-iters num-warmup-steps lr-warmup-steps lr-warmup-iters",
-    .unlike = "warmup-ratio lr-warmup-fraction",
-    .difference = "Give --warmup, in steps or as a part of all, as in 3%."};
-constexpr OptionHints kPrecisionHints = {
-    .elsewhere = "dtype mixed-precision amp",
-    .unlike = "fp16 bf16 fp32 half float16 bfloat16",
-    .difference = "Give the data type as a value, as in --precision bf16."};
-constexpr OptionHints kValidationHints = {
-    .elsewhere = "valid-data validation-data validation-file eval-data eval-file input-val-bin",
-    .words = none_word};
-constexpr OptionHints kNvmeHints = {.elsewhere = "nvme-path nvme-dirs offload-dir offload-folder swap-dir",
-                                    .first_in = kPlan,
-                                    .words = none_word};
-constexpr OptionHints kMachineHints = {.first_in = kPlan, .words = built_in_machine_list};
-constexpr OptionHints kAlgorithmsHints = {.words = none_word};
-constexpr OptionHints kResumeHints = {.elsewhere = "resume-from resume-from-checkpoint load restore",
-                                      .words = auto_word};
 
 #define FIELD(member) [](Options& o) -> OptionField { return &o.member; }
 constexpr OptionRow kTable[] = {
@@ -197,8 +113,8 @@ constexpr OptionRow kTable[] = {
 
     {"lora", "lora", "RANK",
      "train adapters of this rank beside the linear ops of the layers, and nothing else; 0: all weights", "0",
-     kRuns, OnResume::fixed, FIELD(lora.rank), kAdapterRank, nullptr,
-     called("lora-r lora-rank lora-dim"), true},
+     kRuns, OnResume::fixed, FIELD(lora.rank), kAdapterRank, nullptr, called("lora-r lora-rank lora-dim"),
+     true},
     {"lora-targets", "lora", "NAME[,NAME...]",
      "linear ops that get adapters, by the end of their names, as q_proj,v_proj", "all-linear", kRuns,
      OnResume::fixed, FIELD(lora.targets), kNoNumber, nullptr, kTargetHints, true},
