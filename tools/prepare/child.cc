@@ -55,11 +55,14 @@ std::string output_of(const std::vector<std::string>& words) {
   for (const std::string& word : words) arguments.push_back(const_cast<char*>(word.c_str()));
   arguments.push_back(nullptr);
   posix_spawn_file_actions_t actions;
-  posix_spawn_file_actions_init(&actions);
-  posix_spawn_file_actions_adddup2(&actions, writing.get(), STDOUT_FILENO);
   pid_t child = 0;
-  const int failure = posix_spawn(&child, kThisProgram, &actions, nullptr, arguments.data(), environ);
-  posix_spawn_file_actions_destroy(&actions);
+  int failure = posix_spawn_file_actions_init(&actions);
+  if (failure == 0) {
+    failure = posix_spawn_file_actions_adddup2(&actions, writing.get(), STDOUT_FILENO);
+    if (failure == 0)
+      failure = posix_spawn(&child, kThisProgram, &actions, nullptr, arguments.data(), environ);
+    posix_spawn_file_actions_destroy(&actions);
+  }
   if (failure != 0)
     throw Error(ExitCode::environment,
                 std::string("Cannot start `sluice prepare`: ") + std::strerror(failure) + ".",

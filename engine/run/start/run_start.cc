@@ -27,6 +27,8 @@ void make_absolute(Options& options) {
   for (std::string& directory : options.memory.nvme_directories) directory = absolute(directory);
   for (std::string* path : {&options.run.metrics, &options.lora.from, &options.lora.base})
     if (!path->empty()) *path = absolute(*path);
+  for (std::string* path : {&options.text.tokenizer, &options.text.chat_template, &options.text.cache})
+    if (!path->empty()) *path = absolute(*path);
   for (std::string* name : {&options.model.model, &options.memory.machine})  // a name or a path
     if (fs::exists(*name, ignored)) *name = absolute(*name);
 }

@@ -151,6 +151,39 @@ TEST_F(FineTuning, KillsLoseAPartAtMostAndTwoMayPrepareTheSame) {
   EXPECT_EQ(a, b);
 }
 
+// A limit on the size of files ends a write as a full drive does.
+TEST_F(FineTuning, AFullDriveLosesNothing) {
+  std::string many;
+  const std::string some = read_text_file(chats, 1 << 20);
+  while (many.size() < (3u << 20)) many += some;
+  write_bytes(directory / "many.jsonl", many);
+  const Words words = sluice_words(
+      Words{"prepare", "--data", directory / "many.jsonl", "--tokenizer", model} + text_options(), "sluice");
+  Command limited(directory / "", Words{"sh", "-c", "ulimit -f 500 && exec \"$@\"", "sh"} + words);
+  const CommandResult full = limited.wait();
+  EXPECT_EQ(full.code, static_cast<int>(ExitCode::io)) << full.out << full.err;
+  EXPECT_NE(full.err.find("/part-00000"), std::string::npos) << full.err;
+  const CommandResult again = Command(directory / "", words).wait();
+  ASSERT_EQ(again.code, 0) << again.err;
+  EXPECT_NE(again.out.find(" samples of "), std::string::npos) << again.out;
+}
+
+// The run says where its tokenizer, template and cache are, wherever it is resumed.
+TEST_F(FineTuning, ARunMayBeResumedFromAnywhere) {
+  std::filesystem::create_directories(directory / "elsewhere");
+  Words words = sluice_words(
+      Words{"train", "--model", model, "--tokenizer", "model", "--data", chats, "--out", directory / "run",
+            "--batch", "2", "--seq", "128", "--steps", "2", "--cache", "cache", "--threads", "2"},
+      "sluice");
+  std::filesystem::copy(model, directory / "model", std::filesystem::copy_options::recursive);
+  const Words here{"sh", "-c", "cd \"$0\" && exec \"$@\"", directory / ""};
+  const CommandResult first = Command(directory / "", here + words).wait();
+  ASSERT_EQ(first.code, 0) << first.err;
+  const CommandResult more = run({"train", "--out", directory / "run", "--resume", "auto", "--steps", "4"});
+  EXPECT_EQ(more.code, 0) << more.err;
+  EXPECT_EQ(lines_of(numbers("run")).size(), 4u);
+}
+
 TEST_F(FineTuning, BadInputIsRefused) {
   const auto refused = [&](const Words& words, int code, const Words& parts) {
     expect_refusal(words + text_options(), code, parts);
