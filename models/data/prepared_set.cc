@@ -53,7 +53,6 @@ PreparedCounts& PreparedCounts::operator+=(const PreparedCounts& other) {
   records += other.records, samples += other.samples, texts += other.texts;
   tokens += other.tokens, trained += other.trained;
   untrained += other.untrained, bad += other.bad, divided += other.divided;
-  controls += other.controls, new_characters += other.new_characters;
   return *this;
 }
 

@@ -35,11 +35,9 @@ struct PreparedCounts {
   uint64_t samples = 0;  // that came of them
   uint64_t texts = 0;    // samples of which all tokens are trained, as they are no conversations
   uint64_t tokens = 0, trained = 0;
-  uint64_t untrained = 0;       // samples that were left out, because no token is trained
-  uint64_t bad = 0;             // records that were left out, because they are malformed
-  uint64_t divided = 0;         // conversations that became a sample for each answer
-  uint64_t controls = 0;        // spellings of control tokens in users' text, which are ordinary text
-  uint64_t new_characters = 0;  // characters that are not assigned in Unicode 14
+  uint64_t untrained = 0;  // samples that were left out, because no token is trained
+  uint64_t bad = 0;        // records that were left out, because they are malformed
+  uint64_t divided = 0;    // conversations that became a sample for each answer
   PreparedCounts& operator+=(const PreparedCounts& other);
   bool operator==(const PreparedCounts&) const = default;
 };

@@ -112,6 +112,52 @@ TEST_F(Generate, ARunSpeaks) {
   }
 }
 
+// As its base with the adapters merged, and unlike its base.
+TEST_F(Generate, ARunOfAdaptersSpeaks) {
+  const std::string base = directory / "base", moved = directory / "moved", out = directory / "out";
+  std::filesystem::copy(model, base, std::filesystem::copy_options::recursive);
+  const CommandResult trained = run({"train",
+                                     "--model",
+                                     base,
+                                     "--lora",
+                                     "4",
+                                     "--data",
+                                     kFixtures + "fine_tuning/chats.jsonl",
+                                     "--out",
+                                     out,
+                                     "--steps",
+                                     "4",
+                                     "--batch",
+                                     "4",
+                                     "--seq",
+                                     "64",
+                                     "--precision",
+                                     "fp32",
+                                     "--threads",
+                                     "2",
+                                     "--cache",
+                                     directory / "cache",
+                                     "--lr",
+                                     "2e-2",
+                                     "--val-split",
+                                     "0%"});
+  ASSERT_EQ(trained.code, 0) << trained.err;
+  ASSERT_EQ(run({"export", "--from", out, "--to", directory / "merged", "--merge"}).code, 0);
+  std::filesystem::rename(base, moved);
+  const auto answer = [&](const std::string& from, const Words& more) {
+    const CommandResult result = run(
+        Words{"generate", "--from", from, "--prompt", "Hello there", "--max-tokens", "12", "--threads", "2"} +
+        more);
+    EXPECT_EQ(result.code, 0) << result.err;
+    return result.out;
+  };
+  const std::string tuned = answer(out, {"--base", moved});
+  EXPECT_EQ(answer(directory / "merged", {"--precision", "fp32"}), tuned);
+  EXPECT_NE(spoken({"--prompt", "Hello there"}), tuned);
+  expect_refusal({"generate", "--from", out, "--prompt", "a"}, static_cast<int>(ExitCode::usage),
+                 {"base is no directory", "--base DIR"});
+}
+
 TEST_F(Generate, ASignalEndsItCleanly) {
   Words words = sluice_words({"generate", "--from", model, "--chat", "--threads", "2"}, "sluice");
   Command talk(directory / "", Words{"sh", "-c", "exec \"$@\" < " + file("fifo", ""), "sh"} + words);
