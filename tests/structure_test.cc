@@ -10,6 +10,7 @@
 #include <cctype>
 #include <filesystem>
 #include <fstream>
+#include <map>
 #include <regex>
 #include <set>
 #include <string>
@@ -451,11 +452,41 @@ Offences long_lines(const std::vector<Source>& sources) {
   return out;
 }
 
+// Types by their whole name that another file defines too. The linker keeps one definition of an inline
+// member, of whichever, and says nothing. Unnamed namespaces are a file's own.
+Offences types_defined_twice(const std::vector<Source>& sources) {
+  static const std::regex opening("^(?:inline )?namespace ?([A-Za-z0-9_:]*) ?\\{$");
+  static const std::regex type(
+      "^(?:template .*)?(?:struct|class|enum class) (?:alignas\\(\\S+\\) )?([A-Za-z0-9_]+)(?: final)?(?: : "
+      ".*)? \\{.*");
+  std::map<std::string, std::string> files;
+  Offences out;
+  for (const Source& s : sources) {
+    std::vector<std::string> spaces;
+    for (size_t i = 0; i < s.lines.size(); ++i) {
+      std::smatch match;
+      if (std::regex_match(s.lines[i], match, opening)) {
+        spaces.push_back(match[1]);
+      } else if (s.lines[i].starts_with("}  // namespace") && !spaces.empty()) {
+        spaces.pop_back();
+      } else if (const std::string code = cut(s.lines[i]).code; std::regex_match(code, match, type)) {
+        std::string name;
+        for (const std::string& space : spaces) name += (space.empty() ? s.path : space) + "::";
+        const auto [first, is_new] = files.emplace(name + match[1].str(), s.path);
+        if (!is_new && first->second != s.path) add(out, s, i, "also in " + first->second);
+      }
+    }
+  }
+  return out;
+}
+
 TEST(Structure, HeadersStartWithTheirContract) { EXPECT_EQ(report(poor_headers(tree())), ""); }
 
 TEST(Structure, EveryTestAsserts) { EXPECT_EQ(report(tests_without_assertion(tree())), ""); }
 
 TEST(Structure, FilesHaveOneSubject) { EXPECT_EQ(report(long_files(tree())), ""); }
+
+TEST(Structure, TypesAreDefinedOnce) { EXPECT_EQ(report(types_defined_twice(tree())), ""); }
 
 TEST(Structure, LinesFitTheWidth) { EXPECT_EQ(report(long_lines(tree())), ""); }
 
@@ -470,6 +501,16 @@ TEST(Structure, PoorHeadersEmptyTestsAndWhatIsTooLongAreFound) {
   EXPECT_EQ(long_files({{"gpu/x.cc", std::vector<std::string>(kLinesMax + 1)}}).size(), 1u);
   EXPECT_EQ(long_lines({{"gpu/x.cc", {std::string(kColumnsMax, 'x')}}}).size(), 0u);
   EXPECT_EQ(long_lines({{"gpu/x.cc", {"", std::string(kColumnsMax + 1, 'x')}}}).size(), 1u);
+}
+
+TEST(Structure, TypesOfOneNameAreFound) {
+  const Source one = {"gpu/x.h", {"namespace sluice {", "struct Item {", "};", "}  // namespace sluice"}};
+  const Source two = {"gpu/y.h", {"namespace sluice {", "class Item final : Base {"}};
+  const Source cuda = {"gpu/z.h", {"namespace sluice::cuda {", "class Item {"}};
+  const Source own = {"gpu/z.cc", {"namespace sluice {", "namespace {", "enum class Item { a };"}};
+  EXPECT_EQ(types_defined_twice({one, cuda, own}), Offences{});
+  EXPECT_EQ(types_defined_twice({one, two}),
+            Offences{"gpu/y.h:2: also in gpu/x.h: class Item final : Base {"});
 }
 
 }  // namespace

@@ -16,10 +16,10 @@
 namespace sluice {
 
 // One tensor and its gradient, in fp32 or in the type that the shape rule gives.
-struct Storage {
+struct InterpretedTensor {
   std::vector<std::byte> value, gradient;
-  Storage() = default;
-  Storage(const Shape& shape, DType dtype)
+  InterpretedTensor() = default;
+  InterpretedTensor(const Shape& shape, DType dtype)
       : value(static_cast<size_t>(element_count(shape)) * dtype_bytes(dtype)), gradient(value.size()) {}
 };
 
@@ -34,7 +34,7 @@ class Interpreter {
   void load(const HfWeights& weights) {
     for (const Group& group : model_.groups)
       for (const Parameter& parameter : group.parameters) {
-        Storage storage(parameter.shape, DType::f32);
+        InterpretedTensor storage(parameter.shape, DType::f32);
         weights.read(parameter.name, 0, static_cast<uint64_t>(element_count(parameter.shape)),
                      reinterpret_cast<float*>(storage.value.data()));
         parameters_[parameter.name] = std::move(storage);
@@ -49,11 +49,11 @@ class Interpreter {
   // `tokens`.
   double run(int64_t tokens_counted) {
     const auto tokens = static_cast<double>(tokens_counted);
-    std::vector<std::pair<const SegmentUse*, std::vector<Storage>>> tape;
+    std::vector<std::pair<const SegmentUse*, std::vector<InterpretedTensor>>> tape;
     for (const Layer& layer : model_.layers)
       for (const SegmentUse& use : layer.segments) {
         const Segment& segment = model_.segments[use.segment];
-        std::vector<Storage> inner;
+        std::vector<InterpretedTensor> inner;
         for (const SegmentTensor& tensor : segment.tensors) inner.emplace_back(tensor.shape, tensor.dtype);
         tape.emplace_back(&use, std::move(inner));
         for (const Op& op : segment.ops)
@@ -84,7 +84,7 @@ class Interpreter {
   }
 
  private:
-  Storage& tensor(const SegmentUse& use, std::vector<Storage>& inner, uint32_t index) {
+  InterpretedTensor& tensor(const SegmentUse& use, std::vector<InterpretedTensor>& inner, uint32_t index) {
     const Segment& segment = model_.segments[use.segment];
     for (size_t i = 0; i < segment.inputs.size(); ++i)
       if (segment.inputs[i] == index) return activations_[use.inputs[i]];
@@ -93,27 +93,28 @@ class Interpreter {
     return inner[index];
   }
 
-  void call(const SegmentUse& use, std::vector<Storage>& inner, const Op& op, Pass pass, float seed) {
+  void call(const SegmentUse& use, std::vector<InterpretedTensor>& inner, const Op& op, Pass pass,
+            float seed) {
     const Segment& segment = model_.segments[use.segment];
     const OpShapes shapes = shapes_of(segment, op, model_.precision);
     std::vector<TensorView> inputs, outputs, parameters, output_gradients, input_gradients,
         parameter_gradients;
     for (const uint32_t t : op.inputs) {
-      Storage& storage = tensor(use, inner, t);
+      InterpretedTensor& storage = tensor(use, inner, t);
       const bool wanted = segment.tensors[t].dtype != DType::i32;
       inputs.push_back({storage.value.data()});
       std::byte* const gradient = wanted ? storage.gradient.data() : nullptr;
       input_gradients.push_back({gradient, gradient});
     }
     for (size_t i = 0; i < op.outputs.size(); ++i) {
-      Storage& storage = tensor(use, inner, op.outputs[i]);
+      InterpretedTensor& storage = tensor(use, inner, op.outputs[i]);
       const bool arrives = op_rule(op.kind).gradient_outputs >> i & 1;
       outputs.push_back({storage.value.data()});
       output_gradients.push_back({arrives ? storage.gradient.data() : nullptr});
     }
     for (const uint32_t p : op.parameters) {
       const SegmentParameter& parameter = segment.parameters[p];
-      Storage& storage =
+      InterpretedTensor& storage =
           parameters_.at(model_.groups[use.groups[parameter.slot]].parameters[parameter.parameter].name);
       parameters.push_back({storage.value.data()});
       parameter_gradients.push_back({storage.gradient.data(), storage.gradient.data()});
@@ -135,8 +136,8 @@ class Interpreter {
 
   const Model& model_;
   std::unique_ptr<Device> device_;
-  std::vector<Storage> activations_;
-  std::map<std::string, Storage> parameters_;
+  std::vector<InterpretedTensor> activations_;
+  std::map<std::string, InterpretedTensor> parameters_;
 };
 
 }  // namespace sluice

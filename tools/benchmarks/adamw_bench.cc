@@ -29,7 +29,7 @@
 #ifndef SLUICE_ADAMW_BENCH_STREAMS
 #define SLUICE_ADAMW_BENCH_STREAMS
 namespace sluice {
-struct Streams {  // a shard, or a part of one
+struct ShardStreams {  // a shard, or a part of one
   float *master, *moments[2];
   uint16_t *gradient, *weights;
 };
@@ -42,7 +42,7 @@ namespace sluice::HWY_NAMESPACE {
 // Reads and writes every stream. The lowest bit of fp32 values is flipped, since a compiler may drop a store
 // of the value that was just loaded. Streams take turns every kBlock elements.
 template <size_t kBlock, bool kStreamPlanes, bool kStreamWeights>
-HWY_INLINE void touch(const Streams& s, size_t elements) {
+HWY_INLINE void touch(const ShardStreams& s, size_t elements) {
   const hn::ScalableTag<uint32_t> d;
   const hn::CappedTag<uint16_t, kBlock> d16;
   const auto bit = hn::Set(d, 1u);
@@ -69,10 +69,10 @@ HWY_INLINE void touch(const Streams& s, size_t elements) {
   hwy::FlushStream();
 }
 
-void touch_interleaved(const Streams& s, size_t elements) { touch<32, false, false>(s, elements); }
-void touch_like_adamw(const Streams& s, size_t elements) { touch<32, false, true>(s, elements); }
-void touch_blocked(const Streams& s, size_t elements) { touch<16384, false, false>(s, elements); }
-void touch_streaming(const Streams& s, size_t elements) { touch<32, true, true>(s, elements); }
+void touch_interleaved(const ShardStreams& s, size_t elements) { touch<32, false, false>(s, elements); }
+void touch_like_adamw(const ShardStreams& s, size_t elements) { touch<32, false, true>(s, elements); }
+void touch_blocked(const ShardStreams& s, size_t elements) { touch<16384, false, false>(s, elements); }
+void touch_streaming(const ShardStreams& s, size_t elements) { touch<32, true, true>(s, elements); }
 
 }  // namespace sluice::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
@@ -90,12 +90,12 @@ constexpr uint64_t kShard = 4ull << 20;  // parameters
 constexpr uint64_t kRange = 65536;       // parameters of one task
 constexpr double kBytes = 28;            // of traffic a parameter: 3 x 4 and 2, read and written
 
-std::vector<Streams> make_shards(uint64_t parameters) {
+std::vector<ShardStreams> make_shards(uint64_t parameters) {
   const uint64_t stride = state_plane_stride(kShard), count = parameters / kShard;
   std::byte* state = allocate_pages(count * 3 * stride);
   auto* gradient = reinterpret_cast<uint16_t*>(allocate_pages(parameters * 2));
   auto* weights = reinterpret_cast<uint16_t*>(allocate_pages(parameters * 2));
-  std::vector<Streams> shards;
+  std::vector<ShardStreams> shards;
   for (uint64_t k = 0; k < count; ++k) {
     const auto plane = [&](uint64_t p) { return reinterpret_cast<float*>(state + (3 * k + p) * stride); };
     shards.push_back({plane(0), plane(1), plane(2), gradient + k * kShard, weights + k * kShard});
@@ -108,23 +108,23 @@ std::vector<Streams> make_shards(uint64_t parameters) {
   return shards;
 }
 
-void run_adamw(const std::vector<Streams>& shards, Workers& workers) {
+void run_adamw(const std::vector<ShardStreams>& shards, Workers& workers) {
   const UpdateConstants constants = prepare_adamw({}, {1000, 1e-6, 1.0, 1.0});
-  for (const Streams& s : shards)
+  for (const ShardStreams& s : shards)
     apply_adamw({s.master, s.moments[0], s.moments[1], s.gradient, s.weights, DType::bf16, kShard, true},
                 constants, workers);
 }
 
-using Kernel = void (*)(const Streams&, size_t);
+using Kernel = void (*)(const ShardStreams&, size_t);
 
-void touch_part(const Streams& s, uint64_t begin, uint64_t end, Kernel kernel) {
+void touch_part(const ShardStreams& s, uint64_t begin, uint64_t end, Kernel kernel) {
   kernel(
       {s.master + begin, s.moments[0] + begin, s.moments[1] + begin, s.gradient + begin, s.weights + begin},
       end - begin);
 }
 
-void touch_by_range(const std::vector<Streams>& shards, Workers& workers, Kernel kernel) {
-  for (const Streams& s : shards)
+void touch_by_range(const std::vector<ShardStreams>& shards, Workers& workers, Kernel kernel) {
+  for (const ShardStreams& s : shards)
     workers.parallel_for(kShard / kRange, [&](int64_t i, int) {
       const uint64_t begin = static_cast<uint64_t>(i) * kRange;
       touch_part(s, begin, begin + kRange, kernel);
@@ -132,16 +132,16 @@ void touch_by_range(const std::vector<Streams>& shards, Workers& workers, Kernel
 }
 
 // Thread t takes part t of every shard, from its beginning to its end.
-void touch_by_thread(const std::vector<Streams>& shards, Workers& workers, Kernel kernel) {
+void touch_by_thread(const std::vector<ShardStreams>& shards, Workers& workers, Kernel kernel) {
   const auto threads = static_cast<uint64_t>(workers.threads()), ranges = kShard / kRange;
   workers.parallel_for(workers.threads(), [&](int64_t t, int) {
     const uint64_t begin = ranges * static_cast<uint64_t>(t) / threads * kRange;
     const uint64_t end = ranges * static_cast<uint64_t>(t + 1) / threads * kRange;
-    for (const Streams& s : shards) touch_part(s, begin, end, kernel);
+    for (const ShardStreams& s : shards) touch_part(s, begin, end, kernel);
   });
 }
 
-std::vector<Contestant> contestants(const std::vector<Streams>& shards, Workers& workers) {
+std::vector<Contestant> contestants(const std::vector<ShardStreams>& shards, Workers& workers) {
   std::vector<Contestant> all = {{"AdamW", [&shards, &workers] { run_adamw(shards, workers); }}};
   const std::pair<const char*, Kernel> kernels[] = {
       {"interleaved", HWY_DYNAMIC_DISPATCH(touch_interleaved)},
@@ -159,7 +159,7 @@ std::vector<Contestant> contestants(const std::vector<Streams>& shards, Workers&
 
 // Prints every rate and AdamW's ratio to the best peer.
 void compare(uint64_t parameters, int threads, int rounds, bool json) {
-  const std::vector<Streams> shards = make_shards(parameters);
+  const std::vector<ShardStreams> shards = make_shards(parameters);
   Workers workers(threads);
   std::vector<Contestant> all = contestants(shards, workers);
   time_alternating(all, rounds);

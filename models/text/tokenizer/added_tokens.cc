@@ -40,13 +40,13 @@ size_t space_behind(std::string_view text, size_t at) {
 }
 
 // Of the input, the bytes from the first of [begin, end) to the last character's first.
-ByteRange source(const PlainText& plain, size_t begin, size_t end) {
+ByteRange source(const UserText& plain, size_t begin, size_t end) {
   if (plain.origin.empty()) return {begin, end};
   return {plain.origin[begin], size_t{plain.origin[end - 1]} + 1};
 }
 
 // The first plain range that ends behind `byte`.
-auto first_behind(const PlainText& plain, size_t byte) {
+auto first_behind(const UserText& plain, size_t byte) {
   return std::partition_point(plain.ranges.begin(), plain.ranges.end(),
                               [&](const ByteRange& range) { return range.end <= byte; });
 }
@@ -128,7 +128,7 @@ uint32_t AddedTokens::id_end() const {
 // search goes on behind it, as in the oracle where special tokens are switched off. If one reaches across the
 // border of plain text, a shorter one counts: text of users cannot hide the template's control tokens.
 std::optional<AddedTokens::Found> AddedTokens::longest(const Trie& trie, std::string_view text, size_t begin,
-                                                       const PlainText& plain) const {
+                                                       const UserText& plain) const {
   std::optional<Found> found;
   trie.at(text, begin, [&](size_t end, uint32_t token) {
     bool counts = true;
@@ -154,7 +154,7 @@ bool AddedTokens::stands_alone(std::string_view text, size_t begin, size_t end) 
   return (begin == 0 || !is_word(character_before(text, begin))) && (end == text.size() || !is_word(end));
 }
 
-void AddedTokens::find(bool normalized, std::string_view text, const PlainText& plain,
+void AddedTokens::find(bool normalized, std::string_view text, const UserText& plain,
                        std::vector<Piece>& to) const {
   const Trie& trie = normalized ? normalized_ : raw_;
   size_t done = 0;

@@ -36,7 +36,7 @@ struct AddedToken {
 
 // Of a text, the bytes in which special tokens are not found. `origin` as in PieceText; empty: the text is
 // the input itself.
-struct PlainText {
+struct UserText {
   std::span<const ByteRange> ranges;  // of the input, ascending, not overlapping
   std::span<const uint32_t> origin;
 };
@@ -48,7 +48,7 @@ class AddedTokens {
   AddedTokens(std::vector<AddedToken> tokens, const std::vector<Normalizer>& normalizers);
 
   // Appends pieces that cover `text`: added tokens, and what lies between them.
-  void find(bool normalized, std::string_view text, const PlainText& plain, std::vector<Piece>& to) const;
+  void find(bool normalized, std::string_view text, const UserText& plain, std::vector<Piece>& to) const;
 
   const AddedToken* by_content(std::string_view content) const;  // nullptr if there is none
   const AddedToken* by_id(uint32_t id) const;
@@ -78,7 +78,7 @@ class AddedTokens {
   };
 
   std::optional<Found> longest(const Trie& trie, std::string_view text, size_t begin,
-                               const PlainText& plain) const;
+                               const UserText& plain) const;
   bool stands_alone(std::string_view text, size_t begin, size_t end) const;
 
   std::vector<AddedToken> tokens_;

@@ -17,7 +17,7 @@ struct TokenizerParts {
   std::vector<PreTokenizer> pre_tokenizers;
   Bpe bpe;
   AddedTokens added;
-  Decoder decoder;
+  TokenDecoder decoder;
   std::vector<uint32_t> prefix, suffix;
 };
 

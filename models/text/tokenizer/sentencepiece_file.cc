@@ -212,7 +212,7 @@ TokenizerParts make_parts(const Model& model, bool add_bos, bool add_eos) {
   std::vector<PreTokenizer> pre_tokenizers;
   pre_tokenizers.push_back(
       MetaspaceStep{blank, model.add_dummy_prefix ? PrependScheme::first : PrependScheme::never, false});
-  Decoder decoder;
+  TokenDecoder decoder;
   decoder.steps = {ReplaceDecoder{blank, " "}, ByteFallbackDecoder{}, FuseDecoder{}};
   if (model.add_dummy_prefix) decoder.steps.push_back(StripDecoder{U' ', 1, 0});
   std::vector<uint32_t> prefix, suffix;

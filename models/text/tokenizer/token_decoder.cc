@@ -53,7 +53,7 @@ Sequence sequence_at(std::string_view text, size_t at) {
 
 }  // namespace
 
-TextDecoder::TextDecoder(const Decoder& decoder) : decoder_(decoder), states_(decoder.steps.size() + 1) {
+TextDecoder::TextDecoder(const TokenDecoder& decoder) : decoder_(decoder), states_(decoder.steps.size() + 1) {
   const auto& steps = decoder.steps;
   const auto fuse = std::find_if(steps.begin(), steps.end(), makes_one_token);
   fuse_ = static_cast<size_t>(fuse - steps.begin());

@@ -31,14 +31,14 @@ struct MetaspaceDecoder {
 using DecoderStep = std::variant<ReplaceDecoder, ByteFallbackDecoder, FuseDecoder, StripDecoder,
                                  ByteLevelDecoder, MetaspaceDecoder>;
 
-struct Decoder {
+struct TokenDecoder {
   std::vector<DecoderStep> steps;
   bool joins_with_blanks = false;  // a tokenizer without decoder
 };
 
 class TextDecoder {
  public:
-  explicit TextDecoder(const Decoder& decoder);  // which must outlive it
+  explicit TextDecoder(const TokenDecoder& decoder);  // which must outlive it
 
   // Appends the text that has become certain.
   void push(std::string_view token, std::string& to);
@@ -60,7 +60,7 @@ class TextDecoder {
   void release_bytes(size_t index, std::string& to);
   void release_characters(size_t index, bool all, std::string& to);
 
-  const Decoder& decoder_;
+  const TokenDecoder& decoder_;
   std::vector<State> states_;
   size_t fuse_ = 0;     // the first step that makes one token of all; as many as there are steps: none
   bool waits_ = false;  // steps behind `fuse_` need the whole of it

@@ -123,7 +123,7 @@ TokenizerParts read_tokenizer_file(const std::string& path) {
   if (file.has("normalizer")) normalizers = read_normalizers(file.object("normalizer"));
   std::vector<PreTokenizer> pre_tokenizers;
   if (file.has("pre_tokenizer")) pre_tokenizers = read_pre_tokenizers(file.object("pre_tokenizer"));
-  Decoder decoder;
+  TokenDecoder decoder;
   decoder.joins_with_blanks = !file.has("decoder");
   if (file.has("decoder")) decoder.steps = read_decoders(file.object("decoder"));
   AddedIds ids;

@@ -7,7 +7,7 @@
 
 namespace sluice::emulation {
 
-class Ranges {
+class OpenRanges {
  public:
   void note(const char* name) {
     const std::lock_guard lock(mutex_);
@@ -23,7 +23,7 @@ class Ranges {
   std::map<std::string, int> counts_;  // by name
 };
 
-inline Ranges ranges;
+inline OpenRanges ranges;
 
 }  // namespace sluice::emulation
 
