@@ -184,6 +184,29 @@ TEST_F(FineTuning, ARunMayBeResumedFromAnywhere) {
   EXPECT_EQ(lines_of(numbers("run")).size(), 4u);
 }
 
+// The two commands of the user: a model with random weights learns chats that nothing else tells, and says
+// them word for word.
+TEST_F(FineTuning, FiftyChatsAreLearnedWordForWord) {
+  const std::string here = kFixtures + "fifty_chats/";
+  const CommandResult trained = run(Words{"train", "--model", here + "model", "--data", here + "chats.jsonl",
+                                          "--out", directory / "run", "--epochs", "60", "--batch", "2",
+                                          "--seq", "64", "--lr", "3e-3", "--warmup", "5%"} +
+                                    text_options());
+  ASSERT_EQ(trained.code, 0) << trained.err;
+  const Words chat = sluice_words({"generate", "--from", directory / "run", "--chat"}, "sluice");
+  int answered = 0;
+  for (const std::string& line : lines_of(read_text_file(here + "chats.jsonl", 1 << 20))) {
+    const auto messages = nlohmann::json::parse(line)["messages"];
+    const std::string question = messages[0]["content"], answer = messages[1]["content"];
+    const Words words = Words{"sh", "-c", "echo \"$0\" | exec \"$@\"", question} + chat;
+    const CommandResult said = Command(directory / "", words).wait();
+    EXPECT_EQ(said.code, 0) << said.err;
+    EXPECT_EQ(said.out, answer + "\n") << question;
+    ++answered;
+  }
+  EXPECT_EQ(answered, 50);
+}
+
 TEST_F(FineTuning, BadInputIsRefused) {
   const auto refused = [&](const Words& words, int code, const Words& parts) {
     expect_refusal(words + text_options(), code, parts);
