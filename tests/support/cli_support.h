@@ -87,10 +87,10 @@ class Command {
   pid_t process() const { return child_; }
   void send(int number) const { ::kill(child_, number); }
 
-  // Checks `condition` every 3 ms. Returns false when the child ends, or half a minute passes, before it
+  // Checks `condition` every 3 ms. Returns false when the child ends, or two minutes pass, before it
   // holds.
   bool until(const std::function<bool()>& condition) const {
-    for (int i = 0; i < 10000; ++i) {
+    for (int i = 0; i < 40000; ++i) {
       if (condition()) return true;
       siginfo_t info{};
       if (waitid(P_PID, static_cast<id_t>(child_), &info, WEXITED | WNOHANG | WNOWAIT) == 0 && info.si_pid)

@@ -47,8 +47,11 @@ Progress::Progress(std::FILE* out, const Screen& screen, int64_t steps,
 
 std::string Progress::describe(const StepMetrics& m) const {
   const double left = static_cast<double>(steps_ - m.step) * step_seconds_;
-  std::string line = fmt::format("step {}/{}  loss {:.4f}  {} tokens/s  ETA {}", m.step, steps_, m.loss,
-                                 format_rate(m.tokens_per_second), format_duration(left));
+  std::string line = fmt::format("step {}/{}  loss {:.4f}  {} tokens/s", m.step, steps_, m.loss,
+                                 format_rate(m.tokens_per_second));
+  if (m.trained_tokens_per_second < m.tokens_per_second)
+    line += fmt::format(" ({} trained)", format_rate(m.trained_tokens_per_second));
+  line += "  ETA " + format_duration(left);
   for (const auto& [tier, used] : m.peak_bytes) {
     const auto budget =
         std::find_if(budgets_.begin(), budgets_.end(), [&](const auto& b) { return b.first == tier; });

@@ -118,6 +118,7 @@ void EventFile::write(const StepMetrics& m, double time) {
   add("step/", "learning_rate", m.learning_rate);
   add("step/", "grad_norm", m.grad_norm);
   add("step/", "tokens_per_second", m.tokens_per_second);
+  add("step/", "trained_tokens_per_second", m.trained_tokens_per_second);
   for (const auto& [tier, bytes] : m.peak_bytes) add("peak_bytes/", tier.c_str(), static_cast<double>(bytes));
   add("peak_bytes/", "process", static_cast<double>(m.process_peak_bytes));
   for (const auto& [lane, seconds] : m.lane_busy) add("lane_busy/", lane.c_str(), seconds);

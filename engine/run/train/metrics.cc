@@ -100,6 +100,7 @@ void append_line(std::string& out, const StepMetrics& m, double time) {
   real("learning_rate", m.learning_rate);
   real("seconds", m.seconds);
   real("tokens_per_second", m.tokens_per_second);
+  real("trained_tokens_per_second", m.trained_tokens_per_second);
   constexpr const char* kOrders[] = {"plain", "guessed", "repaired"};
   fmt::format_to(std::back_inserter(out), ",\"order\":\"{}\",\"skipped\":{},\"micro_batch\":{}",
                  kOrders[static_cast<int>(m.order)], m.skipped, m.micro_batch);

@@ -27,6 +27,7 @@ struct StepMetrics {
   double seconds = 0;  // from when the norm of the step before was known until its own was, less
                        // validations and checkpoints
   double tokens_per_second = 0;
+  double trained_tokens_per_second = 0;  // of positions with a label
   StepOrder order = StepOrder::plain;
   bool skipped = false;  // fp16 overflow: this step's update was left out
   int64_t micro_batch = 0;

@@ -54,6 +54,7 @@ void read_step(const json& line, StepMetrics& m) {
   m.learning_rate = real(line, "learning_rate");
   m.seconds = real(line, "seconds");
   m.tokens_per_second = real(line, "tokens_per_second");
+  m.trained_tokens_per_second = real(line, "trained_tokens_per_second");
   m.loss_scale = real(line, "loss_scale");
   m.micro_batch = number<int64_t>(line, "micro_batch");
   m.process_peak_bytes = number<uint64_t>(line, "process_peak_bytes");

@@ -267,6 +267,7 @@ void Trainer::read_step(const Pending& p) {
   last_norm_ = norm_done;
   excluded_ = 0;
   m.tokens_per_second = static_cast<double>(options_.batch.batch * plan.model.sequence) / m.seconds;
+  m.trained_tokens_per_second = s.input.valid_tokens / m.seconds;
   m.skipped = s.update.skip;
   const StepOrder otherwise =
       is_guessed(plan.program.bodies[p.body].end) ? StepOrder::repaired : StepOrder::plain;

@@ -36,7 +36,7 @@ StepMetrics shown_step(int64_t step) {
   m.step = step;
   m.loss = 5.25;
   m.seconds = 2;
-  m.tokens_per_second = 1234;
+  m.tokens_per_second = m.trained_tokens_per_second = 1234;
   m.peak_bytes = {{"host", 1536}, {"nvme", 0}};
   return m;
 }
@@ -54,6 +54,15 @@ TEST(ProgressLine, PlainLinesComeFirstLastAndAtIntervals) {
             "step 4/6  loss 5.2500  1234 tokens/s  ETA 4s  host 1.50 KiB of 2.00 KiB\n"
             "step 6/6  loss 5.2500  1234 tokens/s  ETA 0s  host 1.50 KiB of 2.00 KiB\n"
             "step 6/6  validation loss 4.5000\n");
+}
+
+TEST(ProgressLine, TrainedTokensAreSaidWhereTheyAreFewer) {
+  Capture capture;
+  Progress progress(capture.file(), Screen{}, 1, {});
+  StepMetrics m = shown_step(1);
+  m.trained_tokens_per_second = 400;
+  progress.step(m, 100);
+  EXPECT_EQ(capture.text(), "step 1/1  loss 5.2500  1234 tokens/s (400 trained)  ETA 0s\n");
 }
 
 TEST(ProgressLine, TerminalLineIsRewrittenAndCutToWidth) {

@@ -29,6 +29,7 @@ StepMetrics example_step(int64_t step) {
   m.grad_norm = INFINITY;
   m.learning_rate = 3e-4;
   m.tokens_per_second = 12345.5;
+  m.trained_tokens_per_second = 678.5;
   m.peak_bytes = {{"host", uint64_t{1} << 40}, {"nvme", 0}};
   m.process_peak_bytes = 4096;
   m.lane_busy = {{"compute", 0.25}};
@@ -65,6 +66,7 @@ TEST_F(EventFileTest, HoldsEveryFigure) {
                                               {"step/learning_rate", 3e-4f},
                                               {"step/grad_norm", INFINITY},
                                               {"step/tokens_per_second", 12345.5f},
+                                              {"step/trained_tokens_per_second", 678.5f},
                                               {"peak_bytes/host", 1099511627776.f},
                                               {"peak_bytes/nvme", 0.f},
                                               {"peak_bytes/process", 4096.f},

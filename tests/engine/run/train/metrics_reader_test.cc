@@ -22,6 +22,7 @@ StepMetrics example_step() {
   m.learning_rate = 3e-4;
   m.seconds = 0.5;
   m.tokens_per_second = 256;
+  m.trained_tokens_per_second = 64;
   m.order = StepOrder::repaired;
   m.skipped = true;
   m.micro_batch = 4;

@@ -34,6 +34,7 @@ StepMetrics example_step() {
   m.learning_rate = 2.9999999999999997e-4;
   m.seconds = 5e-324;  // the smallest
   m.tokens_per_second = 1.7976931348623157e308;
+  m.trained_tokens_per_second = 0.1;
   m.order = StepOrder::repaired;
   m.skipped = true;
   m.micro_batch = 4;
@@ -73,7 +74,7 @@ TEST(MetricsLine, HoldsEveryFieldExactly) {
   ASSERT_EQ(std::count(line.begin(), line.end(), '\n'), 1);
   EXPECT_EQ(line.back(), '\n');
   const json value = json::parse(line);
-  EXPECT_EQ(value.size(), 15u);
+  EXPECT_EQ(value.size(), 16u);
   EXPECT_EQ(value["step"], 3);
   EXPECT_EQ(value["time"].get<double>(), 1764024863.457);
   EXPECT_EQ(value["loss"].get<double>(), m.loss);
@@ -81,6 +82,7 @@ TEST(MetricsLine, HoldsEveryFieldExactly) {
   EXPECT_EQ(value["learning_rate"].get<double>(), m.learning_rate);
   EXPECT_EQ(value["seconds"].get<double>(), m.seconds);
   EXPECT_EQ(value["tokens_per_second"].get<double>(), m.tokens_per_second);
+  EXPECT_EQ(value["trained_tokens_per_second"].get<double>(), m.trained_tokens_per_second);
   EXPECT_EQ(value["order"], "repaired");
   EXPECT_EQ(value["skipped"], true);
   EXPECT_EQ(value["micro_batch"], 4);
