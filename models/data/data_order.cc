@@ -79,6 +79,7 @@ void read_rows(const DataOrder& order, const TokenData& data, uint64_t first_row
     data.read(begin, length, inputs);
     std::copy(inputs + 1, inputs + length, labels);
     data.read(begin + length, 1, labels + length - 1);
+    if (data.has_masks()) data.mask(begin + 1, length, labels);
     inputs += length;
     labels += length;
   }

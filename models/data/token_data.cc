@@ -11,6 +11,8 @@
 #include <utility>
 
 #include "engine/base/error.h"
+#include "engine/graph/op.h"
+#include "models/data/llmq_file.h"
 
 namespace sluice {
 
@@ -149,11 +151,24 @@ TokenData::Part TokenData::open_raw(InputFile file, uint64_t width) {
                           8 * width),
               "Write the file again: raw tokens (nanoGPT) or an llm.c shard.");
   const uint64_t tokens = file.bytes() / width;
-  return {std::move(file), width, 0, tokens, 0};
+  return {.file = std::move(file), .width = width, .tokens = tokens, .trained = tokens};
 }
 
 TokenData::Part TokenData::open_binary(InputFile file, int64_t vocabulary, TokenType type) {
   const std::string& path = file.path();
+  if (is_llmq_file(file)) {
+    if (type == TokenType::uint16)
+      throw Error(ExitCode::usage,
+                  fmt::format("{} is a token file of LLMQ, whose tokens have 32 bits.", printable(path)),
+                  "Leave out --data-type: the file's header says what it is.");
+    const LlmqHeader header = read_llmq_header(file, vocabulary);
+    return {.file = std::move(file),
+            .width = kLlmqTokenBytes,
+            .data_begin = kLlmqHeaderBytes,
+            .tokens = header.tokens,
+            .mask_begin = header.mask_begin,
+            .trained = header.trained};
+  }
   std::array<int32_t, 3> header = {0, 0, 0};  // magic, version, tokens
   if (file.bytes() >= sizeof header)
     file.read(0, header.data(), sizeof header);
@@ -190,7 +205,11 @@ TokenData::Part TokenData::open_binary(InputFile file, int64_t vocabulary, Token
               fmt::format("is an llm.c shard that claims {} tokens, {} bytes in all, but has {} bytes",
                           tokens, kShardHeaderBytes + tokens * kind->width, file.bytes()),
               remedy);
-  return {std::move(file), kind->width, kShardHeaderBytes, tokens, 0};
+  return {.file = std::move(file),
+          .width = kind->width,
+          .data_begin = kShardHeaderBytes,
+          .tokens = tokens,
+          .trained = tokens};
 }
 
 TokenData::Part TokenData::open_part(const std::string& path, int64_t vocabulary, TokenType type) {
@@ -198,8 +217,9 @@ TokenData::Part TokenData::open_part(const std::string& path, int64_t vocabulary
   if (extension == ".idx") megatron_is_planned(path);
   InputFile file(path);  // one that is missing is called so, whatever its name
   if (type == TokenType::automatic && extension != ".txt" && extension != ".bin")
-    throw Error(ExitCode::usage, fmt::format("{} is neither a .txt nor a .bin file.", printable(path)),
-                "Give text as .txt, tokens as .bin (raw uint16 or an llm.c shard), or say --data-type.");
+    throw Error(
+        ExitCode::usage, fmt::format("{} is neither a .txt nor a .bin file.", printable(path)),
+        "Give text as .txt, tokens as .bin (raw uint16, an llm.c shard or LLMQ's), or say --data-type.");
   if (file.bytes() == 0) malformed(path, "is empty", "Give a file with data.");
   if (type == TokenType::automatic ? extension == ".bin" : type != TokenType::text) {
     if (has_megatron_index(path)) megatron_is_planned(path);
@@ -212,7 +232,7 @@ TokenData::Part TokenData::open_part(const std::string& path, int64_t vocabulary
               "Tokenize the text into a .bin file, or train a byte-level model (vocab=256).");
   if (type == TokenType::automatic) check_text(file);
   const uint64_t tokens = file.bytes();
-  return {std::move(file), 1, 0, tokens, 0};
+  return {.file = std::move(file), .width = 1, .tokens = tokens, .trained = tokens};
 }
 
 TokenData TokenData::open(const std::vector<std::string>& paths, int64_t vocabulary, TokenType type) {
@@ -225,8 +245,13 @@ TokenData TokenData::open(const std::vector<std::string>& paths, int64_t vocabul
     Part& part = data.parts_.emplace_back(open_part(path, vocabulary, type));
     part.first_token = data.tokens_;
     data.tokens_ += part.tokens;  // no overflow: every token takes bytes of a file
+    data.trained_ += part.trained;
   }
   return data;
+}
+
+bool TokenData::has_masks() const {
+  return std::any_of(parts_.begin(), parts_.end(), [](const Part& part) { return part.mask_begin != 0; });
 }
 
 uint64_t TokenData::sample_checksum() const {
@@ -239,6 +264,9 @@ uint64_t TokenData::sample_checksum() const {
     const uint64_t first = last / kGaps * i + last % kGaps * i / kGaps;  // last * i / kGaps, without overflow
     read(first, n, ids.data());
     checksum = XXH3_64bits_withSeed(ids.data(), n * sizeof ids[0], checksum);
+    if (!has_masks()) continue;
+    mask(first, n, ids.data());
+    checksum = XXH3_64bits_withSeed(ids.data(), n * sizeof ids[0], checksum);
   }
   return checksum;
 }
@@ -248,18 +276,39 @@ std::string TokenData::description() const {
   return parts_.size() == 1 ? first : fmt::format("the {} files from {} on", parts_.size(), first);
 }
 
-void TokenData::read(uint64_t first, uint64_t count, int32_t* out) const {
+template <class DoPart>
+void TokenData::for_parts(uint64_t first, uint64_t count, int32_t* out, const DoPart& do_part) const {
   CHECK(first <= tokens_ && count <= tokens_ - first, "read past the last token");
   auto part = std::upper_bound(parts_.begin(), parts_.end(), first,
                                [](uint64_t token, const Part& p) { return token < p.first_token; });
   for (--part; count > 0; ++part) {
     const uint64_t within = first - part->first_token;
     const uint64_t n = std::min(count, part->tokens - within);
-    read_part(*part, within, n, out);
+    do_part(*part, within, n, out);
     first += n;
     count -= n;
     out += n;
   }
+}
+
+void TokenData::read(uint64_t first, uint64_t count, int32_t* out) const {
+  for_parts(first, count, out, [&](const Part& part, uint64_t within, uint64_t n, int32_t* to) {
+    read_part(part, within, n, to);
+  });
+}
+
+void TokenData::mask(uint64_t first, uint64_t count, int32_t* ids) const {
+  for_parts(first, count, ids, [](const Part& part, uint64_t within, uint64_t n, int32_t* of) {
+    if (part.mask_begin == 0) return;
+    std::array<unsigned char, 1024> bits;
+    while (n > 0) {
+      const uint64_t first_bit = within % 8, some = std::min<uint64_t>(n, 8 * bits.size() - first_bit);
+      part.file.read(part.mask_begin + within / 8, bits.data(), (first_bit + some + 7) / 8);
+      for (uint64_t i = 0; i < some; ++i)
+        if ((bits[(first_bit + i) / 8] >> (first_bit + i) % 8 & 1) == 0) of[i] = kIgnoreLabel;
+      within += some, n -= some, of += some;
+    }
+  });
 }
 
 void TokenData::read_part(const Part& part, uint64_t first, uint64_t count, int32_t* out) const {

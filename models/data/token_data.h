@@ -1,9 +1,10 @@
 // Token files, several joined into one sequence of token ids in the order given.
 //
 // A file is text, whose bytes are tokens (vocabulary 256), an llm.c shard (uint16 or uint32 behind a header
-// of 1024 bytes that says so), or raw uint16 (nanoGPT) or uint32. Sizes are checked when a file is opened;
-// ids are checked against the vocabulary as they are read, so that none reaches a device. Positions are
-// 64-bit. Reads are const, need no memory, and may come from any thread. Caller: data_order, the trainer.
+// of 1024 bytes that says so), LLMQ's (llmq_file.h), or raw uint16 (nanoGPT) or uint32. Sizes are checked
+// when a file is opened; ids are checked against the vocabulary as they are read, so that none reaches a
+// device. Of LLMQ's, masks may say which tokens are trained; of others all are. Positions are 64-bit. Reads
+// are const, need no memory, and may come from any thread. Caller: data_order, the trainer.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +15,7 @@
 
 namespace sluice {
 
-// automatic: .txt is text; .bin is an llm.c shard if it has such a header, else raw uint16.
+// automatic: .txt is text; .bin is an llm.c shard or LLMQ's if it has such a header, else raw uint16.
 enum class TokenType : uint8_t { automatic, text, uint16, uint32 };
 
 class TokenData {
@@ -29,8 +30,11 @@ class TokenData {
 
   uint64_t tokens() const { return tokens_; }
 
-  // Checksum of 64 stretches of up to 4096 ids, spread from the first to the last: it tells data of equal
-  // length apart. Throws as read().
+  bool has_masks() const;                        // else all tokens are trained
+  uint64_t trained() const { return trained_; }  // tokens
+
+  // Checksum of 64 stretches of up to 4096 ids and their masks, spread from the first to the last: it tells
+  // data of equal length apart. Throws as read().
   uint64_t sample_checksum() const;
 
   // For messages: the file's path, or "the N files from PATH on", where PATH is the first.
@@ -40,6 +44,10 @@ class TokenData {
   // of an id at or above the vocabulary, Error(io) as InputFile::read.
   void read(uint64_t first, uint64_t count, int32_t* out) const;
 
+  // Of `ids`, which are those of [first, first + count), replaces by kIgnoreLabel what is not trained. Throws
+  // Error(io).
+  void mask(uint64_t first, uint64_t count, int32_t* ids) const;
+
  private:
   TokenData() = default;
   struct Part {
@@ -48,14 +56,19 @@ class TokenData {
     uint64_t data_begin = 0;  // byte of the first token
     uint64_t tokens = 0;
     uint64_t first_token = 0;  // in the joined sequence
+    uint64_t mask_begin = 0;   // byte of the first mask; 0: there are none
+    uint64_t trained = 0;      // tokens
   };
   static Part open_part(const std::string& path, int64_t vocabulary, TokenType type);
   static Part open_binary(InputFile file, int64_t vocabulary, TokenType type);
   static Part open_raw(InputFile file, uint64_t width);
+  // Calls do_part(part, first, count, out) for each part of [first, first + count), with its own positions.
+  template <class DoPart>
+  void for_parts(uint64_t first, uint64_t count, int32_t* out, const DoPart& do_part) const;
   void read_part(const Part& part, uint64_t first, uint64_t count, int32_t* out) const;
 
   std::vector<Part> parts_;
-  uint64_t tokens_ = 0;
+  uint64_t tokens_ = 0, trained_ = 0;
   int64_t vocabulary_ = 0;
 };
 

@@ -140,8 +140,8 @@ constexpr OptionRow kTable[] = {
 
     {"data", "data", "FILE...",
      "chats or texts: .jsonl (messages, ShareGPT, Alpaca, prompt and completion, or text) or .txt, which the "
-     "model's tokenizer reads; or tokens: .bin (nanoGPT uint16, llm.c shard). Without a tokenizer, bytes of "
-     ".txt are tokens, and the vocabulary must be 256",
+     "model's tokenizer reads; or tokens: .bin (nanoGPT uint16, llm.c shard, LLMQ). Without a tokenizer, "
+     "bytes of .txt are tokens, and the vocabulary must be 256",
      "", kRuns | kEval | kPrepare, OnResume::replaced, FIELD(data.train), kNoNumber, nullptr,
      called("train-data train-file train-files dataset data-path data-dir input-bin", kTrain | kPrepare)},
     {"data-type", "data", "TYPE",

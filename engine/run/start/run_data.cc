@@ -23,8 +23,10 @@ class WindowData : public RowData {
   uint64_t checksum() const override { return data_.sample_checksum(); }
   std::string description() const override { return data_.description(); }
   std::string extent() const override {
-    return fmt::format("{} {} of {}", order_.windows, order_.windows == 1 ? "sequence" : "sequences",
-                       order_.sequence);
+    std::string text = fmt::format("{} {} of {}", order_.windows,
+                                   order_.windows == 1 ? "sequence" : "sequences", order_.sequence);
+    if (data_.has_masks()) text += fmt::format(", {} tokens trained", data_.trained());
+    return text;
   }
   uint64_t rows_of_epochs(uint64_t epochs) const override { return epochs * order_.windows; }
   const TokenData* unchecked() const override { return &data_; }

@@ -1,0 +1,110 @@
+// LLMQ's token files in the command: trained as other token files, masks as labels that are left out.
+#include <nlohmann/json.hpp>
+
+#include "tests/support/cli_support.h"
+#include "tests/support/llmq_file.h"
+
+namespace sluice {
+namespace {
+
+class TokenFiles : public Cli {
+ protected:
+  static constexpr size_t kTokens = 2001;
+  static constexpr int64_t kSequence = 32;
+
+  void SetUp() override {
+    Cli::SetUp();
+    const std::string bytes = sample_text(kTokens);
+    for (const char byte : bytes) tokens.push_back(static_cast<unsigned char>(byte));
+  }
+  std::string write(const std::string& name, const std::vector<bool>& masks) const {
+    write_bytes(directory / name, llmq_bytes(tokens, masks, 256));
+    return directory / name;
+  }
+  // The first 8 tokens of every 20 are trained, or the others.
+  static std::vector<bool> masks(bool first) {
+    std::vector<bool> all(kTokens);
+    for (size_t i = 0; i < kTokens; ++i) all[i] = (i % 20 < 8) == first;
+    return all;
+  }
+  nlohmann::json evaluated(const std::string& file) const {
+    const CommandResult result =
+        run({"eval", "--from", directory / "run", "--data", file, "--seq", std::to_string(kSequence),
+             "--batch", "2", "--val-batches", "31", "--json"});
+    EXPECT_EQ(result.code, 0) << result.err;
+    return result.code == 0 ? nlohmann::json::parse(result.out) : nlohmann::json();
+  }
+  // Losses and norms of all steps.
+  std::string numbers(const std::string& out) const {
+    std::string all;
+    for (const std::string& line : lines_of(read_text_file(directory / out + "/metrics.jsonl", 1 << 24))) {
+      const auto m = nlohmann::json::parse(line);
+      all += m["loss"].dump() + " " + m["grad_norm"].dump() + "\n";
+    }
+    return all;
+  }
+
+  std::vector<int32_t> tokens;
+};
+
+TEST_F(TokenFiles, WithoutMasksARunHasTheBitsOfOneOnRawTokens) {
+  std::string raw;
+  for (const int32_t token : tokens) raw += {static_cast<char>(token), '\0'};
+  write_bytes(directory / "raw.bin", raw);
+  ASSERT_EQ(run(train("raw", 3, {"--data", directory / "raw.bin", "--data-type", "uint16"})).code, 0);
+  const CommandResult result = run(train("run", 3, {"--data", write("llmq.bin", {})}));
+  ASSERT_EQ(result.code, 0) << result.err;
+  EXPECT_EQ(numbers("run"), numbers("raw"));
+  EXPECT_EQ(result.out.find("tokens trained"), std::string::npos) << result.out;
+}
+
+TEST_F(TokenFiles, MasksSayWhichLabelsCount) {
+  const std::string some = write("some.bin", masks(true)), others = write("others.bin", masks(false));
+  const CommandResult result =
+      run(train("run", 3, {"--data", some, "--val-data", others, "--val-batches", "5"}));
+  ASSERT_EQ(result.code, 0) << result.err;
+  EXPECT_NE(result.out.find("2001 tokens, 62 sequences of 32, 801 tokens trained"), std::string::npos)
+      << result.out;
+  // What two files train that leave out each other's tokens is what one without masks does.
+  const nlohmann::json a = evaluated(some), b = evaluated(others), all = evaluated(write("all.bin", {}));
+  // Labels are tokens 1 to 62 * 32; token 0, of the first file, is none.
+  EXPECT_EQ(a["tokens"], 99 * 8 + 5 - 1);
+  EXPECT_EQ(b["tokens"], 99 * 12);
+  EXPECT_EQ(all["tokens"], 62 * 32);
+  const auto sum = [](const nlohmann::json& e) {
+    return e["val_loss"].get<double>() * e["tokens"].get<double>();
+  };
+  EXPECT_NE(a["val_loss"], b["val_loss"]);
+  EXPECT_NEAR(sum(a) + sum(b), sum(all), 1e-5 * sum(all));  // each loss is rounded to fp32 and printed so
+  const Words other_masks{"train", "--out", directory / "run", "--resume", "auto", "--steps", "5", "--data"};
+  expect_refusal(other_masks + Words{others}, 2, {"others.bin", "other tokens"});
+  EXPECT_EQ(run(other_masks + Words{some}).code, 0);
+}
+
+TEST_F(TokenFiles, PlansAndProfilesTakeThem) {
+  const std::string file = write("a.bin", masks(true));
+  EXPECT_EQ(
+      run({"plan", "--model", kTiny, "--data", file, "--batch", "4", "--device", "cpu", "--no-advice"}).code,
+      0);
+  Words words = train("unused", 1, {"--data", file, "--device", "cpu"});
+  words.erase(words.begin());
+  const CommandResult profiled =
+      run(Words{"profile", "--steps", "2", "--out", directory / "profile", "--"} + words);
+  EXPECT_EQ(profiled.code, 0) << profiled.err;
+  EXPECT_TRUE(std::filesystem::exists(directory / "profile/report.html"));
+}
+
+TEST_F(TokenFiles, BadOnesAreRefused) {
+  const auto refused = [&](const std::string& bytes, const Words& parts) {
+    write_bytes(directory / "bad.bin", bytes);
+    expect_refused_training({"--data", directory / "bad.bin"}, 5, Words{"bad.bin"} + parts);
+  };
+  const std::string good = llmq_bytes(tokens, masks(true), 256);
+  refused(good.substr(0, 1000), {"less than the 1024"});
+  refused(good.substr(0, good.size() - 1), {"with masks"});
+  refused(llmq_bytes(tokens, std::vector<bool>(kTokens), 256), {"trains no token"});
+  refused(llmq_bytes(tokens, {}, 50257), {"vocabulary of 50257", "256"});
+}
+
+}  // namespace
+}  // namespace sluice
