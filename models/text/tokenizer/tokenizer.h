@@ -37,6 +37,9 @@ class Tokenizer {
   std::optional<std::string> content_of(uint32_t id) const;
   bool is_special(uint32_t id) const;  // a control token
   // What belongs in front of and behind a text that is no rendered conversation: begin and end of sequence.
+  // Of tokenizer.json the post_processor says it. transformers 5.23 leaves add_bos_token and add_eos_token of
+  // a tokenizer_config.json beside it out of account for every class of tokenizer; of tokenizer.model they
+  // count.
   const std::vector<uint32_t>& prefix() const;
   const std::vector<uint32_t>& suffix() const;
 
