@@ -18,9 +18,9 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::array<char, 8> kMagic = {'S', 'L', 'U', 'I', 'C', 'E', 'P', '1'};
+constexpr std::array<char, 8> kMagic = {'S', 'L', 'U', 'I', 'C', 'E', 'P', '2'};
 constexpr const char* kSetFile = "set.json";
-constexpr const char* kSetFormat = "sluice-prepared-1";
+constexpr const char* kSetFormat = "sluice-prepared-2";
 constexpr uint64_t kSetFileBytesMax = 1 << 20;
 constexpr uint64_t kPartsMax = 1 << 20;
 
@@ -53,6 +53,7 @@ PreparedCounts& PreparedCounts::operator+=(const PreparedCounts& other) {
   records += other.records, samples += other.samples, texts += other.texts;
   tokens += other.tokens, trained += other.trained;
   untrained += other.untrained, bad += other.bad, divided += other.divided;
+  unknown_characters += other.unknown_characters, spelled_controls += other.spelled_controls;
   return *this;
 }
 

@@ -19,7 +19,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr uint64_t kVersion = 1;  // of what samples are made of given data
+constexpr uint64_t kVersion = 2;  // of what samples are made of given data, and what a set says about them
 constexpr uint64_t kStretchBytesLeast = 1 << 20;
 constexpr uint64_t kStretchesMost = 256;  // about, so that a set has few files
 constexpr uint64_t kPieceBytes = 1 << 20;
@@ -75,6 +75,21 @@ bool is_record_file(const std::string& path) {
          ends_in(path, ".parquet");
 }
 bool is_text_file(const std::string& path) { return ends_in(path, ".txt"); }
+
+std::vector<std::string> remarks_on(const PreparedCounts& counts) {
+  std::vector<std::string> remarks;
+  const auto add = [&](uint64_t count, const char* one, const char* several) {
+    if (count > 0) remarks.push_back(fmt::format("{} {}", count, count == 1 ? one : several));
+  };
+  add(counts.unknown_characters,
+      "character is unknown to the installed Oniguruma, and transformers may cut the text around it "
+      "otherwise",
+      "characters are unknown to the installed Oniguruma, and transformers may cut the text around them "
+      "otherwise");
+  add(counts.spelled_controls, "control token that text of users spells stays text",
+      "control tokens that text of users spells stay text");
+  return remarks;
+}
 
 Preparation::Preparation(PrepareRequest request)
     : request_(std::move(request)), model_(open_text_model(request_.tokenizer, request_.chat_template)) {
@@ -189,6 +204,8 @@ PreparedCounts Preparation::make_samples(const Stretch& stretch, SampleMaker& ma
         continue;
       }
       counts.texts += sample.is_text;
+      counts.unknown_characters += sample.unknown_characters;
+      counts.spelled_controls += sample.spelled_controls;
       if (more) more = take(sample);
     }
     return more;

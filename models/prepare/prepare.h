@@ -75,6 +75,9 @@ class Preparation {
   TextModel model_;
 };
 
+// What to know about prepared data beyond their numbers: sentences without a full stop; often none.
+std::vector<std::string> remarks_on(const PreparedCounts& counts);
+
 // Whether a file of data is prepared with a tokenizer (.jsonl; .txt where there is a tokenizer).
 bool is_record_file(const std::string& path);
 bool is_text_file(const std::string& path);

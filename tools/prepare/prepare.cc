@@ -163,12 +163,21 @@ std::string summary(const PreparedCounts& c) {
         c.divided);
   if (c.untrained > 0) text += fmt::format("{} samples without trained tokens are left out\n", c.untrained);
   if (c.bad > 0) text += fmt::format("{} malformed records are left out\n", c.bad);
+  for (const std::string& remark : remarks_on(c)) text += remark + "\n";
   return text;
 }
 
 nlohmann::ordered_json facts_of(const PreparedCounts& c, const std::string& directory) {
-  return {{"directory", directory}, {"records", c.records}, {"samples", c.samples},     {"tokens", c.tokens},
-          {"trained", c.trained},   {"divided", c.divided}, {"untrained", c.untrained}, {"malformed", c.bad}};
+  return {{"directory", directory},
+          {"records", c.records},
+          {"samples", c.samples},
+          {"tokens", c.tokens},
+          {"trained", c.trained},
+          {"divided", c.divided},
+          {"untrained", c.untrained},
+          {"malformed", c.bad},
+          {"unknown_characters", c.unknown_characters},
+          {"spelled_control_tokens", c.spelled_controls}};
 }
 
 // Most samples without a trained token: the masks are not what the user means.

@@ -292,14 +292,16 @@ std::vector<Fact> facts_of(const Options& options, const Start& start) {
   return facts;
 }
 
-// How many tokens there are, and how often the run reads them.
+// How many tokens there are, how often the run reads them, and what else is to be known about them.
 std::string data_text(const RunData& data, const Options& options) {
   const double times = static_cast<double>(options.batch.steps) * static_cast<double>(options.batch.batch) /
                        static_cast<double>(data.train->rows_of_epochs(1));
-  return fmt::format("  data: {} tokens, {}; {} {} each {} times\n", data.train->tokens(),
-                     data.train->extent(), options.batch.steps,
-                     options.batch.steps == 1 ? "step reads" : "steps read",
-                     times < 100 ? fmt::format("{:.3g}", times) : fmt::format("{:.0f}", times));
+  std::string text =
+      fmt::format("  data: {} tokens, {}; {} {} each {} times\n", data.train->tokens(), data.train->extent(),
+                  options.batch.steps, options.batch.steps == 1 ? "step reads" : "steps read",
+                  times < 100 ? fmt::format("{:.3g}", times) : fmt::format("{:.0f}", times));
+  for (const std::string& remark : data.train->remarks()) text += "  " + remark + "\n";
+  return text;
 }
 
 // For a run that ends before its data are checked, as one of a few steps may, or before a fault in them could

@@ -61,6 +61,7 @@ class SampleData : public RowData {
       text += fmt::format(", {} parts without trained tokens left out", facts_.left_out);
     return text;
   }
+  std::vector<std::string> remarks() const override { return remarks_on(set_->counts()); }
   uint64_t rows_of_epochs(uint64_t epochs) const override {
     return PackedRows(*set_, samples_, choice_).rows_of_epochs(epochs);
   }

@@ -94,7 +94,9 @@ Sample SampleMaker::sample_of(const Rendered& text, const std::vector<ByteRange>
   const bool is_plain = choices_.control_tokens == ControlTokens::of_template;
   Encoding encoding =
       encoder_.encode(text.text, is_plain ? std::span(text.content) : std::span<const ByteRange>{});
-  Sample sample{.ids = std::move(encoding.ids)};
+  Sample sample{.ids = std::move(encoding.ids),
+                .unknown_characters = encoding.unknown_characters,
+                .spelled_controls = encoding.spelled_controls};
   sample.trained.resize(sample.ids.size());
   size_t token = 0;
   for (const ByteRange& part : parts) {

@@ -30,7 +30,8 @@ struct SampleChoices {
 struct Sample {
   std::vector<uint32_t> ids = {};
   std::vector<bool> trained = {};
-  bool is_text = false;  // of no conversation
+  bool is_text = false;                                 // of no conversation
+  size_t unknown_characters = 0, spelled_controls = 0;  // as Encoding has them
 
   size_t trained_tokens() const;  // the first token never counts: nothing predicts it
 };

@@ -154,10 +154,10 @@ bool AddedTokens::stands_alone(std::string_view text, size_t begin, size_t end) 
   return (begin == 0 || !is_word(character_before(text, begin))) && (end == text.size() || !is_word(end));
 }
 
-void AddedTokens::find(bool normalized, std::string_view text, const UserText& plain,
-                       std::vector<Piece>& to) const {
+size_t AddedTokens::find(bool normalized, std::string_view text, const UserText& plain,
+                         std::vector<Piece>& to) const {
   const Trie& trie = normalized ? normalized_ : raw_;
-  size_t done = 0;
+  size_t done = 0, spelled = 0;
   const auto add_text = [&](size_t end) {
     if (done < end) to.push_back({static_cast<uint32_t>(done), static_cast<uint32_t>(end)});
   };
@@ -170,6 +170,7 @@ void AddedTokens::find(bool normalized, std::string_view text, const UserText& p
     const AddedToken& token = tokens_[found->token];
     size_t begin = at, end = found->end;
     at = found->end;
+    spelled += !found->counts;
     if (!found->counts || (token.single_word && !stands_alone(text, begin, end))) continue;
     if (token.lstrip) begin = std::max(space_before(text, begin), done);
     if (token.rstrip) end = space_behind(text, end);
@@ -178,6 +179,7 @@ void AddedTokens::find(bool normalized, std::string_view text, const UserText& p
     done = end;
   }
   add_text(text.size());
+  return spelled;
 }
 
 }  // namespace sluice

@@ -47,8 +47,9 @@ class AddedTokens {
   // a content is empty.
   AddedTokens(std::vector<AddedToken> tokens, const std::vector<Normalizer>& normalizers);
 
-  // Appends pieces that cover `text`: added tokens, and what lies between them.
-  void find(bool normalized, std::string_view text, const UserText& plain, std::vector<Piece>& to) const;
+  // Appends pieces that cover `text`: added tokens, and what lies between them. Returns how many special
+  // tokens stand inside plain text, and so are none.
+  size_t find(bool normalized, std::string_view text, const UserText& plain, std::vector<Piece>& to) const;
 
   const AddedToken* by_content(std::string_view content) const;  // nullptr if there is none
   const AddedToken* by_id(uint32_t id) const;

@@ -3,6 +3,8 @@
 // 3. What is left is cut into pieces, and each piece becomes tokens.
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "engine/base/error.h"
 #include "models/text/tokenizer/parts.h"
 #include "models/text/tokenizer/tokenizer.h"
@@ -34,6 +36,13 @@ void start(std::string_view input, const Piece& part, PieceText& text) {
   text.pieces.clear();
 }
 
+bool has_pattern(const PreTokenizer& step) {
+  if (const auto* const bytes = std::get_if<ByteLevelStep>(&step))
+    return bytes->split && std::holds_alternative<Pattern>(bytes->split->pattern);
+  const auto* const split = std::get_if<SplitStep>(&step);
+  return split && std::holds_alternative<Pattern>(split->pattern);
+}
+
 }  // namespace
 
 struct Encoder::Memory {
@@ -45,20 +54,23 @@ struct Encoder::Memory {
 };
 
 Encoder::Encoder(const Tokenizer& tokenizer)
-    : parts_(*tokenizer.parts_), memory_(std::make_unique<Memory>()) {}
+    : parts_(*tokenizer.parts_),
+      has_patterns_(std::any_of(parts_.pre_tokenizers.begin(), parts_.pre_tokenizers.end(), has_pattern)),
+      memory_(std::make_unique<Memory>()) {}
 Encoder::~Encoder() = default;
 Encoder::Encoder(Encoder&&) noexcept = default;
 
 Encoding Encoder::encode(std::string_view input, std::span<const ByteRange> plain) {
   check(input);
   Encoding encoding;
+  if (has_patterns_) encoding.unknown_characters = count_unassigned(input);
   PieceText& text = memory_->text;
   const auto add = [&](uint32_t id, size_t begin) {
     encoding.ids.push_back(id);
     encoding.begins.push_back(begin);
   };
   memory_->parts.clear();
-  parts_.added.find(false, input, {plain, {}}, memory_->parts);
+  encoding.spelled_controls = parts_.added.find(false, input, {plain, {}}, memory_->parts);
   for (const Piece& part : memory_->parts) {
     if (part.id) {
       add(*part.id, part.begin);
@@ -66,7 +78,7 @@ Encoding Encoder::encode(std::string_view input, std::span<const ByteRange> plai
     }
     start(input, part, text);
     normalize(parts_.normalizers, text.text, text.origin);
-    parts_.added.find(true, text.text, {plain, text.origin}, text.pieces);
+    encoding.spelled_controls += parts_.added.find(true, text.text, {plain, text.origin}, text.pieces);
     pre_tokenize(parts_.pre_tokenizers, text, memory_->cuts);
     for (const Piece& piece : text.pieces) {
       if (piece.id) {

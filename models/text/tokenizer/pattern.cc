@@ -9,6 +9,7 @@
 
 #include "engine/base/error.h"
 #include "engine/base/shared_library.h"
+#include "models/text/unicode.h"
 
 namespace sluice {
 namespace {
@@ -78,7 +79,27 @@ std::string description(int code, OnigErrorInfo* info) {
 
 const OnigUChar* bytes(std::string_view text) { return reinterpret_cast<const OnigUChar*>(text.data()); }
 
+// The number that Oniguruma has for the class of characters that are not assigned.
+OnigCtype unassigned_class() {
+  std::array<OnigUChar, 2> name = {'C', 'n'};
+  const int number = library().utf8->property_name_to_ctype(library().utf8, name.data(), name.data() + 2);
+  CHECK(number >= 0, "every Unicode version has the class Cn");
+  return static_cast<OnigCtype>(number);
+}
+
 }  // namespace
+
+size_t count_unassigned(std::string_view text) {
+  static const OnigCtype unassigned = unassigned_class();
+  size_t count = 0;
+  for (size_t at = 0; at < text.size();) {
+    if (static_cast<unsigned char>(text[at]) < 0x80)
+      ++at;
+    else
+      count += library().utf8->is_code_ctype(next_code_point(text, at), unassigned) != 0;
+  }
+  return count;
+}
 
 struct Pattern::Compiled {
   std::string source;

@@ -46,6 +46,11 @@ class Matcher {
   std::unique_ptr<State> state_;
 };
 
+// Characters of `text`, valid UTF-8, that no class of a Pattern takes for a letter, a mark, a number or the
+// like, because the Unicode version of the installed Oniguruma has not assigned them. Throws
+// Error(environment) as Pattern.
+size_t count_unassigned(std::string_view text);
+
 // Calls visit(ByteRange) for each match in `text`, ascending and not overlapping. An empty match directly
 // behind the match before it does not count.
 template <typename Visit>

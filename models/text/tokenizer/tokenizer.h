@@ -59,6 +59,10 @@ class Tokenizer {
 struct Encoding {
   std::vector<uint32_t> ids;
   std::vector<size_t> begins;
+  // Characters that the tokenizer's patterns do not know, since the installed Oniguruma is older: Hugging
+  // Face may cut the text around them otherwise. 0 for a tokenizer without patterns.
+  size_t unknown_characters = 0;
+  size_t spelled_controls = 0;  // control tokens that plain text spells, and that are none
 };
 
 // Encodes for one thread, and remembers the tokens of words that it met.
@@ -76,6 +80,7 @@ class Encoder {
  private:
   struct Memory;
   const TokenizerParts& parts_;
+  bool has_patterns_;
   std::unique_ptr<Memory> memory_;
 };
 

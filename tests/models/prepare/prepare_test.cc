@@ -62,6 +62,42 @@ TEST_F(PrepareTest, AnyNumberOfThreadsMakesTheSameSet) {
   EXPECT_EQ(counts.bad + counts.untrained + counts.divided + counts.texts, 0u);
 }
 
+TEST_F(PrepareTest, WhatUsersSpellAndPatternsDoNotKnowIsCounted) {
+  // In a sample that is left out, nothing counts.
+  const std::string chats =
+      write_file("chats.jsonl",
+                 "{\"messages\":[{\"role\":\"user\",\"content\":\"<|im_end|>\\ufffe\"},"
+                 "{\"role\":\"assistant\",\"content\":\"a<|im_end|>b<|im_start|>\"}]}\n"
+                 "{\"messages\":[{\"role\":\"user\",\"content\":\"<|im_end|>\\ufffe\"}]}\n"
+                 "{\"text\":\"\\ufffe<|im_end|>\"}\n");
+  const PreparedCounts counts =
+      PreparedSet::open(made(Preparation(request({chats})), "set"), 1 << 20).counts();
+  EXPECT_EQ(counts.untrained, 1u);
+  EXPECT_EQ(counts.unknown_characters, 2u);
+  EXPECT_EQ(counts.spelled_controls, 4u);
+  EXPECT_EQ(remarks_on(counts).size(), 2u);
+  PrepareRequest anywhere = request({chats});
+  anywhere.choices.control_tokens = ControlTokens::anywhere;
+  const PreparedCounts other = PreparedSet::open(made(Preparation(anywhere), "other"), 1 << 20).counts();
+  EXPECT_EQ(other.unknown_characters, 2u);
+  EXPECT_EQ(other.spelled_controls, 0u);
+}
+
+TEST_F(PrepareTest, RemarksAreMadeWhereThereIsSomethingToSay) {
+  EXPECT_TRUE(remarks_on({}).empty());
+  EXPECT_EQ(
+      remarks_on({.unknown_characters = 1, .spelled_controls = 1}),
+      (std::vector<std::string>{"1 character is unknown to the installed Oniguruma, and transformers may cut "
+                                "the text around it otherwise",
+                                "1 control token that text of users spells stays text"}));
+  EXPECT_EQ(remarks_on({.unknown_characters = 3}),
+            std::vector<std::string>{
+                "3 characters are unknown to the installed Oniguruma, and transformers may cut "
+                "the text around them otherwise"});
+  EXPECT_EQ(remarks_on({.spelled_controls = 2}),
+            std::vector<std::string>{"2 control tokens that text of users spells stay text"});
+}
+
 TEST_F(PrepareTest, WhatIsDoneIsKept) {
   const std::string chats = write_chats("chats.jsonl", 3 << 20);
   const Preparation preparation(request({chats}));

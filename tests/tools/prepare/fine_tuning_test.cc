@@ -101,6 +101,31 @@ TEST_F(FineTuning, PrepareShowsWhatIsTrained) {
   EXPECT_TRUE(std::filesystem::exists(facts["directory"].get<std::string>() + "/set.json"));
 }
 
+TEST_F(FineTuning, WhatIsUnusualIsSaidByPrepareAndTrain) {
+  const std::string unknown = " unknown to the installed Oniguruma", spelled = " that text of users spells ";
+  const CommandResult usual = prepare(chats);
+  ASSERT_EQ(usual.code, 0) << usual.err;
+  EXPECT_EQ(usual.out.find(unknown) & usual.out.find(spelled), usual.out.npos) << usual.out;
+  std::string records = read_text_file(chats, 1 << 20);
+  records +=
+      "{\"messages\":[{\"role\":\"user\",\"content\":\"<|im_end|> \\ufffe <|im_start|>\"},"
+      "{\"role\":\"assistant\",\"content\":\"one\"}]}\n";
+  const std::string file = directory / "unusual.jsonl";
+  write_bytes(file, records);
+  const Words remarks{"1 character is" + unknown, "2 control tokens" + spelled + "stay text\n"};
+  const CommandResult shown = prepare(file), facts = prepare(file, {"--json"});
+  EXPECT_EQ(nlohmann::json::parse(facts.out)["unknown_characters"], 1);
+  EXPECT_EQ(nlohmann::json::parse(facts.out)["spelled_control_tokens"], 2);
+  const CommandResult trained = run(tune("unusual", {"--data", file, "--steps", "1"}));
+  ASSERT_EQ(trained.code, 0) << trained.err;
+  for (const std::string& remark : remarks) {
+    EXPECT_NE(shown.out.find("\n" + remark), std::string::npos) << shown.out;
+    EXPECT_NE(trained.out.find("\n  " + remark), std::string::npos) << trained.out;
+  }
+  const CommandResult plain = run(tune("usual", {"--steps", "1"}));
+  EXPECT_EQ(plain.out.find(unknown) & plain.out.find(spelled), plain.out.npos) << plain.out;
+}
+
 TEST_F(FineTuning, TextIsReadByTheTokenizer) {
   write_bytes(directory / "two.txt", std::string("first text##second text"));
   const CommandResult result = prepare(directory / "two.txt", {"--separator", "##", "--show", "2"});

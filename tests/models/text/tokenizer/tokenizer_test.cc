@@ -8,6 +8,8 @@
 #include <thread>
 #include <vector>
 
+#include "models/text/tokenizer/pattern.h"
+#include "models/text/unicode.h"
 #include "tests/models/text/tokenizer/small_tokenizer.h"
 #include "tests/models/text/tokenizer/tokenizer_strings.h"
 #include "tests/support/format_test_support.h"
@@ -99,6 +101,46 @@ TEST_F(TokenizerTest, ControlTokensOfPlainTextAreText) {
   file["normalizer"] = {{"type", "Prepend"}, {"prepend", "a"}};
   for (Json& token : file["added_tokens"]) token["normalized"] = true;
   EXPECT_EQ(ids(file, "c<b>", {{0, 4}}), (Ids{0, 2, 7, 1, 8}));
+}
+
+TEST_F(TokenizerTest, ControlTokensThatPlainTextSpellsAreCounted) {
+  Json file = small_file();
+  file["added_tokens"] = {added("<a>", 9, {{"special", true}}), added("<b>", 10, Json::object()),
+                          added("<c>", 11, {{"special", true}, {"normalized", true}})};
+  const auto spelled = [&](const std::string& text, const std::vector<ByteRange>& plain) {
+    const Tokenizer tokenizer = open(file);
+    return Encoder(tokenizer).encode(text, plain).spelled_controls;
+  };
+  EXPECT_EQ(spelled("<a><b><c><a>", {}), 0u);
+  EXPECT_EQ(spelled("<a><b><c><a>", {{0, 12}}), 3u);
+  EXPECT_EQ(spelled("<a><b><c><a>", {{0, 9}}), 2u);
+  EXPECT_EQ(spelled("<a><b><c><a>", {{2, 11}}),
+            1u);  // what the border of plain text cuts is not spelled by it
+  EXPECT_EQ(spelled("<b><b", {{0, 5}}), 0u);
+}
+
+TEST_F(TokenizerTest, CharactersThatPatternsDoNotKnowAreCounted) {
+  const auto unknown = [](const char* tokenizer, const std::string& text) {
+    const Tokenizer opened = Tokenizer::open(std::string("tests/fixtures/tokenizers/") + tokenizer);
+    return Encoder(opened).encode(text).unknown_characters;
+  };
+  // No Unicode version assigns U+FFFE and U+1FFFE, every one has U+E000, for private use.
+  const std::string text = "a \uFFFEb\U0001FFFE\U0001FFFE \uE000\u00E9\u4E2D\U0001F600";
+  for (const char* with_patterns : {"qwen2.json", "gpt2.json", "llama3.json", "smollm2.json"})
+    EXPECT_EQ(unknown(with_patterns, text), 3u) << with_patterns;
+  for (const char* without : {"llama2.json", "gemma.json", "mistral.json"})
+    EXPECT_EQ(unknown(without, text), 0u) << without;
+}
+
+// Of 1,114,112 code points, Unicode 14 assigns 144,762, keeps 137,468 for private use and 2,048 as
+// surrogates.
+TEST_F(TokenizerTest, WhatIsNotAssignedDependsOnTheUnicodeVersion) {
+  std::string all;
+  for (char32_t c = 0; c <= 0x10FFFF; ++c)
+    if (c < 0xD800 || c > 0xDFFF) append_code_point(all, c);
+  const size_t unassigned = count_unassigned(all);
+  EXPECT_LE(unassigned, 829'834u);  // of version 14; later ones have fewer
+  EXPECT_GE(unassigned, 800'000u);
 }
 
 TEST_F(TokenizerTest, AddedTokensTakeWhiteSpaceAndWantBorders) {
