@@ -1,4 +1,5 @@
 // LLMQ's token files in the command: trained as other token files, masks as labels that are left out.
+#include <algorithm>
 #include <nlohmann/json.hpp>
 
 #include "tests/support/cli_support.h"
@@ -34,6 +35,13 @@ class TokenFiles : public Cli {
     EXPECT_EQ(result.code, 0) << result.err;
     return result.code == 0 ? nlohmann::json::parse(result.out) : nlohmann::json();
   }
+  // train() with these data instead of its own.
+  Words train_on(const std::string& file, const std::string& out, int64_t steps,
+                 const Words& more = {}) const {
+    Words all = train(out, steps, more);
+    *(std::find(all.begin(), all.end(), "--data") + 1) = file;
+    return all;
+  }
   // Losses and norms of all steps.
   std::string numbers(const std::string& out) const {
     std::string all;
@@ -51,8 +59,8 @@ TEST_F(TokenFiles, WithoutMasksARunHasTheBitsOfOneOnRawTokens) {
   std::string raw;
   for (const int32_t token : tokens) raw += {static_cast<char>(token), '\0'};
   write_bytes(directory / "raw.bin", raw);
-  ASSERT_EQ(run(train("raw", 3, {"--data", directory / "raw.bin", "--data-type", "uint16"})).code, 0);
-  const CommandResult result = run(train("run", 3, {"--data", write("llmq.bin", {})}));
+  ASSERT_EQ(run(train_on(directory / "raw.bin", "raw", 3, {"--data-type", "uint16"})).code, 0);
+  const CommandResult result = run(train_on(write("llmq.bin", {}), "run", 3));
   ASSERT_EQ(result.code, 0) << result.err;
   EXPECT_EQ(numbers("run"), numbers("raw"));
   EXPECT_EQ(result.out.find("tokens trained"), std::string::npos) << result.out;
@@ -60,8 +68,7 @@ TEST_F(TokenFiles, WithoutMasksARunHasTheBitsOfOneOnRawTokens) {
 
 TEST_F(TokenFiles, MasksSayWhichLabelsCount) {
   const std::string some = write("some.bin", masks(true)), others = write("others.bin", masks(false));
-  const CommandResult result =
-      run(train("run", 3, {"--data", some, "--val-data", others, "--val-batches", "5"}));
+  const CommandResult result = run(train_on(some, "run", 3, {"--val-data", others, "--val-batches", "5"}));
   ASSERT_EQ(result.code, 0) << result.err;
   EXPECT_NE(result.out.find("2001 tokens, 62 sequences of 32, 801 tokens trained"), std::string::npos)
       << result.out;
@@ -86,10 +93,10 @@ TEST_F(TokenFiles, PlansAndProfilesTakeThem) {
   EXPECT_EQ(
       run({"plan", "--model", kTiny, "--data", file, "--batch", "4", "--device", "cpu", "--no-advice"}).code,
       0);
-  Words words = train("unused", 1, {"--data", file, "--device", "cpu"});
+  Words words = train_on(file, "unused", 1, {"--device", "cpu"});
   words.erase(words.begin());
   const CommandResult profiled =
-      run(Words{"profile", "--steps", "2", "--out", directory / "profile", "--"} + words);
+      run(Words{"profile", "--steps", "4", "--out", directory / "profile", "--"} + words);
   EXPECT_EQ(profiled.code, 0) << profiled.err;
   EXPECT_TRUE(std::filesystem::exists(directory / "profile/report.html"));
 }
@@ -97,7 +104,8 @@ TEST_F(TokenFiles, PlansAndProfilesTakeThem) {
 TEST_F(TokenFiles, BadOnesAreRefused) {
   const auto refused = [&](const std::string& bytes, const Words& parts) {
     write_bytes(directory / "bad.bin", bytes);
-    expect_refused_training({"--data", directory / "bad.bin"}, 5, Words{"bad.bin"} + parts);
+    expect_refusal(train_on(directory / "bad.bin", "refused", 2), 5, Words{"bad.bin"} + parts);
+    EXPECT_FALSE(std::filesystem::exists(directory / "refused"));
   };
   const std::string good = llmq_bytes(tokens, masks(true), 256);
   refused(good.substr(0, 1000), {"less than the 1024"});
