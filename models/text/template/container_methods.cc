@@ -57,7 +57,7 @@ Value call_dict_method(const Value& object, std::string_view name, const CallArg
   const Dict& dict = *object.dict();
   if (name == "get") {
     const auto bound = bind(name, given, {"", ""}, 1);
-    const Value* value = find(dict, *bound[0]);
+    const Value* value = find(dict, *bound[0], budget);
     return value != nullptr ? *value : bound[1] != nullptr ? *bound[1] : Value{None{}};
   }
   if (name == "fromkeys") throw refusal("method 'fromkeys'");

@@ -33,11 +33,13 @@ CallArguments Interpreter::evaluate(const Arguments& arguments) {
 }
 
 Value Interpreter::look_up(const std::string& name) {
-  for (const Frame* frame = frame_; frame != nullptr; frame = frame->outer)
+  for (const Frame* frame = frame_; frame != nullptr; frame = frame->outer) {
+    budget_.search(frame->names.size(), name.size());
     for (const auto& [known, value] : frame->names)
       if (known == name) return value;
+  }
   if (auto function = find_function(name)) return *function;
-  return undefined(fmt::format("'{}' is undefined", name));
+  return undefined(fmt::format("'{}' is undefined", shown(name)));
 }
 
 Value Interpreter::value_of(const ListLiteral& node, Position at) {
@@ -58,7 +60,7 @@ Value Interpreter::value_of(const DictLiteral& node, Position at) {
     const Value key = evaluate(*key_node);
     Value value = evaluate(*value_node);
     at_ = at;
-    assign(entries, key, std::move(value));
+    assign(entries, key, std::move(value), budget_);
   }
   return dict_value(std::move(entries), budget_);
 }
@@ -187,25 +189,26 @@ Value Interpreter::call_macro(const MacroValue& macro, const CallArguments& give
   const Depth depth(*this);
   const Scope scope(*this, macro.scope);
   size_t named_used = 0;
+  budget_.search(definition.parameters.size() * given.named.size(), 0);
   for (size_t i = 0; i < definition.parameters.size(); ++i) {
     const Parameter& parameter = definition.parameters[i];
     const auto named = std::find_if(given.named.begin(), given.named.end(),
                                     [&](const auto& argument) { return argument.first == parameter.name; });
     if (i < given.positional.size()) {
-      set_name(*frame_, parameter.name, given.positional[i]);
+      set_name(*frame_, parameter.name, given.positional[i], budget_);
     } else if (named != given.named.end()) {
-      set_name(*frame_, parameter.name, named->second);
+      set_name(*frame_, parameter.name, named->second, budget_);
       ++named_used;
     } else if (parameter.fallback) {
-      set_name(*frame_, parameter.name, evaluate(*parameter.fallback));
+      set_name(*frame_, parameter.name, evaluate(*parameter.fallback), budget_);
     } else {
       set_name(*frame_, parameter.name,
-               undefined(fmt::format("parameter '{}' is not given", parameter.name)));
+               undefined(fmt::format("parameter '{}' is not given", shown(parameter.name))), budget_);
     }
   }
   if (named_used < given.named.size())
     throw Fault(fmt::format("macro '{}' does not take these arguments with names", definition.name));
-  if (caller != nullptr) set_name(*frame_, "caller", *caller);
+  if (caller != nullptr) set_name(*frame_, "caller", *caller, budget_);
   Buffer buffer(*this);
   execute(definition.body);
   return text_value(buffer.take(), budget_);

@@ -406,6 +406,9 @@ Arguments ExpressionParser::arguments() {
       if (is_op(")")) break;
     }
     first = false;
+    if (result.positional.size() + result.named.size() == kArgumentsMax)
+      throw error_at(current().at, Fault(fmt::format("a call has more than {} arguments", kArgumentsMax),
+                                         FaultKind::exhausted));
     if (is_op("*") || is_op("**"))
       throw error_at(current().at, refusal(fmt::format("'{}' in front of an argument", current().text)));
     if (is(TokenKind::name) && matches(look(), TokenKind::op, "=")) {

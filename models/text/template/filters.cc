@@ -264,6 +264,7 @@ bool is_filter_of_jinja(std::string_view name) {
 
 Value apply_filter(std::string_view name, const Value& value, const CallArguments& given, Budget& budget) {
   budget.step();
+  if (const Text* text = value.text()) budget.read(text->bytes.size());
   const FilterRow* filter = find_filter(name);
   if (filter != nullptr) return filter->apply(value, given, budget);
   if (is_filter_of_jinja(name)) throw refusal(fmt::format("filter '{}'", name));

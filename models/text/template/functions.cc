@@ -23,10 +23,10 @@ std::vector<std::pair<Value, Value>> dict_entries(std::string_view callee, const
     for (const Value& item : items_of(source, budget)) {
       const Values pair = items_of(item, budget);
       if (pair.size() != 2) throw Fault(fmt::format("{}() needs pairs", callee));
-      assign(entries, pair[0], pair[1]);
+      assign(entries, pair[0], pair[1], budget);
     }
   }
-  for (const auto& [name, value] : given.named) assign(entries, literal_value(name, budget), value);
+  for (const auto& [name, value] : given.named) assign(entries, literal_value(name, budget), value, budget);
   return entries;
 }
 
@@ -34,7 +34,7 @@ Value make_namespace(const CallArguments& given, Surroundings& surroundings) {
   Namespace space;
   for (const auto& [key, value] : dict_entries("namespace", given, surroundings.budget)) {
     if (key.text() == nullptr) throw refusal("an attribute of a namespace that is no string");
-    set_attribute(space, key.text()->bytes, value);
+    set_attribute(space, key.text()->bytes, value, surroundings.budget);
   }
   surroundings.budget.make(sizeof(Namespace));
   return {&surroundings.namespaces.emplace_back(std::move(space))};
@@ -115,19 +115,23 @@ Value call_function(Function function, const CallArguments& given, Surroundings&
     case Function::joiner: {
       const Value* separator = bind("joiner", given, {"sep"}, 0)[0];
       budget.make(sizeof(Joiner));
-      return {std::make_shared<Joiner>(Joiner{separator ? *separator : literal_value(", ", budget)})};
+      const Value given_or_comma = separator ? *separator : literal_value(", ", budget);
+      return {std::make_shared<Joiner>(Joiner{given_or_comma, depth_with({given_or_comma})})};
     }
   }
   return {};
 }
 
-void set_attribute(Namespace& space, const std::string& name, Value value) {
-  if (name.starts_with('_')) throw Fault(fmt::format("a namespace takes no attribute '{}' with '_'", name));
+void set_attribute(Namespace& space, const std::string& name, Value value, Budget& budget) {
+  if (name.starts_with('_'))
+    throw Fault(fmt::format("a namespace takes no attribute '{}' with '_'", shown(name)));
+  budget.search(space.attributes.size(), name.size());
   for (auto& [known, old] : space.attributes)
     if (known == name) {
       old = std::move(value);
       return;
     }
+  budget.make(name.size() + 2 * kElementBytes);
   space.attributes.emplace_back(name, std::move(value));
 }
 

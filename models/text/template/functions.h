@@ -24,6 +24,6 @@ std::optional<Value> find_function(std::string_view name);
 Value call_function(Function function, const CallArguments& given, Surroundings& surroundings);
 
 // Sets an attribute. Throws Fault for names with an underscore in front, as transformers does.
-void set_attribute(Namespace& space, const std::string& name, Value value);
+void set_attribute(Namespace& space, const std::string& name, Value value, Budget& budget);
 
 }  // namespace sluice::jinja

@@ -10,7 +10,8 @@
 
 namespace sluice::jinja {
 
-void set_name(Frame& frame, std::string_view name, Value value) {
+void set_name(Frame& frame, std::string_view name, Value value, Budget& budget) {
+  budget.search(frame.names.size(), name.size());
   for (auto& [known, old] : frame.names)
     if (known == name) {
       old = std::move(value);
@@ -26,7 +27,7 @@ Rendered Interpreter::render(const Template& tree, const nlohmann::ordered_json&
   for (const auto& [name, value] : variables.items()) {
     const bool is_control =
         std::find(control_variables.begin(), control_variables.end(), name) != control_variables.end();
-    set_name(given, name, value_of_json(value, is_control, budget_));
+    set_name(given, name, value_of_json(value, is_control, budget_), budget_);
   }
   Frame top{&given};
   frame_ = &top;
@@ -98,7 +99,7 @@ Interpreter::Flow Interpreter::iterate(const For& node, const std::shared_ptr<Lo
     is_empty = false;
     budget_.step();
     const Scope scope(*this, frame_);
-    set_name(*frame_, "loop", {loop});
+    set_name(*frame_, "loop", {loop}, budget_);
     assign_target(node.target, loop->current());
     if (execute(node.body) == Flow::break_loop) break;
   }
@@ -110,13 +111,13 @@ Interpreter::Flow Interpreter::iterate(const For& node, const std::shared_ptr<Lo
 void Interpreter::assign_target(const Target& target, const Value& value) {
   at_ = target.at;
   if (const auto* name = std::get_if<std::string>(&target.node)) {
-    set_name(*frame_, *name, value);
+    set_name(*frame_, *name, value, budget_);
   } else if (const auto* attribute = std::get_if<Target::Attribute>(&target.node)) {
     const Value object = look_up(attribute->object);
     if (!object.is<Namespace*>())
       throw Fault(
           fmt::format("'{}' is no namespace: only a namespace has attributes to set", attribute->object));
-    set_attribute(**object.get<Namespace*>(), attribute->name, value);
+    set_attribute(**object.get<Namespace*>(), attribute->name, value, budget_);
   } else {
     const auto& parts = std::get<std::vector<Target>>(target.node);
     const Values items = items_of(value, budget_);
@@ -161,7 +162,7 @@ Value Interpreter::macro_value(const MacroDefinition& definition) {
 }
 
 Interpreter::Flow Interpreter::run(const Macro& node, Position) {
-  set_name(*frame_, node.definition->name, macro_value(*node.definition));
+  set_name(*frame_, node.definition->name, macro_value(*node.definition), budget_);
   return Flow::next;
 }
 

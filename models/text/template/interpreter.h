@@ -24,7 +24,7 @@ struct Frame {
   bool is_kept = false;
 };
 
-void set_name(Frame& frame, std::string_view name, Value value);
+void set_name(Frame& frame, std::string_view name, Value value, Budget& budget);
 
 class Interpreter {
  public:

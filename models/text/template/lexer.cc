@@ -215,6 +215,10 @@ class Lexer {
     while (at_ < source_.size() && is_name_part(source_[at_])) ++at_;
     if (at_ < source_.size() && static_cast<unsigned char>(source_[at_]) >= 0x80)
       refuse("a name with characters beyond ASCII");
+    if (at_ - begin > kNameBytesMax) {
+      at_ = begin;
+      refuse("a name of more than " + std::to_string(kNameBytesMax) + " bytes");
+    }
     add(TokenKind::name, source_.substr(begin, at_ - begin), begin);
   }
 

@@ -23,6 +23,8 @@ constexpr size_t kSourceBytesMax = size_t{4} << 20;  // of a template; published
 constexpr int kNestingMax = 200;        // of expressions and statements in the source; published: below 30
 constexpr int kRecursionMax = 1000;     // of evaluation: less than 1 KB of stack each, a stack has 8 MB
 constexpr int kValueDepthMax = 100;     // of lists and objects in each other
+constexpr size_t kNameBytesMax = 1000;  // of a name in the source; published: below 40
+constexpr size_t kArgumentsMax = 255;   // of a macro or call; published: below 10
 constexpr uint64_t kElementBytes = 32;  // charged for an element of a list: a value and its share of overhead
 
 class Budget {
@@ -36,6 +38,10 @@ class Budget {
                   FaultKind::exhausted);
     steps_ -= count;
   }
+  // Looks at so many bytes of text.
+  void read(uint64_t bytes) { step(bytes / 64); }
+  // Looks for a name of so many bytes among `count`, one after the other.
+  void search(uint64_t count, uint64_t bytes) { step(count * (1 + bytes / 64) / 16); }
   void make(uint64_t bytes) {
     if (bytes > bytes_)
       throw Fault(

@@ -7,10 +7,24 @@ namespace sluice::jinja {
 Loop::Loop(Values items, std::function<bool(const Value&)> condition)
     : items_(std::move(items)), condition_(std::move(condition)), depth_(depth_with(items_)) {}
 
+void Loop::require_no_question() const {
+  if (is_asking_) throw Fault("the condition of a loop asks for items of that loop");
+}
+
+bool Loop::asks(const Value& item) {
+  require_no_question();
+  struct Asking {
+    bool& flag;
+    ~Asking() { flag = false; }
+  } const asking{is_asking_};
+  is_asking_ = true;
+  return condition_(item);
+}
+
 const Value* Loop::peek() {
   while (!after_ && next_ < items_.size()) {
     Value item = items_[next_++];
-    if (!condition_ || condition_(item)) after_ = std::move(item);
+    if (!condition_ || asks(item)) after_ = std::move(item);
   }
   return after_ ? &*after_ : nullptr;
 }
@@ -41,9 +55,10 @@ void Loop::require_running() const {
 int64_t Loop::length() {
   require_running();
   if (condition_) {
+    require_no_question();
     Values left;
     for (size_t i = next_; i < items_.size(); ++i)
-      if (condition_(items_[i])) left.push_back(items_[i]);
+      if (asks(items_[i])) left.push_back(items_[i]);
     items_ = std::move(left);
     next_ = 0;
     condition_ = nullptr;

@@ -29,7 +29,11 @@ class Loop {
   bool changed(const Values& values, Budget& budget);
 
  private:
-  const Value* peek();  // the item behind the current one, or null
+  const Value* peek();           // the item behind the current one, or null
+  bool asks(const Value& item);  // whether the condition holds
+  // As Python, where a generator does not go on while it runs: a condition may not look ahead in its own
+  // loop.
+  void require_no_question() const;
   void require_running() const;
 
   Values items_;
@@ -40,6 +44,7 @@ class Loop {
   std::optional<Values> last_changed_;
   int depth_;
   bool ended_ = false;
+  bool is_asking_ = false;  // the condition is being evaluated
 };
 
 }  // namespace sluice::jinja

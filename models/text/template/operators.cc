@@ -54,7 +54,8 @@ Value integers(BinaryOperator op, int64_t a, int64_t b) {
       if (a == INT64_MIN && b == -1) throw overflow();
       if (op == BinaryOperator::divide) {
         constexpr int64_t kExactMax = int64_t{1} << 53;  // beyond, a double does not hold every integer
-        if (std::max(std::abs(a), std::abs(b)) > kExactMax) throw refusal("dividing integers beyond 2^53");
+        const auto is_exact = [](int64_t v) { return v >= -kExactMax && v <= kExactMax; };
+        if (!is_exact(a) || !is_exact(b)) throw refusal("dividing integers beyond 2^53");
         return {static_cast<double>(a) / static_cast<double>(b)};
       }
       // Python rounds quotients down, and a remainder has the divisor's sign.
@@ -220,10 +221,10 @@ bool contains(const Value& haystack, const Value& needle, Budget& budget) {
   if (const Text* text = haystack.text()) {
     if (needle.text() == nullptr)
       throw Fault(fmt::format("'in' a string needs a string, not '{}'", type_name(needle)));
-    budget.step(1 + text->bytes.size() / 64);
-    return text->bytes.find(needle.text()->bytes) != std::string::npos;
+    budget.read(64 + text->bytes.size());
+    return find_bytes(text->bytes, needle.text()->bytes, 0) != std::string::npos;
   }
-  if (const Dict* dict = haystack.dict()) return find(*dict, needle) != nullptr;
+  if (const Dict* dict = haystack.dict()) return find(*dict, needle, budget) != nullptr;
   const Values items = items_of(haystack, budget);
   return std::any_of(items.begin(), items.end(),
                      [&](const Value& item) { return equal(item, needle, budget); });

@@ -7,6 +7,7 @@
 #include <initializer_list>
 
 #include "models/text/template/expression_parser.h"
+#include "models/text/template/limits.h"
 
 namespace sluice::jinja {
 namespace {
@@ -232,6 +233,9 @@ class Parser : private ExpressionParser {
     while (!is_op(")")) {
       if (!result.empty()) expect(TokenKind::op, ",");
       const Token token = expect(TokenKind::name);
+      if (result.size() == kArgumentsMax)
+        throw error_at(token.at, Fault(fmt::format("a macro has more than {} parameters", kArgumentsMax),
+                                       FaultKind::exhausted));
       Parameter parameter{assignable(token), nullptr};
       if (std::any_of(result.begin(), result.end(), [&](const Parameter& p) { return p.name == token.text; }))
         throw error_at(token.at, Fault(fmt::format("parameter '{}' is given twice", token.text)));

@@ -22,6 +22,7 @@ std::string escaped_code_point(char32_t c) {
 
 void append_repr(Text& to, const Text& text, Budget& budget) {
   budget.make(text.bytes.size());
+  budget.step(text.bytes.size());  // by code points
   const bool has_single = text.bytes.find('\'') != std::string::npos;
   const char quote = has_single && text.bytes.find('"') == std::string::npos ? '"' : '\'';
   const std::string quotes(1, quote);
@@ -157,6 +158,7 @@ class JsonWriter {
 
   void string(const Text& text) {
     budget_.make(text.bytes.size());
+    budget_.step(text.bytes.size() / 8);
     append(out_, "\"");
     size_t copied = 0;  // runs between escapes are copied whole
     for (size_t at = 0; at < text.bytes.size();) {
@@ -181,6 +183,7 @@ class JsonWriter {
     for (size_t i = 0; i < entries.size(); ++i) {
       begin_item(i, level);
       string(entries[i]->first.text() ? *entries[i]->first.text() : literal(scalar(entries[i]->first)));
+      budget_.make(style_.key_separator.bytes.size());
       append(out_, style_.key_separator);
       write(entries[i]->second, level + 1);
     }
@@ -189,7 +192,10 @@ class JsonWriter {
   }
 
   void begin_item(size_t index, int level) {
-    if (index > 0) append(out_, style_.item_separator);
+    if (index > 0) {
+      budget_.make(style_.item_separator.bytes.size());
+      append(out_, style_.item_separator);
+    }
     newline(level + 1);
   }
   void end_items(size_t count, int level) {

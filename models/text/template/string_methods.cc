@@ -1,7 +1,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cstring>
 
 #include "models/text/template/format.h"
 #include "models/text/template/methods.h"
@@ -9,14 +8,6 @@
 
 namespace sluice::jinja {
 namespace {
-
-// Linear in the haystack, whatever the needle, unlike std::string::find.
-size_t find_bytes(std::string_view haystack, std::string_view needle, size_t from) {
-  if (from > haystack.size()) return std::string_view::npos;
-  const void* found = ::memmem(haystack.data() + from, haystack.size() - from, needle.data(), needle.size());
-  return found == nullptr ? std::string_view::npos
-                          : static_cast<size_t>(static_cast<const char*>(found) - haystack.data());
-}
 
 bool holds(std::string_view characters, std::string_view character, Budget& budget) {
   budget.step(1 + characters.size() / 64);
@@ -64,7 +55,7 @@ std::vector<Text> split_at(const Text& text, const Text& separator, int64_t spli
 
 std::vector<Text> split_at_last(const Text& text, const Text& separator, int64_t splits_max, Budget& budget) {
   std::vector<Text> parts = split_at(text, separator, -1, budget);
-  if (splits_max < 0 || static_cast<int64_t>(parts.size()) <= splits_max + 1) return parts;
+  if (splits_max < 0 || static_cast<int64_t>(parts.size()) - 1 <= splits_max) return parts;
   // Right splits of a separator that overlaps itself may fall elsewhere.
   if (separator.bytes.size() > 1) throw refusal("method 'rsplit' with a limit and a long separator");
   const size_t kept = parts.size() - static_cast<size_t>(splits_max);
@@ -92,11 +83,12 @@ Value split(const Text& text, std::string_view name, const CallArguments& given,
   return sequence_value(SequenceKind::list, text_values(parts, budget), budget);
 }
 
-Value starts_or_ends(const Text& text, std::string_view name, const CallArguments& given) {
+Value starts_or_ends(const Text& text, std::string_view name, const CallArguments& given, Budget& budget) {
   if (given.positional.size() > 1) throw refusal(fmt::format("bounds of the method '{}'", name));
   const Value& affix = *bind(name, given, {""}, 1)[0];
   const auto has = [&](const Value& v) {
     const Text& part = text_argument(name, &v);
+    budget.read(64 + std::min(text.bytes.size(), part.bytes.size()));
     return name == "startswith" ? text.bytes.starts_with(part.bytes) : text.bytes.ends_with(part.bytes);
   };
   const Sequence* several = affix.sequence();
@@ -110,8 +102,10 @@ Value find_or_count(const Text& text, std::string_view name, const CallArguments
   if (name == "count") {
     if (part.empty()) return {static_cast<int64_t>(count_code_points(text.bytes)) + 1};
     int64_t count = 0;
-    for (size_t at = 0; (at = find_bytes(text.bytes, part, at)) != std::string::npos; at += part.size())
+    for (size_t at = 0; (at = find_bytes(text.bytes, part, at)) != std::string::npos; at += part.size()) {
+      budget.step();
       ++count;
+    }
     return {count};
   }
   size_t found = find_bytes(text.bytes, part, 0);
@@ -271,7 +265,7 @@ Value call_string_method(const Text& text, std::string_view name, const CallArgu
     const auto bound = bind(name, given, {""}, 0);
     return text_value(stripped(text, bound[0], name != "rstrip", name != "lstrip", budget), budget);
   }
-  if (name == "startswith" || name == "endswith") return starts_or_ends(text, name, given);
+  if (name == "startswith" || name == "endswith") return starts_or_ends(text, name, given, budget);
   if (text.safe) throw refusal(fmt::format("method '{}' of a safe string", name));
   if (name == "split" || name == "rsplit") return split(text, name, given, budget);
   if (name == "replace") return replace(text, given, budget);

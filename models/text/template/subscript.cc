@@ -13,13 +13,14 @@ namespace sluice::jinja {
 namespace {
 
 Value missing(const Value& object, std::string_view what) {
-  return undefined(fmt::format("'{}' has no '{}'", type_name(object), what));
+  return undefined(fmt::format("'{}' has no '{}'", type_name(object), shown(what)));
 }
 
-Value named_attribute(const Namespace& object, std::string_view name) {
+Value named_attribute(const Namespace& object, std::string_view name, Budget& budget) {
+  budget.search(object.attributes.size(), name.size());
   for (const auto& [key, value] : object.attributes)
     if (key == name) return value;
-  return undefined(fmt::format("the namespace has no '{}'", name));
+  return undefined(fmt::format("the namespace has no '{}'", shown(name)));
 }
 
 // A method or a property of the type; nothing if the type has no such attribute.
@@ -75,10 +76,10 @@ int64_t clamped(int64_t bound, int64_t length, bool backwards) {
 Value attribute_of(const Value& object, std::string_view name, Budget& budget) {
   budget.step();
   if (const Undefined* none = object.get<Undefined>()) throw Fault(*none->reason);
-  if (const auto* names = object.get<Namespace*>()) return named_attribute(**names, name);
+  if (const auto* names = object.get<Namespace*>()) return named_attribute(**names, name, budget);
   if (auto value = type_attribute(object, name)) return *value;
   if (const Dict* dict = object.dict())
-    if (const Value* value = find(*dict, name)) return *value;
+    if (const Value* value = find(*dict, name, budget)) return *value;
   return missing(object, name);
 }
 
@@ -88,7 +89,7 @@ Value item_of(const Value& object, const Value& key, Budget& budget) {
   if (const Dict* dict = object.dict()) {
     const bool hashable =
         key.dict() == nullptr && (!key.sequence() || key.sequence()->kind != SequenceKind::list);
-    const Value* value = hashable ? find(*dict, key) : nullptr;
+    const Value* value = hashable ? find(*dict, key, budget) : nullptr;
     if (value != nullptr) return *value;
   }
   if (const auto integer = integer_of(key)) {
@@ -102,7 +103,8 @@ Value item_of(const Value& object, const Value& key, Budget& budget) {
                              : sequence->items[static_cast<size_t>(at)];
   }
   if (const Text* name = key.text()) {
-    if (const auto* names = object.get<Namespace*>()) return named_attribute(**names, name->bytes);
+    budget.read(name->bytes.size());
+    if (const auto* names = object.get<Namespace*>()) return named_attribute(**names, name->bytes, budget);
     if (auto value = type_attribute(object, name->bytes)) return *value;
     return missing(object, name->bytes);
   }

@@ -1,6 +1,7 @@
 #include "models/text/template/text.h"
 
 #include <algorithm>
+#include <cstring>
 
 namespace sluice::jinja {
 namespace {
@@ -41,6 +42,13 @@ void append_derived(Text& to, std::string_view bytes, const Text& source) {
   const size_t begin = to.bytes.size();
   to.bytes += bytes;
   if (!source.content.empty()) mark(to, begin, to.bytes.size());
+}
+
+size_t find_bytes(std::string_view haystack, std::string_view needle, size_t from) {
+  if (from > haystack.size()) return std::string_view::npos;
+  const void* found = ::memmem(haystack.data() + from, haystack.size() - from, needle.data(), needle.size());
+  return found == nullptr ? std::string_view::npos
+                          : static_cast<size_t>(static_cast<const char*>(found) - haystack.data());
 }
 
 Text slice(const Text& text, size_t begin, size_t end) {

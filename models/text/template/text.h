@@ -28,6 +28,10 @@ void append(Text& to, const Text& part);
 // the source is.
 void append_derived(Text& to, std::string_view bytes, const Text& source);
 
+// The first place of `needle` at `from` or behind it; npos if there is none. Linear in the haystack, whatever
+// the needle, unlike std::string::find.
+size_t find_bytes(std::string_view haystack, std::string_view needle, size_t from);
+
 // Bytes [begin, end), with their marks.
 Text slice(const Text& text, size_t begin, size_t end);
 

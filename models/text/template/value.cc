@@ -50,7 +50,7 @@ bool equal_sequences(const Sequence& a, const Sequence& b, Budget& budget) {
 bool equal_dicts(const Dict& a, const Dict& b, Budget& budget) {
   if (a.entries.size() != b.entries.size()) return false;
   for (const auto& [key, value] : a.entries) {
-    const Value* other = find(b, key);
+    const Value* other = find(b, key, budget);
     if (other == nullptr || !equal(value, *other, budget)) return false;
   }
   return true;
@@ -61,6 +61,11 @@ void require_key(const Value& key) {
   if (key.dict() != nullptr || (key.sequence() != nullptr && key.sequence()->kind == SequenceKind::list))
     throw Fault(fmt::format("unhashable type: '{}'", type_name(key)));
   throw refusal(fmt::format("a key of type '{}'", type_name(key)));
+}
+
+// Counts the search for a key among `count`.
+void count_search(const Value& key, size_t count, Budget& budget) {
+  budget.search(count, key.text() != nullptr ? key.text()->bytes.size() : 0);
 }
 
 bool same_key(const Value& a, const Value& b) {
@@ -141,6 +146,13 @@ Value undefined(const std::string& reason) {
   return {Undefined{std::make_shared<const std::string>(reason)}};
 }
 
+std::string_view shown(std::string_view name) {
+  constexpr size_t kBytesMax = 100;
+  size_t end = std::min(name.size(), kBytesMax);
+  while (end > 0 && end < name.size() && (name[end] & 0xC0) == 0x80) --end;  // between code points
+  return name.substr(0, end);
+}
+
 Value text_value(Text text, Budget& budget) {
   budget.make(sizeof(Text) + text.bytes.size() + text.content.size() * sizeof(ByteRange));
   return {std::make_shared<const Text>(std::move(text))};
@@ -177,7 +189,7 @@ int depth_of(const Value& value) {
   if (const auto* p = value.get<std::shared_ptr<Generator>>()) return (*p)->depth;
   if (const auto* p = value.get<std::shared_ptr<const Method>>()) return (*p)->depth;
   if (const auto* p = value.get<std::shared_ptr<Cycler>>()) return (*p)->depth;
-  if (const auto* p = value.get<std::shared_ptr<Joiner>>()) return depth_of((*p)->separator) + 1;
+  if (const auto* p = value.get<std::shared_ptr<Joiner>>()) return (*p)->depth;
   if (const auto* p = value.get<std::shared_ptr<Loop>>()) return (*p)->depth();
   return 0;
 }
@@ -231,7 +243,11 @@ bool equal(const Value& a, const Value& b, Budget& budget) {
   budget.step();
   if (is_number(a) && is_number(b)) return compare_numbers(a, b) == 0;
   if (a.data.index() != b.data.index()) return false;
-  if (const Text* text = a.text()) return text->bytes == b.text()->bytes;
+  if (const Text* text = a.text()) {
+    const std::string &left = text->bytes, &right = b.text()->bytes;
+    if (left.size() == right.size()) budget.read(left.size());
+    return left == right;
+  }
   if (const Sequence* sequence = a.sequence()) return equal_sequences(*sequence, *b.sequence(), budget);
   if (const Dict* dict = a.dict()) return equal_dicts(*dict, *b.dict(), budget);
   if (a.is<Undefined>() || a.is<None>()) return true;
@@ -243,8 +259,11 @@ bool equal(const Value& a, const Value& b, Budget& budget) {
 bool less(const Value& a, const Value& b, Budget& budget) {
   budget.step();
   if (is_number(a) && is_number(b)) return compare_numbers(a, b) == -1;
-  // UTF-8 has the order of code points.
-  if (a.text() != nullptr && b.text() != nullptr) return a.text()->bytes < b.text()->bytes;
+  if (a.text() != nullptr && b.text() != nullptr) {
+    const std::string &left = a.text()->bytes, &right = b.text()->bytes;
+    budget.read(std::min(left.size(), right.size()));
+    return left < right;  // UTF-8 has the order of code points
+  }
   const Sequence *s = a.sequence(), *t = b.sequence();
   if (s != nullptr && t != nullptr && s->kind != SequenceKind::range && same_order(s->kind, t->kind)) {
     for (size_t i = 0; i < s->items.size() && i < t->items.size(); ++i)
@@ -291,22 +310,25 @@ Values items_of(const Value& value, Budget& budget) {
   throw Fault(fmt::format("a value of type '{}' is not iterable", type_name(value)));
 }
 
-const Value* find(const Dict& dict, const Value& key) {
+const Value* find(const Dict& dict, const Value& key, Budget& budget) {
   require_key(key);
+  count_search(key, dict.entries.size(), budget);
   const auto found = std::find_if(dict.entries.begin(), dict.entries.end(),
                                   [&](const auto& entry) { return same_key(entry.first, key); });
   return found == dict.entries.end() ? nullptr : &found->second;
 }
 
-const Value* find(const Dict& dict, std::string_view key) {
+const Value* find(const Dict& dict, std::string_view key, Budget& budget) {
+  budget.search(dict.entries.size(), key.size());
   const auto found = std::find_if(dict.entries.begin(), dict.entries.end(), [&](const auto& entry) {
     return entry.first.text() != nullptr && entry.first.text()->bytes == key;
   });
   return found == dict.entries.end() ? nullptr : &found->second;
 }
 
-void assign(std::vector<std::pair<Value, Value>>& entries, const Value& key, Value value) {
+void assign(std::vector<std::pair<Value, Value>>& entries, const Value& key, Value value, Budget& budget) {
   require_key(key);
+  count_search(key, entries.size(), budget);
   const auto found = std::find_if(entries.begin(), entries.end(),
                                   [&](const auto& entry) { return same_key(entry.first, key); });
   if (found == entries.end())

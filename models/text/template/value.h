@@ -108,12 +108,15 @@ struct Cycler {
 };
 struct Joiner {
   Value separator;
+  int depth = 1;
   bool is_used = false;
 };
 
 // ---- Making values; all charge the budget, and throw Fault where nesting is too deep ----
 
 Value undefined(const std::string& reason);
+// The begin of a name, for reasons and messages.
+std::string_view shown(std::string_view name);
 Value text_value(Text text, Budget& budget);
 Value literal_value(std::string_view bytes, Budget& budget);
 Value sequence_value(SequenceKind kind, Values items, Budget& budget);
@@ -149,9 +152,9 @@ Values items_of(const Value& value, Budget& budget);
 bool is_iterable(const Value& value);
 
 // The entry of a key, or null. Throws Fault if such a value cannot be a key.
-const Value* find(const Dict& dict, const Value& key);
-const Value* find(const Dict& dict, std::string_view key);
+const Value* find(const Dict& dict, const Value& key, Budget& budget);
+const Value* find(const Dict& dict, std::string_view key, Budget& budget);
 // Adds an entry or changes its value.
-void assign(std::vector<std::pair<Value, Value>>& entries, const Value& key, Value value);
+void assign(std::vector<std::pair<Value, Value>>& entries, const Value& key, Value value, Budget& budget);
 
 }  // namespace sluice::jinja

@@ -138,6 +138,12 @@ std::string repeated(const std::string& text, size_t count) {
   return all;
 }
 
+std::string numbered(const std::string& before, const std::string& behind, int count) {
+  std::string all;
+  for (int i = 0; i < count; ++i) all += before + std::to_string(i) + behind;
+  return all;
+}
+
 TEST(ChatTemplate, EndsWhateverTheTemplateAsksFor) {
   const TemplateLimits small = {.steps = 100'000, .bytes = 1 << 20};
   const std::string deep = "more than";
@@ -154,7 +160,18 @@ TEST(ChatTemplate, EndsWhateverTheTemplateAsksFor) {
            "{% endfor %}{% endfor %}",
            "{{ 'a' * 9999999999 }}", "{{ [1] * 9999999999 }}", "{{ 'ab' | replace('', 'x' * 999999) }}",
            "{{ ('a' * 999999).split('a') }}", "{{ ('a' * 99999).strip('b' * 99999 + 'a') }}",
-           "{% for a in range(999) %}{{ 'a' * 9999 }}{% endfor %}"})
+           "{% for a in range(999) %}{{ 'a' * 9999 }}{% endfor %}",
+           "{% set ns = namespace(x=1) %}{% for i in range(999) %}{% set ns.x = joiner(ns.x) %}{% endfor %}",
+           "{% set t = ('a',) * 999 %}{% for i in range(999) %}{{ 'b'.startswith(t) }}{% endfor %}",
+           "{{ ([1] * 99) | tojson(separators=('x' * 9999 * 9, ':')) }}",
+           "{% set a = 'a' * 9999 %}{% for i in range(99) %}{{ a.count('a') }}{% "
+           "endfor %}",
+           "{% set a = 'a' * 9999 %}{% for i in range(999) %}{{ a | length }}{{ a | int }}{% endfor %}",
+           "{% set a = 'a' * 9999 %}{% set b = 'a' * 9999 %}{% for i in range(999) %}{{ a == b }}{% endfor "
+           "%}",
+           // Names and keys are looked for one after the other.
+           "{% set d = {" + numbered("", ": 1,", 3000) + "} %}", numbered("{% set a", " = 1 %}", 3000),
+           "{% set n = namespace() %}" + numbered("{% set n.a", " = 1 %}", 3000)})
     EXPECT_NE(error_of(source, Json::object(), small).find(deep), std::string::npos)
         << source << ": " << error_of(source, Json::object(), small);
 }
@@ -174,6 +191,41 @@ TEST(ChatTemplate, RefusesToNestTooDeep) {
   Json nested = "x";
   for (int i = 0; i < 200; ++i) nested = Json::array({std::move(nested)});
   EXPECT_NE(error_of("", {{"x", nested}}).find("nested more than"), std::string::npos);
+}
+
+TEST(ChatTemplate, NamesAndArgumentsAreLimited) {
+  const std::string long_name(1001, 'x');
+  EXPECT_EQ(error_of("{{ " + long_name + " }}"),
+            "chat template, line 1, column 4: a name of more than 1000 bytes is outside the subset of Jinja "
+            "that is "
+            "supported.");
+  EXPECT_EQ(error_of("{{ " + long_name.substr(1) + " }}"), "no error");
+  EXPECT_NE(error_of("{% macro f(" + numbered("a", ",", 256) + "b) %}{% endmacro %}")
+                .find("a macro has more than 255 parameters."),
+            std::string::npos);
+  EXPECT_NE(
+      error_of("{{ f(" + numbered("a", "=1,", 256) + "b=1) }}").find("a call has more than 255 arguments."),
+      std::string::npos);
+  // Messages have the begin of a name.
+  EXPECT_EQ(error_of("{{ {}['" + repeated("a", 99) + repeated("é", 99) + "'].x }}"),
+            "chat template, line 1, column 208: 'dict' has no '" + repeated("a", 99) + "'.");
+}
+
+TEST(ChatTemplate, NumbersAtTheBorderOf64Bits) {
+  EXPECT_NE(error_of("{{ (-9223372036854775807 - 1) / 2 }}").find("dividing integers beyond 2^53"),
+            std::string::npos);
+  EXPECT_EQ(ChatTemplate("{{ 'a-b'.rsplit('-', 9223372036854775807) }}").render(Json::object(), {}).text,
+            "['a', 'b']");
+}
+
+TEST(ChatTemplate, ALoopIsNotAskedByItsOwnCondition) {
+  const std::string begin = "{% set ns = namespace(l=0) %}{% for i in range(6) if i != 2 or ns.l.";
+  const std::string end = " >= 0 %}{% set ns.l = loop %}{{ i }}{% endfor %}";
+  EXPECT_EQ(ChatTemplate(begin + "index" + end).render(Json::object(), {}).text, "012345");
+  for (const char* ahead : {"length", "revindex", "nextitem"})
+    EXPECT_NE(error_of(begin + ahead + end).find("the condition of a loop asks for items of that loop."),
+              std::string::npos)
+        << ahead << ": " << error_of(begin + ahead + end);
 }
 
 // ---- Mutations ----
