@@ -56,6 +56,12 @@ std::map<std::string, std::string> controls_of(const Json& config, const Json& m
   return controls;
 }
 
+// A string of an object; empty if it has none of that name.
+std::string text_at(const Json& object, const char* name) {
+  const auto found = object.find(name);
+  return found != object.end() && found->is_string() ? found->get<std::string>() : "";
+}
+
 // "chat_template" of tokenizer_config.json: a string, or a list of named ones.
 std::string template_of(const Json& config) {
   if (!config.is_object() || !config.contains("chat_template")) return "";
@@ -63,7 +69,7 @@ std::string template_of(const Json& config) {
   if (given.is_string()) return given.get<std::string>();
   if (!given.is_array()) return "";
   for (const Json& one : given)
-    if (one.is_object() && one.value("name", "") == "default") return one.value("template", "");
+    if (one.is_object() && text_at(one, "name") == "default") return text_at(one, "template");
   return "";
 }
 

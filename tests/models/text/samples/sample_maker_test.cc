@@ -161,6 +161,9 @@ TEST_F(SampleMakerTest, DirectoriesThatContradictThemselves) {
   write_file("tokenizer_config.json", "{\"chat_template\": ");
   expect_error(ExitCode::malformed_file, {"tokenizer_config.json", "ends in the middle"},
                [&] { open_text_model(directory.string(), ""); });
+  write_file("tokenizer_config.json",
+             R"({"chat_template": [{"name": 5}, {"name": "default", "template": 5}]})");
+  EXPECT_FALSE(open_text_model(directory.string(), "").chat.has_value());
   write_file("tokenizer_config.json", "{}");
   write_file("chat_template.jinja", "{% if %}");
   expect_error(ExitCode::malformed_file, {"chat_template.jinja", "line 1"},
