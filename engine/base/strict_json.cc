@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 #include <stdexcept>
+#include <type_traits>
+#include <unordered_set>
 #include <utility>
 
 #include "engine/base/error.h"
@@ -37,7 +39,7 @@ class Builder : public nlohmann::json_sax<Json> {
 
   bool key(std::string& key) override {
     Frame& frame = open_.back();
-    if (frame.taken == nullptr && frame.value.contains(key))
+    if (frame.taken == nullptr && is_given(frame, key))
       throw std::invalid_argument(
           fmt::format("\"{}\" is given twice", printable(key.substr(0, kKeyShownMax))));
     frame.key = std::move(key);
@@ -60,7 +62,27 @@ class Builder : public nlohmann::json_sax<Json> {
     Json value;
     std::string path, key;  // key: of the entry that comes next
     const JsonEntries* taken = nullptr;
+    std::unordered_set<std::string> keys;  // of a large object in which a search is linear
   };
+
+  static constexpr bool kIsOrdered = std::is_same_v<Json, nlohmann::ordered_json>;
+
+  static bool is_given(Frame& frame, const std::string& key) {
+    constexpr size_t kFew = 32;
+    if (!kIsOrdered || frame.value.size() < kFew) return frame.value.contains(key);
+    if (frame.keys.empty())
+      for (const auto& [known, value] : frame.value.items()) frame.keys.insert(known);
+    return !frame.keys.insert(key).second;
+  }
+
+  // An entry whose key is new.
+  static void add_entry(Frame& frame, Json&& value) {
+    if constexpr (kIsOrdered)
+      frame.value.template get_ref<typename Json::object_t&>().push_back(
+          {std::move(frame.key), std::move(value)});
+    else
+      frame.value[std::move(frame.key)] = std::move(value);
+  }
 
   bool open(Json&& value) {
     if (open_.size() >= kDepthMax) throw std::invalid_argument("it is nested too deeply");
@@ -90,7 +112,7 @@ class Builder : public nlohmann::json_sax<Json> {
     if (frame.taken != nullptr)
       take(frame, std::move(value));
     else if (frame.value.is_object())
-      frame.value[std::move(frame.key)] = std::move(value);
+      add_entry(frame, std::move(value));
     else
       frame.value.push_back(std::move(value));
     return true;

@@ -122,9 +122,13 @@ void add_messages(const Json& list, const char* role_key, const char* content_ke
     } else if (!element.contains("tool_calls")) {
       malformed("a message has no \"{}\"", printable(reader.name(content_key)));
     }
-    for (const auto& [key, value] : element.items())
-      if (!value.is_null() && key != reader.name(role_key) && key != reader.name(content_key))
+    for (const auto& [key, value] : element.items()) {
+      if (value.is_null() || key == reader.name(role_key) || key == reader.name(content_key)) continue;
+      if (key == "role" || key == "content")
         message[key] = value;
+      else  // new, so that it need not be looked for
+        message.get_ref<Json::object_t&>().push_back({key, value});
+    }
     const bool trained = take_weight(message) && message["role"] == "assistant";
     to.list.push_back(std::move(message));
     to.trained.push_back(trained);

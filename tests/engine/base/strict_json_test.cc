@@ -38,6 +38,22 @@ TEST(StrictJson, WhatIsWrongIsSaid) {
   EXPECT_EQ(failure(std::string(65, '[') + std::string(65, ']')), "it is nested too deeply");
 }
 
+// Each key is compared with few others: with all of them, this would take a minute.
+TEST(StrictJson, ObjectsOfALineMayHaveManyKeys) {
+  constexpr int kKeys = 200'000;
+  std::string text = "{";
+  for (int i = 0; i < kKeys; ++i) text += "\"key " + std::to_string(i) + "\": " + std::to_string(i) + ", ";
+  const nlohmann::ordered_json object = parse_strict_json_line(text + "\"last\": [{}]}");
+  EXPECT_EQ(object.size(), kKeys + 1u);
+  int expected = 0;
+  for (const auto& [key, value] : object.items())
+    if (key != "last") {
+      EXPECT_EQ(value, expected++) << "keys stay in their order";
+    }
+  for (const char* twice : {"key 0", "key 40", "key 199999"})
+    EXPECT_THROW(parse_strict_json_line(text + '"' + twice + "\": 1}"), std::invalid_argument) << twice;
+}
+
 TEST(StrictJson, EntriesGoToTheirTaker) {
   std::vector<std::string> keys;
   std::vector<nlohmann::json> values;

@@ -47,6 +47,15 @@ TEST(RecordTest, Messages) {
   EXPECT_EQ(weighed.tools->dump(), R"([{"name":"f"}])");
 }
 
+// In time that is proportional to their number, or this would take half a minute.
+TEST(RecordTest, MessagesMayHaveManyKeys) {
+  std::string message = R"({"name":null,"content":"a","role":"assistant")";
+  for (int i = 0; i < 100'000; ++i) message += ",\"k" + std::to_string(i) + "\":1";
+  const Conversation c = chat(R"({"messages":[)" + message + "}]}");
+  EXPECT_EQ(c.messages->at(0).size(), 100'002u);
+  EXPECT_EQ(c.messages->at(0).begin().key(), "role");
+}
+
 TEST(RecordTest, ShareGpt) {
   const Conversation c =
       chat(R"({"conversations":[{"from":"human","value":"q"},{"from":"gpt","value":"a"}],"system":"s",)"
