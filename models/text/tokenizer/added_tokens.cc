@@ -20,8 +20,9 @@ size_t character_before(std::string_view text, size_t at) {
   return at;
 }
 
-size_t space_before(std::string_view text, size_t at) {
-  while (at > 0) {
+// Where the white space in front of `at` begins, but not before `limit`.
+size_t space_before(std::string_view text, size_t at, size_t limit) {
+  while (at > limit) {
     const size_t begin = character_before(text, at);
     size_t end = begin;
     if (!is_white_space(next_code_point(text, end))) break;
@@ -172,8 +173,10 @@ size_t AddedTokens::find(bool normalized, std::string_view text, const UserText&
     at = found->end;
     spelled += !found->counts;
     if (!found->counts || (token.single_word && !stands_alone(text, begin, end))) continue;
-    if (token.lstrip) begin = std::max(space_before(text, begin), done);
+    if (token.lstrip) begin = std::max(space_before(text, begin, done), done);
     if (token.rstrip) end = space_behind(text, end);
+    if (begin >= end) continue;               // only of white space that the token before has taken
+    if (begin < done) to.back().end = begin;  // white space that is a token goes to that
     add_text(begin);
     to.push_back({static_cast<uint32_t>(begin), static_cast<uint32_t>(end), token.id});
     done = end;

@@ -154,6 +154,27 @@ TEST_F(TokenizerTest, AddedTokensTakeWhiteSpaceAndWantBorders) {
   EXPECT_EQ(Encoder(tokenizer).encode("ab b").ids, (Ids{3, 5, 1}));
 }
 
+TEST_F(TokenizerTest, WhiteSpaceIsTakenOnce) {
+  const auto encode = [&](const Json& file, const std::string& text) {
+    const Tokenizer tokenizer = open(file);
+    const Encoding encoding = Encoder(tokenizer).encode(text);
+    EXPECT_EQ(encoding.ids.size(), encoding.begins.size());
+    return std::pair(encoding.ids, encoding.begins);
+  };
+  using Begins = std::vector<size_t>;
+  for (const bool normalized : {false, true}) {
+    Json file = small_file();
+    // The tab that the token before it has taken is no token any more.
+    file["added_tokens"] = {added("<", 7, {{"rstrip", true}, {"normalized", normalized}}),
+                            added("\t", 9, {{"lstrip", true}, {"normalized", normalized}})};
+    EXPECT_EQ(encode(file, "< \t  b"), std::pair(Ids({7, 1}), Begins({0, 5})));
+    EXPECT_EQ(encode(file, "b \t< \t"), std::pair(Ids({1, 9, 7}), Begins({0, 1, 3})));
+    // Blanks that are tokens stay tokens, as in Hugging Face tokenizers.
+    file["added_tokens"] = {added(" ", 5, {{"rstrip", true}, {"normalized", normalized}})};
+    EXPECT_EQ(encode(file, "   b"), std::pair(Ids({5, 5, 5, 1}), Begins({0, 1, 2, 3})));
+  }
+}
+
 TEST_F(TokenizerTest, BeginsAreThoseOfTheInput) {
   Json file = small_file();
   file["normalizer"] =
