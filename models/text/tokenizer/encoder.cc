@@ -69,6 +69,7 @@ Encoding Encoder::encode(std::string_view input, std::span<const ByteRange> plai
     encoding.ids.push_back(id);
     encoding.begins.push_back(begin);
   };
+  memory_->cuts.matcher.start_text(input.size());
   memory_->parts.clear();
   encoding.spelled_controls = parts_.added.find(false, input, {plain, {}}, memory_->parts);
   for (const Piece& part : memory_->parts) {

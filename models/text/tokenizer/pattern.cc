@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 #include <oniguruma.h>
 
+#include <algorithm>
 #include <array>
 
 #include "engine/base/error.h"
@@ -15,10 +16,16 @@ namespace sluice {
 namespace {
 
 constexpr size_t kSourceBytesMax = 100'000;  // published patterns have less than 1,000
-// A search may backtrack so often, and once for each byte that it passes: about a second.
+// The searches in one text may backtrack so often in all, about a second, and so often for each byte. A
+// search begins with few retries and is repeated with more if they do not suffice; only those of searches
+// that failed are counted. Nearly all end within the first few, and a search takes at most four times what is
+// counted.
 constexpr unsigned long kRetriesMax = 10'000'000;
-constexpr unsigned long kRetriesPerByte = 16;
-constexpr unsigned kStackEntriesMax = 20'000'000;  // of about 40 bytes; \p{L}+ needs one for each letter
+constexpr unsigned long kRetriesPerByte = 64;
+constexpr unsigned long kFirstRetries = 256;
+constexpr unsigned long kRetriesFactor = 4;
+// Of about 40 bytes; \p{L}+ needs one for each letter.
+constexpr size_t kStackEntries = 100'000, kStackEntriesPerByte = 32, kStackEntriesMax = 20'000'000;
 
 struct Library {
   decltype(&onig_initialize) initialize = nullptr;
@@ -131,9 +138,14 @@ Pattern& Pattern::operator=(Pattern&&) noexcept = default;
 struct Matcher::State {
   OnigRegion* region = library().new_region();
   OnigMatchParam* param = library().new_param();
+  unsigned long retries = 0;  // that are left
   State() {
     if (region == nullptr || param == nullptr) throw std::bad_alloc();
-    library().limit_stack(param, kStackEntriesMax);
+  }
+  void start_text(size_t bytes) {
+    retries = kRetriesMax + kRetriesPerByte * bytes;
+    library().limit_stack(param, static_cast<unsigned>(std::min(kStackEntries + kStackEntriesPerByte * bytes,
+                                                                kStackEntriesMax)));
   }
   ~State() {
     library().free_region(region, 1);
@@ -147,21 +159,44 @@ Matcher::Matcher(Matcher&&) noexcept = default;
 Matcher& Matcher::operator=(Matcher&&) noexcept = default;
 
 std::optional<ByteRange> Matcher::find(const Pattern& pattern, std::string_view text, size_t from) {
-  if (!state_) state_ = std::make_unique<State>();  // a tokenizer without patterns needs no library
-  const unsigned long retries = kRetriesMax + kRetriesPerByte * (text.size() - from);
-  library().limit_match(state_->param, retries);
-  library().limit_search(state_->param, retries);
-  const OnigUChar* const begin = bytes(text);
-  const OnigUChar* const end = begin + text.size();
-  const int at = library().search(pattern.compiled_->regex, begin, end, begin + from, end, state_->region,
-                                  ONIG_OPTION_NONE, state_->param);
-  if (at == ONIG_MISMATCH) return std::nullopt;
-  if (at < 0)
+  const auto fail = [&](const std::string& why) {
     throw Error(ExitCode::malformed_file,
                 fmt::format("The tokenizer's pattern \"{}\" cannot be matched: {}.",
-                            printable(pattern.compiled_->source.substr(0, 200)), description(at, nullptr)),
+                            printable(pattern.compiled_->source.substr(0, 200)), why),
                 "Take the tokenizer.json of the model's release, or divide the text.");
-  return ByteRange{static_cast<size_t>(state_->region->beg[0]), static_cast<size_t>(state_->region->end[0])};
+  };
+  if (!state_) {
+    state_ = std::make_unique<State>();
+    state_->start_text(text_bytes_);
+  }
+  const int at = search(pattern, text, from);
+  if (at == ONIG_MISMATCH) return std::nullopt;
+  if (at < 0) fail(description(at, nullptr));
+  const ByteRange match{static_cast<size_t>(state_->region->beg[0]),
+                        static_cast<size_t>(state_->region->end[0])};
+  // \K inside of (?<=...) moves a match's begin in front of where the search begins.
+  if (match.begin < from || match.end < match.begin) fail("a match begins inside of the one before it");
+  return match;
+}
+
+int Matcher::search(const Pattern& pattern, std::string_view text, size_t from) {
+  const OnigUChar* const begin = bytes(text);
+  const OnigUChar* const end = begin + text.size();
+  for (unsigned long retries = kFirstRetries;; retries *= kRetriesFactor) {
+    const unsigned long limit = std::min(retries, std::max(state_->retries, 1ul));  // 0 would be no limit
+    library().limit_match(state_->param, limit);
+    library().limit_search(state_->param, limit);
+    const int at = library().search(pattern.compiled_->regex, begin, end, begin + from, end, state_->region,
+                                    ONIG_OPTION_NONE, state_->param);
+    const bool too_few = at == ONIGERR_RETRY_LIMIT_IN_MATCH_OVER || at == ONIGERR_RETRY_LIMIT_IN_SEARCH_OVER;
+    if (!too_few || limit >= state_->retries) return at;
+    state_->retries -= limit;
+  }
+}
+
+void Matcher::start_text(size_t bytes) {
+  text_bytes_ = bytes;
+  if (state_) state_->start_text(bytes);
 }
 
 }  // namespace sluice

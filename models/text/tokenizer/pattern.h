@@ -2,7 +2,8 @@
 //
 // A Pattern never changes and may be used from several threads, each with a Matcher of its own. Classes such
 // as \p{L} are those of the Unicode version that the installed Oniguruma has: 14 in Debian 12. A pattern that
-// backtracks without end is an Error, not a hang. Callers: steps of the tokenizer, added tokens.
+// backtracks without end is an Error, not a hang, at one place of a text or at all of them. Callers: steps of
+// the tokenizer, added tokens.
 #pragma once
 
 #include <memory>
@@ -41,9 +42,15 @@ class Matcher {
   // seen by look-behind. Throws Error(malformed_file) when the search takes more than the limits allow.
   std::optional<ByteRange> find(const Pattern& pattern, std::string_view text, size_t from);
 
+  // Renews the limits, for the searches in a text of so many bytes. Before the first call they are those of
+  // an empty text.
+  void start_text(size_t bytes);
+
  private:
   struct State;
-  std::unique_ptr<State> state_;
+  int search(const Pattern& pattern, std::string_view text, size_t from);  // what Oniguruma returns
+  std::unique_ptr<State> state_;  // made by the first search: a tokenizer without patterns needs no library
+  size_t text_bytes_ = 0;
 };
 
 // Characters of `text`, valid UTF-8, that no class of a Pattern takes for a letter, a mark, a number or the

@@ -255,6 +255,21 @@ TEST_F(TokenizerTest, HostilePatternsEndInAnError) {
                            {"invert", false}};
   const Tokenizer tokenizer = open(file);
   EXPECT_THROW(Encoder(tokenizer).encode(std::string(5000, 'a')), Error);
+  // What one place of a text may take, all together may not.
+  file["pre_tokenizer"]["pattern"]["Regex"] = "(?:a|aa)+$|.";
+  const Tokenizer slow = open(file);
+  const std::string part = std::string(28, 'a') + 'b';
+  std::string parts;
+  for (int i = 0; i < 100; ++i) parts += part;
+  Encoder encoder(slow);
+  EXPECT_NO_THROW(encoder.encode(part));
+  EXPECT_THROW(encoder.encode(parts), Error);
+  EXPECT_NO_THROW(encoder.encode(part)) << "the limits are renewed for each text";
+  // Matches that overlap.
+  file["pre_tokenizer"]["pattern"]["Regex"] = R"(ab|(?<=\Kab)b)";
+  const Tokenizer odd = open(file);
+  expect_error(ExitCode::malformed_file, {"cannot be matched: a match begins inside of the one before it."},
+               [&] { Encoder(odd).encode("abb"); });
   file["pre_tokenizer"]["pattern"]["Regex"] = "(";
   expect_error(ExitCode::malformed_file, {"The tokenizer's pattern \"(\" cannot be used: "},
                [&] { open(file); });
