@@ -42,13 +42,45 @@ std::string short_text(const Component& component, const char* key) {
 // Steps of a component: those of its list, if it is a Sequence.
 template <typename Step, typename ReadOne>
 std::vector<Step> read_steps(const Component& component, const char* list, const ReadOne& read_one) {
+  constexpr size_t kStepsMax = 64;  // published files have up to 5
+  const auto check = [&](size_t count) {
+    if (count > kStepsMax) component.unsupported(fmt::format("a sequence of more than {} steps", kStepsMax));
+  };
   std::vector<Step> steps;
   if (component.text("type") != "Sequence") {
     steps.push_back(read_one(component));
     return steps;
   }
-  for (const Component& part : component.objects(list))
+  check(component.at(list).size());
+  for (const Component& part : component.objects(list)) {
     for (Step& step : read_steps<Step>(part, list, read_one)) steps.push_back(std::move(step));
+    check(steps.size());
+  }
+  return steps;
+}
+
+// How many bytes a step can make of one.
+size_t growth_of(const NfcNormalizer&) { return 3; }  // UAX #15, section 1
+size_t growth_of(const ReplaceNormalizer& step) { return 1 + step.content.size() / step.pattern.size(); }
+size_t growth_of(const PrependNormalizer&) { return 1; }
+size_t growth_of(const SplitStep&) { return 1; }
+size_t growth_of(const ByteLevelStep& step) { return step.add_prefix_space ? 4 : 2; }
+size_t growth_of(const MetaspaceStep& step) { return 1 + step.replacement.size(); }
+size_t growth_of(const ReplaceDecoder& step) { return 1 + step.content.size() / step.pattern.size(); }
+template <typename Decoder>
+size_t growth_of(const Decoder&) {
+  return 1;  // but once 3, where bytes become U+FFFD
+}
+
+// Steps that lengthen a text, each what the one before has made, could fill the memory with a few words.
+template <typename Step>
+std::vector<Step> bounded(const Component& component, std::vector<Step> steps) {
+  constexpr int kGrowthMax = 100;  // published files: up to 12
+  double growth = 1;
+  for (const Step& step : steps)
+    growth *= std::visit([](const auto& chosen) { return static_cast<double>(growth_of(chosen)); }, step);
+  if (growth > kGrowthMax)
+    component.unsupported(fmt::format("what can make more than {} bytes of one", kGrowthMax));
   return steps;
 }
 
@@ -223,15 +255,15 @@ uint32_t Component::number(const char* key) const {
 }
 
 std::vector<Normalizer> read_normalizers(const Component& component) {
-  return read_steps<Normalizer>(component, "normalizers", read_normalizer);
+  return bounded(component, read_steps<Normalizer>(component, "normalizers", read_normalizer));
 }
 
 std::vector<PreTokenizer> read_pre_tokenizers(const Component& component) {
-  return read_steps<PreTokenizer>(component, "pretokenizers", read_pre_tokenizer);
+  return bounded(component, read_steps<PreTokenizer>(component, "pretokenizers", read_pre_tokenizer));
 }
 
 std::vector<DecoderStep> read_decoders(const Component& component) {
-  return read_steps<DecoderStep>(component, "decoders", read_decoder);
+  return bounded(component, read_steps<DecoderStep>(component, "decoders", read_decoder));
 }
 
 AddedIds read_post_processor(const Component& component) {

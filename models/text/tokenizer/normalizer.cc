@@ -28,6 +28,7 @@ void apply(const ReplaceNormalizer& step, std::string& text, std::vector<uint32_
     copy_to(match);
     copied = match + step.pattern.size();
     to += step.content;
+    check_size(to);
     to_origin.insert(to_origin.end(), step.content.size(), origin[copied - 1]);
   }
   copy_to(text.size());

@@ -22,6 +22,7 @@ namespace sluice {
 namespace {
 
 constexpr uint64_t kFileBytesMax = uint64_t{64} << 20;  // published files have up to 5 MB
+constexpr size_t kPieceBytesMax = 2048;                 // SentencePiece's own limit: 512 characters
 constexpr std::string_view kBlank = "\xE2\x96\x81";     // U+2581, for a blank
 
 struct Field {
@@ -113,6 +114,8 @@ ModelPiece parse_piece(std::string_view bytes) {
   }
   if (piece.content.empty() || !is_utf8(piece.content))
     throw std::invalid_argument("a piece is empty or not UTF-8");
+  if (piece.type == kNormal && piece.content.size() > kPieceBytesMax)
+    throw std::invalid_argument(fmt::format("a piece has more than {} bytes", kPieceBytesMax));
   return piece;
 }
 

@@ -88,6 +88,16 @@ TEST_F(SentencePieceFile, WhatIsNotSupportedOrDamagedIsNamed) {
       {std::string("\x02"), "a field has the number 0."},
       {"", "it has no pieces."},
   };
+  const std::string longest = block(1, std::string(2048, 'a')).replace(1, 1, "\x80\x10");
+  const std::string longer = block(1, std::string(2049, 'a')).replace(1, 1, "\x81\x10");
+  const auto as_piece = [](const std::string& content) {
+    const auto size = static_cast<int>(content.size());
+    return std::string{'\x0A', static_cast<char>(0x80 | (size & 0x7F)), static_cast<char>(size >> 7)} +
+           content;
+  };
+  EXPECT_NO_THROW(open(whole + as_piece(longest)));
+  expect_error(ExitCode::malformed_file, {"a piece has more than 2048 bytes."},
+               [&] { open(whole + as_piece(longer)); });
   for (const auto& c : cases)
     expect_error(ExitCode::malformed_file, {"tokenizer.model", c.clause}, [&] { open(c.bytes); });
 }

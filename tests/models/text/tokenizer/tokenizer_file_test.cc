@@ -61,7 +61,30 @@ TEST_F(TokenizerFile, ComponentsThatAreNotSupportedAreNamed) {
     file["model"][key] = "##";
     expect_refusal(file, std::string("tokenizer.json, model: ") + key + " is not supported.");
   }
+  // Steps that could fill the memory, or the stack.
+  const auto sequence = [](const char* list, const std::string& step, size_t count) {
+    Json steps = {{"type", "Sequence"}, {list, Json::array()}};
+    for (size_t i = 0; i < count; ++i) steps[list].push_back(Json::parse(step));
+    return steps;
+  };
+  const std::string replace =
+      R"({"type": "Replace", "pattern": {"String": "a"}, "content": ")" + std::string(60, 'a') + R"("})";
+  const std::string bytes = R"({"type": "ByteLevel", "add_prefix_space": false, "use_regex": false})";
+  const std::tuple<const char*, Json, size_t> sequences[] = {
+      {"normalizer", sequence("normalizers", replace, 2), 100},
+      {"pre_tokenizer", sequence("pretokenizers", bytes, 7), 100},
+      {"decoder", sequence("decoders", replace, 2), 100},
+      {"decoder", sequence("decoders", R"({"type": "Fuse"})", 65), 64},
+      {"decoder", sequence("decoders", sequence("decoders", R"({"type": "Fuse"})", 9).dump(), 8), 64}};
+  for (const auto& [key, steps, limit] : sequences) {
+    Json file = small_file();
+    file[key] = steps;
+    expect_refusal(file, limit == 64 ? "decoder: a sequence of more than 64 steps is not supported."
+                                     : ": what can make more than 100 bytes of one is not supported.");
+  }
   Json file = small_file();
+  file["pre_tokenizer"] = sequence("pretokenizers", bytes, 6);
+  EXPECT_NO_THROW(read_tokenizer_file(write_file("tokenizer.json", file.dump())));
   file["model"]["dropout"] = 0.1;
   expect_refusal(file, "model: dropout is not supported.");
 }
