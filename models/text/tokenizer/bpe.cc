@@ -38,11 +38,10 @@ BpeMemory::BpeMemory() : cache_(kCacheEntries) {}
 
 Bpe::Bpe(Vocabulary vocabulary, const std::vector<Merge>& merges, BpeOptions options)
     : vocabulary_(std::move(vocabulary)), options_(std::move(options)), low_ids_(kLowEnd, kNone) {
-  std::string character;
-  for (char32_t c = 0; c < kLowEnd; ++c) {
-    character.clear();
-    append_code_point(character, c);
-    if (const auto id = vocabulary_.id_of(character)) low_ids_[c] = *id;
+  for (const std::string& content : vocabulary_.contents()) {
+    size_t end = 0;
+    const char32_t c = content.empty() ? kLowEnd : next_code_point(content, end);
+    if (end == content.size() && c < kLowEnd) low_ids_[c] = *vocabulary_.id_of(content);
   }
   const auto id_of = [&](const std::string& content) {
     const auto id = vocabulary_.id_of(content);

@@ -22,7 +22,8 @@ class Vocabulary {
   bool add(std::string content, uint32_t id);
 
   std::optional<uint32_t> id_of(std::string_view content) const;
-  const std::string* content_of(uint32_t id) const;  // nullptr if there is none
+  const std::string* content_of(uint32_t id) const;                      // nullptr if there is none
+  const std::deque<std::string>& contents() const { return contents_; }  // in the order in which they came
   size_t size() const { return ids_.size(); }
   uint32_t id_end() const { return static_cast<uint32_t>(by_id_.size()); }  // above every id
 
