@@ -19,6 +19,7 @@ endforeach()
 set(bundle COMPONENT bundle EXCLUDE_FROM_ALL)
 install(TARGETS ${bundle_executables} RUNTIME DESTINATION bin ${bundle})
 install(DIRECTORY tests/fixtures tests/golden DESTINATION tests ${bundle})
+install(DIRECTORY tests/fuzz/corpus DESTINATION tests/fuzz ${bundle})
 install(DIRECTORY docs DESTINATION . ${bundle})
 install(DIRECTORY tools/benchmarks DESTINATION tools ${bundle} FILES_MATCHING PATTERN "*.py"
         PATTERN gpu EXCLUDE)
