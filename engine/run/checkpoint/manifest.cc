@@ -125,11 +125,14 @@ class Fields {
     if (digits != checksum_text(value) || read.ec != std::errc()) out_of_range(key, at(key));
     return value;
   }
-  double positive(const char* key) const {
+  double finite(const char* key) const {
     const Json& value = at(key);
-    if (!value.is_number() || !std::isfinite(value.get<double>()) || value.get<double>() <= 0)
-      out_of_range(key, value);
+    if (!value.is_number() || !std::isfinite(value.get<double>())) out_of_range(key, value);
     return value.get<double>();
+  }
+  double positive(const char* key) const {
+    if (finite(key) <= 0) out_of_range(key, at(key));
+    return finite(key);
   }
   // A whole number from 0 to `most`.
   uint64_t count(const Json& value, const char* key, uint64_t most) const {
@@ -244,6 +247,11 @@ CheckpointState read_state(const Fields& file, const std::string& path, int64_t 
   if (version == kVersion && file.has("base")) {
     const Fields base(file.at("base"), path, "the base of the manifest");
     state.base = {text_from_json(base.at("directory"), base), base.checksum("checksum")};
+  }
+  if (version == kVersion && file.has("validation")) {
+    const Fields validation(file.at("validation"), path, "the validation of the manifest");
+    state.validation = {validation.finite("loss"), validation.integer("tokens", 1, kNumberMax),
+                        validation.checksum("data_checksum")};
   }
   state.options = read_options(file, path);
   check_numbers(file, state);
@@ -384,6 +392,10 @@ std::string manifest_to_json(const Manifest& manifest) {
   if (state.base)
     out["base"] = {{"directory", text_to_json(state.base->directory)},
                    {"checksum", checksum_text(state.base->checksum)}};
+  if (state.validation)
+    out["validation"] = {{"loss", state.validation->loss},
+                         {"tokens", state.validation->tokens},
+                         {"data_checksum", checksum_text(state.validation->data_checksum)}};
   out["options"] = std::move(options);
   out["files"] = std::move(files);
   out["tensors"] = std::move(tensors);

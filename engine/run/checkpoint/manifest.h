@@ -3,7 +3,8 @@
 // manifest.json holds:
 // - format "sluice-checkpoint" and its version; numerics, run, step, t, loss_scale, clean_steps,
 //   skipped_steps, cursor, tokens, data_checksum, micro_batch, matmul_algorithms (if there are any),
-//   precision, optimizer, writers, options, model_config, base (of adapters: its directory and checksum)
+//   precision, optimizer, writers, options, model_config, base (of adapters: its directory and checksum),
+//   validation (if the step was validated: loss, tokens and data_checksum)
 // - `files`, each with its exact size and its sections, which follow each other from the first byte to the
 //   last; each section has a checksum (block_checksum.h)
 // - `tensors`, each with name, shape and, by plane (master, exp_avg, exp_avg_sq, frozen), its pieces {file,
@@ -45,6 +46,18 @@ struct BaseModel {
   uint64_t checksum = 0;
 };
 
+// The validation of a step's weights: the mean loss over so many labels of data with that checksum.
+struct ValidationRecord {
+  double loss = 0;
+  int64_t tokens = 0;
+  uint64_t data_checksum = 0;
+
+  // Losses over other tokens cannot be compared.
+  bool is_over_same(const ValidationRecord& other) const {
+    return tokens == other.tokens && data_checksum == other.data_checksum;
+  }
+};
+
 // What a run resumes from, besides tensors.
 struct CheckpointState {
   int64_t numerics = kNumerics;
@@ -62,8 +75,9 @@ struct CheckpointState {
   int64_t writers = 1;            // ranks that wrote it, each its own files
   DType precision = DType::bf16;
   OptimizerKind optimizer = OptimizerKind::adamw;
-  std::string model_config;       // text of a config.json
-  std::optional<BaseModel> base;  // the checkpoint holds adapters only
+  std::string model_config;                    // text of a config.json
+  std::optional<BaseModel> base;               // the checkpoint holds adapters only
+  std::optional<ValidationRecord> validation;  // none: the step was not validated
   std::vector<ManifestOption> options;
 };
 

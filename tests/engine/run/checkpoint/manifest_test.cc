@@ -147,6 +147,28 @@ TEST_F(ManifestTest, ABaseOfAdaptersIsNamed) {
   rejects("the base of the manifest is not an object", [](Json& m) { m["base"] = 1; });
 }
 
+TEST_F(ManifestTest, AValidationReadsBackToTheSameBits) {
+  EXPECT_FALSE(CheckpointReader::open(path("c")).state().validation);
+  for (const double loss : {0.0, -1e-9, 1.0 / 3, 2.5e300}) {
+    Manifest written;
+    written.state.validation = {loss, 12345, 0xfedcba9876543210};
+    const Manifest read = manifest_from_json(manifest_to_json(written), "manifest.json");
+    ASSERT_TRUE(read.state.validation);
+    EXPECT_EQ(read.state.validation->loss, loss);
+    EXPECT_EQ(read.state.validation->tokens, 12345);
+    EXPECT_EQ(read.state.validation->data_checksum, 0xfedcba9876543210);
+  }
+  const Json whole{{"loss", 2.5}, {"tokens", 3}, {"data_checksum", "00000000000000ff"}};
+  const auto with = [&](const char* key, const Json& value) {
+    return [=](Json& m) { (m["validation"] = whole)[key] = value; };
+  };
+  rejects("the validation of the manifest is not an object", [](Json& m) { m["validation"] = 2.5; });
+  rejects("the validation of the manifest lacks 'loss'", [](Json& m) { m["validation"] = Json::object(); });
+  rejects("has 'loss' null, which is out of range", with("loss", nullptr));
+  rejects("has 'tokens' 0, which is out of range", with("tokens", 0));
+  rejects("has 'data_checksum' \"ff\", which is out of range", with("data_checksum", "ff"));
+}
+
 TEST_F(ManifestTest, ManifestsThatLieAreRejected) {
   rejects("is not that of a Sluice checkpoint", [](Json& m) { m["format"] = "other"; });
   rejects("format version 8", [](Json& m) { m["version"] = 8; });
