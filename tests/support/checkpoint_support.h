@@ -135,8 +135,11 @@ class CheckpointTest : public FormatTest {
     std::sort(names.begin(), names.end());
     return names;
   }
-  void save(const Model& model, int64_t step) const {
-    CheckpointWriter writer(out(), model, state_at(step, model.precision));
+  void save(const Model& model, int64_t step,
+            std::optional<ValidationRecord> validation = std::nullopt) const {
+    CheckpointState state = state_at(step, model.precision);
+    state.validation = validation;
+    CheckpointWriter writer(out(), model, state);
     ASSERT_TRUE(write_shards(writer, model, static_cast<uint64_t>(step), kShard, 0));
     writer.commit();
   }

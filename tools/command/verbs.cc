@@ -80,6 +80,7 @@ constexpr VerbRow kTable[] = {
      .about = "Prints the mean loss over the first --val-batches batches of the data. Precision, batch and "
               "tokens of a sequence are those of the run or checkpoint unless given here.\n",
      .examples = "sluice eval --from runs/first --data val.bin\n"
+                 "sluice eval --from runs/first --best --data val.bin\n"
                  "sluice eval --from ./gpt2-dir --data val.bin --precision fp32 --json\n"},
     {.verb = Verb::export_run,
      .run = run_export,
@@ -92,6 +93,7 @@ constexpr VerbRow kTable[] = {
          "Face directory, its tokenizer files are copied along. With --shards, PyTorch's distributed "
          "checkpoint loads and reshards the files (torch.distributed.checkpoint.HuggingFaceStorageReader).\n",
      .examples = "sluice export --from runs/first --to exported\n"
+                 "sluice export --from runs/first --best --to exported-best\n"
                  "sluice export --from runs/first --to exported-fp32 --dtype fp32\n"
                  "sluice export --from runs/first --to shards --shards 4\n"},
     {.verb = Verb::doctor,

@@ -116,7 +116,8 @@ struct Exporter {
 }  // namespace
 
 ExitCode run_export(Options options, std::FILE* out) {
-  const std::optional<std::string> path = find_checkpoint(options.transfer.from);
+  std::vector<std::string> notes;
+  const std::optional<std::string> path = find_source(options.transfer, notes);
   if (!path) check_not_before_first(options.transfer.from);
   if (!path)
     throw Error(ExitCode::usage,
@@ -131,6 +132,7 @@ ExitCode run_export(Options options, std::FILE* out) {
   checkpoint.check_weights(model);
   const Exporter exporter{options, run, checkpoint, source, model};
   const DType dtype = exporter.write(tokenizer_of(*path, run.model.model, out));
+  for (const std::string& note : notes) show(out, note + "\n");
   const char* what = !has_adapters(model)     ? ""
                      : options.transfer.merge ? "base and adapters of "
                                               : "adapters of ";

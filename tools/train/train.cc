@@ -77,10 +77,13 @@ void check_checkpoint_space(const Options& options, const RunStart& run, const P
   const auto metrics = static_cast<uint64_t>(std::clamp<int64_t>(steps, 0, kLinesMost) * kLineBytes * lines);
   const CheckpointSpace space = checkpoint_space(plan, options.optimizer.kind);
   const uint64_t one = space.bytes, free = free_bytes(options.run.out);
-  const uint64_t there = std::min<uint64_t>(list_checkpoints(checkpoints_directory(options.run.out)).size(),
-                                            static_cast<uint64_t>(options.run.keep));
-  const uint64_t count =
-      options.run.checkpoint_every.is_given() ? static_cast<uint64_t>(options.run.keep) + 1 - there : 1;
+  const bool keeps_best = options.run.keep_best;
+  const bool on_the_way =
+      options.run.checkpoint_every.is_given() || (keeps_best && options.data.val_every > 0);
+  const uint64_t kept = static_cast<uint64_t>(options.run.keep) + (keeps_best ? 1 : 0);
+  const uint64_t there =
+      std::min<uint64_t>(list_checkpoints(checkpoints_directory(options.run.out)).size(), kept);
+  const uint64_t count = on_the_way ? kept + 1 - there : 1;
   if (const uint64_t files = free_files(options.run.out); files / count < space.files)
     throw Error(ExitCode::environment,
                 fmt::format("{} of {} files {} not fit: the file system of {} has room for {}.",
@@ -88,14 +91,15 @@ void check_checkpoint_space(const Options& options, const RunStart& run, const P
                             count == 1 ? "does" : "do", printable(options.run.out), files),
                 "Delete some files there, or " + other_out(run) + ".");
   if ((free - std::min(free, metrics)) / count >= one) return;
-  throw Error(ExitCode::environment,
-              fmt::format("{} of {} {} not fit{}: {} are free in {}.",
-                          count == 1 ? "A checkpoint" : fmt::format("{} checkpoints", count),
-                          format_size(one), count == 1 ? "does" : "do",
-                          metrics > 0 ? " beside " + format_size(metrics) + " of metrics" : "",
-                          format_size(free), printable(options.run.out)),
-              fmt::format("Free some space{}, or {}.",
-                          count > 1 && options.run.keep > 1 ? ", lower --keep" : "", other_out(run)));
+  throw Error(
+      ExitCode::environment,
+      fmt::format("{} of {} {} not fit{}: {} are free in {}.",
+                  count == 1 ? "A checkpoint" : fmt::format("{} checkpoints", count), format_size(one),
+                  count == 1 ? "does" : "do",
+                  metrics > 0 ? " beside " + format_size(metrics) + " of metrics" : "", format_size(free),
+                  printable(options.run.out)),
+      fmt::format("Free some space{}{}, or {}.", count > 1 && options.run.keep > 1 ? ", lower --keep" : "",
+                  count > 1 && keeps_best ? ", leave out --keep-best" : "", other_out(run)));
 }
 
 std::string metrics_path(const RunOptions& run) {
@@ -284,6 +288,7 @@ std::vector<Fact> facts_of(const Options& options, const Start& start) {
   add("number of tokens to validate on", validation ? validation->tokens() : 0);
   add("--val-every", static_cast<uint64_t>(options.data.val_every));
   add("--val-batches", static_cast<uint64_t>(options.data.val_batches));
+  add("--keep-best", options.run.keep_best);
   add("--zero", static_cast<uint64_t>(options.ranks.zero.value()));
   add("--shard-weights", static_cast<uint64_t>(options.ranks.shard_weights.value()));
   add("--checkpoint-every", static_cast<uint64_t>(options.run.checkpoint_every.steps));
@@ -317,6 +322,12 @@ std::string check_text(const RangeCheck& check, const RunData& data) {
   if (check.tokens() >= tokens) return "";
   return fmt::format("Of {} tokens of data, {} were checked against the vocabulary.\n", tokens,
                      check.tokens());
+}
+
+// Which checkpoint is the best, for a run that keeps it.
+std::string best_text(const RunOptions& run) {
+  const std::optional<BestCheckpoint> best = run.keep_best ? best_checkpoint(run.out) : std::nullopt;
+  return best ? best_words(*best) + "\n" : "";
 }
 
 // The part of train_rank() that needs a session. `given`: before this rank's share was taken from them.
@@ -366,6 +377,7 @@ ExitCode train_in(PlannedSession& started, Options given, Options options, Start
   }
   if (report) report->finish();
   if (check) show(out, check_text(*check, start.data));
+  if (report) show(out, best_text(options.run));
   if (!result.stopped) return ExitCode::done;
   const bool is_done = result.step == options.batch.steps;
   if (report)

@@ -114,9 +114,18 @@ uint64_t largest_checkpoint_file(const Plan& plan, OptimizerKind optimizer);
 std::optional<std::string> newest_checkpoint(const std::string& out_directory,
                                              std::vector<std::string>* damaged = nullptr);
 
-// Deletes all complete checkpoints but the newest `keep` (the newest one if `keep` is less than 1). Damaged
-// ones do not count and stay.
-void prune_checkpoints(const std::string& out_directory, int64_t keep);
+// A run's complete checkpoint with the lowest validation loss, the oldest of equals; nullopt: none has a
+// loss. Only those count that were validated on the same tokens as the newest one that has a loss.
+struct BestCheckpoint {
+  int64_t step = 0;
+  std::string path;
+  ValidationRecord validation;
+};
+std::optional<BestCheckpoint> best_checkpoint(const std::string& out_directory);
+
+// Deletes all complete checkpoints but the newest `keep` (the newest one if `keep` is less than 1) and, with
+// `keep_best`, the best one. Damaged ones do not count and stay.
+void prune_checkpoints(const std::string& out_directory, int64_t keep, bool keep_best = false);
 
 // Renames the complete checkpoints of steps after `step` to NAME.set-aside, newest first, so that a kill on
 // the way leaves checkpoints of one run. Damaged ones stay. Returns a printable sentence for each that was

@@ -267,11 +267,26 @@ std::optional<std::string> obstacle_to_checkpoint(const std::string& out_directo
   return std::nullopt;
 }
 
-void prune_checkpoints(const std::string& out_directory, int64_t keep) {
+std::optional<BestCheckpoint> best_checkpoint(const std::string& out_directory) {
+  std::optional<ValidationRecord> newest;
+  std::optional<BestCheckpoint> best;
+  for (const CheckpointEntry& entry : list_checkpoints(checkpoints_directory(out_directory))) {
+    const std::optional<CheckpointReader> checkpoint = open_if_complete(entry);
+    if (!checkpoint || !checkpoint->state().validation) continue;
+    const ValidationRecord& validation = *checkpoint->state().validation;
+    if (!newest) newest = validation;
+    if (!validation.is_over_same(*newest)) continue;
+    if (!best || validation.loss <= best->validation.loss) best = {entry.step, entry.path, validation};
+  }
+  return best;
+}
+
+void prune_checkpoints(const std::string& out_directory, int64_t keep, bool keep_best) {
   const std::string directory = checkpoints_directory(out_directory);
+  const std::optional<BestCheckpoint> best = keep_best ? best_checkpoint(out_directory) : std::nullopt;
   int64_t complete = 0;
   for (const CheckpointEntry& entry : list_checkpoints(directory))
-    if (is_complete(entry) && ++complete > std::max<int64_t>(keep, 1))
+    if (is_complete(entry) && ++complete > std::max<int64_t>(keep, 1) && !(best && best->step == entry.step))
       delete_checkpoint(directory, entry.step);
 }
 

@@ -10,6 +10,9 @@ constexpr OptionRow kTable[] = {
     {"from", "input and output", "PATH",
      "run directory, checkpoint, or (eval, generate) Hugging Face directory", "", kLoads | kExport,
      OnResume::own, FIELD(transfer.from)},
+    {"best", "input and output", "",
+     "of the run of --from, the checkpoint with the lowest validation loss; without, the newest one", "",
+     kLoads | kExport, OnResume::own, FIELD(transfer.best)},
     {"to", "input and output", "DIR", "Hugging Face directory to write; must not exist yet, or be empty", "",
      kExport, OnResume::own, FIELD(transfer.to)},
     {"dtype", "input and output", "NAME", "bf16, fp16 or fp32", "the working precision", kExport,
@@ -404,6 +407,11 @@ constexpr OptionRow kTable[] = {
      called("save-every save-steps save-interval checkpoint-interval ckpt-interval")},
     {"keep", "run", "N", "how many of the newest checkpoints stay", "2", kRuns, OnResume::kept,
      FIELD(run.keep), kCount, nullptr, called("save-total-limit keep-last max-checkpoints")},
+    {"keep-best", "run", "",
+     "the checkpoint with the lowest validation loss stays, too; one is written after every validation that "
+     "has the lowest loss so far",
+     "", kRuns, OnResume::kept, FIELD(run.keep_best), kNoNumber, nullptr,
+     called("load-best-model-at-end save-best save-best-only")},
     {"stop-within", "run", "TIME",
      "the longest time that a stop may be predicted to take, as 100s or 5m: from a signal to the end of its "
      "checkpoint; a plan that needs longer is refused",

@@ -178,12 +178,14 @@ struct RunOptions {
   std::string resume;         // empty: no; "auto"; or a checkpoint
   Interval checkpoint_every;  // never: only at the end
   int64_t keep = 2;           // newest checkpoints that stay
+  bool keep_best = false;     // beside these, the one with the lowest validation loss
   Interval stop_within;       // seconds that a stop may take at most; never: as long as it takes
   std::string config;         // file that options were read from
 };
 
-struct TransferOptions {  // eval and export
+struct TransferOptions {  // eval, export and generate
   std::string from, to;
+  bool best = false;           // of a run: the checkpoint with the lowest validation loss, not the newest
   std::optional<DType> dtype;  // none: the working precision
   int64_t shards = 1;
   bool merge = false;  // of a run with adapters: whole weights in place of adapters

@@ -250,6 +250,7 @@ void check_options(const Options& options, Verb verb, ManifestUse manifest) {
     const bool validates = !options.data.validation.empty() || options.data.val_split.percent > 0;
     check_needs(options, "val-every", "val-data", validates);
     check_needs(options, "val-batches", "val-data", validates);
+    check_needs(options, "keep-best", "val-data", validates || !options.run.keep_best);
   }
   if (verb == Verb::bench)
     for (const char* name : {"batch", "seq", "micro-batch", "precision"})

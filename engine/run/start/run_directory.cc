@@ -1,6 +1,7 @@
 #include "engine/run/start/run_directory.h"
 
 #include <fcntl.h>
+#include <fmt/format.h>
 #include <stdlib.h>
 #include <unistd.h>
 
@@ -166,6 +167,33 @@ std::optional<std::string> find_checkpoint(const std::string& path) {
   if (!newest && !damaged.empty()) throw only_damaged(path, damaged);
   if (newest) check_one_run(path);
   return newest;
+}
+
+std::string best_words(const BestCheckpoint& best) {
+  return fmt::format("The best checkpoint is {}, with a validation loss of {:.4f}.", printable(best.path),
+                     best.validation.loss);
+}
+
+std::optional<std::string> find_source(const TransferOptions& transfer, std::vector<std::string>& notes) {
+  const std::string& from = transfer.from;
+  const std::optional<std::string> newest = find_checkpoint(from);
+  if (!transfer.best) return newest;
+  if (!newest) check_not_before_first(from);
+  if (!newest)
+    throw Error(ExitCode::usage,
+                "--best chooses a checkpoint of a run, and --from " + printable(from) + " holds none.",
+                "Name a run directory, or leave out --best.");
+  if (*newest == from)
+    throw Error(ExitCode::usage,
+                "--best chooses a checkpoint of a run, and --from " + printable(from) + " is one already.",
+                "Name the run directory, or leave out --best.");
+  const std::optional<BestCheckpoint> best = best_checkpoint(from);
+  if (!best)
+    throw Error(
+        ExitCode::usage, "No checkpoint of " + printable(from) + " has a validation loss.",
+        "Leave out --best for the newest one. A run with --val-data and --keep-best keeps its best one.");
+  notes.push_back(best_words(*best));
+  return best->path;
 }
 
 void check_not_before_first(const std::string& run) {

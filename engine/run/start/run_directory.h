@@ -52,6 +52,14 @@ void check_shared(const std::string& out, const Ranks& ranks);
 // checkpoint of another run was copied into it.
 std::optional<std::string> find_checkpoint(const std::string& path);
 
+// A sentence.
+std::string best_words(const BestCheckpoint& best);
+
+// The checkpoint that --from means, with --best too: the best one of the run. nullopt, without --best, if it
+// is neither a checkpoint nor a run with one. `notes` receives a sentence that says which one is the best.
+// Throws as find_checkpoint() does, and Error(usage) where there is no best one to choose.
+std::optional<std::string> find_source(const TransferOptions& transfer, std::vector<std::string>& notes);
+
 // Throws Error(usage) if another process trains in the directory, in which no checkpoint was found.
 void check_not_before_first(const std::string& run);
 

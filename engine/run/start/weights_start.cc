@@ -11,7 +11,7 @@ namespace sluice {
 WeightsStart open_weights_start(Options& options, Verb verb) {
   WeightsStart start;
   const std::string& from = options.transfer.from;
-  if (const std::optional<std::string> path = find_checkpoint(from)) {
+  if (const std::optional<std::string> path = find_source(options.transfer, start.notes)) {
     start.checkpoint = CheckpointReader::open(*path);
     const MemoryOptions memory = options.memory;
     adopt_manifest(options, start.checkpoint->state().options);
@@ -30,7 +30,8 @@ WeightsStart open_weights_start(Options& options, Verb verb) {
                   "Name a run directory, one of its checkpoints, or a Hugging Face directory.");
   }
   check_options(options, verb, ManifestUse::applied);
-  start.notes = settle_device(options, start.checkpoint.has_value());
+  for (std::string& note : settle_device(options, start.checkpoint.has_value()))
+    start.notes.push_back(std::move(note));
   settle_algorithms(options.memory, "");
   return start;
 }

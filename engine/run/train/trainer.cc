@@ -148,11 +148,12 @@ TrainResult Trainer::train() {
     const bool last = step_ == options_.batch.steps;
     const bool validates = data_.validation && (last || due(options_.data.val_every));
     const bool is_due = overdue_ || saves_by_time_ || due(options_.run.checkpoint_every.steps);
-    const bool saves = last ? at_end_ == AtEnd::checkpoint : is_due && can_save(kGoesOn);
+    bool saves = last ? at_end_ == AtEnd::checkpoint : is_due && can_save(kGoesOn);
     if (!validates && !saves) continue;
     drain();
     const double begin = steady_seconds();
     if (validates && !validate()) break;  // the state is saved below
+    if (validates && !saves) saves = saves_best();
     if (saves) {
       if (last) await_place();
       if (!save()) break;  // the state is saved below, where the directory is now
@@ -283,6 +284,7 @@ void Trainer::read_step(const Pending& p) {
     m.lane_busy[l].second = std::exchange(busy_[l], 0);
   }
   state_.step = p.step;
+  state_.validation.reset();
   state_.t = s.update.t;
   state_.loss_scale = s.update.loss_scale;
   state_.clean_steps = s.update.clean_steps;
@@ -328,6 +330,8 @@ bool Trainer::validate() {
   if (cut_short_ && step_ < options_.batch.steps && events_.trouble)
     events_.trouble(fmt::format("The validation after step {} is left out, since the run stops.", step_));
   if (!found) return false;
+  if (std::isfinite(found->loss) && found->labels > 0)
+    state_.validation = {found->loss, found->labels, data_.validation_checksum};
   if (events_.validation) events_.validation({step_, found->loss});
   return true;
 }
@@ -417,6 +421,26 @@ void Trainer::await_place() {
   }
 }
 
+bool Trainer::saves_best() {
+  if (at_end_ != AtEnd::checkpoint || !options_.run.keep_best) return false;
+  bool saves = false;
+  if (session_.ranks().is_first() && state_.validation) {
+    const SpareDescriptors::Lent lent(*spare_);
+    const std::string out = out_->where().value_or(options_.run.out);
+    const std::optional<BestCheckpoint> best = best_checkpoint(out);
+    const ValidationRecord& now = *state_.validation;
+    saves = !best || !now.is_over_same(best->validation) || now.loss < best->validation.loss;
+    const auto obstacle = saves ? obstacle_to_checkpoint(out, checkpoint_space_) : std::nullopt;
+    if (obstacle && events_.trouble)
+      events_.trouble(
+          fmt::format("No room for the checkpoint after step {}, the best one so far: {}. The run "
+                      "goes on without it. Free some space.",
+                      step_, *obstacle));
+    saves = saves && !obstacle;
+  }
+  return session_.ranks().sum<int>(saves) > 0;
+}
+
 void Trainer::checkpoint() {
   note("the checkpoint");
   const SpareDescriptors::Lent lent(*spare_);
@@ -437,7 +461,7 @@ void Trainer::checkpoint() {
                     " are not finite, so they are not saved.",
                 way_on_with("a smaller --lr", options_.run, directory()));
   writer.commit();
-  if (session_.ranks().is_first()) prune_checkpoints(out, options_.run.keep);
+  if (session_.ranks().is_first()) prune_checkpoints(out, options_.run.keep, options_.run.keep_best);
   saved_at_ = steady_seconds();
   if (events_.checkpoint) events_.checkpoint(writer.path());
 }

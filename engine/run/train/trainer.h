@@ -8,7 +8,8 @@
 // to be bad, of a validation that fails, or of a run directory that was moved, a checkpoint is written first.
 // All ranks agree on that before they do it. Numbers that are not finite end a run without one. A checkpoint
 // at an interval that finds no room, or its drive away, ends no run: it is tried again after every step. The
-// last one waits.
+// last one waits. That of the best validation (--keep-best) is left out, since the next step changes its
+// weights.
 #pragma once
 
 #include <atomic>
@@ -45,6 +46,7 @@ struct TrainData {  // of one rank
   std::unique_ptr<RowSource> train;
   std::unique_ptr<RowSource> validation;  // nullptr: no validation
   int64_t validation_batches = 0;
+  uint64_t validation_checksum = 0;   // of the data that `validation` reads
   const RangeCheck* check = nullptr;  // of all data; nullptr: what is wrong shows when it is read
 };
 
@@ -92,6 +94,9 @@ class Trainer {
   // Whether a checkpoint can be written now, as the first rank sees it; tells once why not, and what `then`.
   bool can_save(const char* then);
   void await_place();  // until it can be, or a signal comes
+  // Whether the weights that were just validated are the best of the run so far, and can be saved now. The
+  // first rank looks at what is on the drive, and decides for all.
+  bool saves_best();
   void checkpoint();
   [[noreturn]] void tell_failure(const std::string& unsaved) const;
   bool due(int64_t every) const { return every > 0 && step_ % every == 0; }

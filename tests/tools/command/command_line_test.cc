@@ -208,6 +208,7 @@ TEST(CommandLine, WhatBelongsTogetherIsDemanded) {
   EXPECT_EQ(refusal("eval --data d"), "`sluice eval` needs --from.");
   EXPECT_EQ(refusal("export --from r"), "`sluice export` needs --to.");
   EXPECT_EQ(refusal(kTrain + "--val-every 5"), "--val-every needs --val-data.");
+  EXPECT_EQ(refusal(kTrain + "--keep-best"), "--keep-best needs --val-data.");
   EXPECT_EQ(refusal(kTrain + "--nvme-mem 5GiB"), "--nvme-mem needs --nvme-dir.");
   EXPECT_EQ(refusal(kTrain + "--lr 1e-4 --min-lr 1e-3"), "--min-lr 0.001 is above --lr 0.0001.");
   EXPECT_EQ(refusal("plan --model gpt2 --json --text"), "--json and --text exclude each other.");

@@ -74,7 +74,8 @@ TEST(Resume, WhatTheRunHadNotIsTold) {
 TEST(Resume, OptionsThatChangeNoBitsAreTheRunsUnlessTheyAreGiven) {
   const auto manifest = manifest_of(
       kTrain +
-      "--val-data v w --val-every 10 --checkpoint-every 10 --keep 9 --host-mem 80% --gpu-mem 1.5GiB "
+      "--val-data v w --val-every 10 --checkpoint-every 10 --keep 9 --keep-best --host-mem 80% --gpu-mem "
+      "1.5GiB "
       "--nvme-dir a,b --nvme-mem 1000001 --threads 3 --io threads --zero 1 --metrics m");
   Options o = options_of("train --out run --resume auto --keep 3 --threads 3");
   EXPECT_EQ(
@@ -82,11 +83,12 @@ TEST(Resume, OptionsThatChangeNoBitsAreTheRunsUnlessTheyAreGiven) {
       (std::vector<std::string>{
           "--keep is now 3; it was 9.",
           "As the run had it: --val-data v w --val-every 10 --gpu-mem 1536MiB --host-mem 80% --nvme-mem "
-          "1000001 --nvme-dir a b --io threads --zero 1 --metrics m --checkpoint-every 10"}));
+          "1000001 --nvme-dir a b --io threads --zero 1 --metrics m --checkpoint-every 10 --keep-best"}));
   EXPECT_EQ(o.data.validation, (std::vector<std::string>{"v", "w"}));
   EXPECT_EQ(o.data.val_every, 10);
   EXPECT_EQ(o.run.checkpoint_every.steps, 10);
   EXPECT_EQ(o.run.keep, 3);
+  EXPECT_TRUE(o.run.keep_best);
   EXPECT_EQ(o.memory.host, (Size{Size::Kind::percent, 0, 80, true}));
   EXPECT_EQ(o.memory.gpu, (Size{Size::Kind::bytes, 3ull << 29, 0, true}));
   EXPECT_EQ(o.memory.nvme.bytes, 1000001u);

@@ -47,6 +47,54 @@ TEST_F(CheckpointTest, PruningKeepsTheNewestCompleteOnes) {
   prune_checkpoints(path("elsewhere"), 1);
 }
 
+// 100 tokens of data 7 unless said otherwise.
+ValidationRecord validated(double loss, int64_t tokens = 100, uint64_t data = 7) {
+  return {loss, tokens, data};
+}
+
+TEST_F(CheckpointTest, TheBestHasTheLowestLossOverTheTokensOfTheNewestThatHasOne) {
+  EXPECT_FALSE(best_checkpoint(out()));  // nothing there at all
+  const Model model = tiny_model();
+  save(model, 1);
+  EXPECT_FALSE(best_checkpoint(out()));
+  save(model, 2, validated(0.5, 99));      // fewer tokens
+  save(model, 3, validated(0.5, 100, 8));  // other data
+  save(model, 4, validated(2.25));
+  save(model, 5, validated(2));
+  save(model, 6, validated(2));
+  save(model, 7, validated(-1e300));
+  save(model, 8, validated(3));
+  save(model, 9);
+  fs::resize_file(checkpoint(7) + "/exp_avg.safetensors", 5000);  // damaged: it does not count
+  const std::optional<BestCheckpoint> best = best_checkpoint(out());
+  ASSERT_TRUE(best);
+  EXPECT_EQ(best->step, 5);  // the oldest of equals
+  EXPECT_EQ(best->path, checkpoint(5));
+  EXPECT_EQ(best->validation.loss, 2);
+  save(model, 10, validated(9, 99));
+  EXPECT_EQ(best_checkpoint(out())->step, 2);
+  save(model, 11, validated(9, 99, 9));
+  EXPECT_EQ(best_checkpoint(out())->step, 11);
+}
+
+TEST_F(CheckpointTest, PruningLeavesTheBestBesideTheNewest) {
+  const Model model = tiny_model();
+  save(model, 1, validated(3));
+  save(model, 2, validated(1));
+  save(model, 3, validated(2));
+  save(model, 4);
+  save(model, 5);
+  prune_checkpoints(out(), 1, true);
+  EXPECT_EQ(entries(), (std::vector<std::string>{"step-000000002", "step-000000005"}));
+  prune_checkpoints(out(), 1, true);  // again: it stays
+  EXPECT_EQ(entries(), (std::vector<std::string>{"step-000000002", "step-000000005"}));
+  save(model, 6, validated(0.5));
+  prune_checkpoints(out(), 2, true);  // one of the newest is the best now
+  EXPECT_EQ(entries(), (std::vector<std::string>{"step-000000005", "step-000000006"}));
+  prune_checkpoints(out(), 1, false);
+  EXPECT_EQ(entries(), (std::vector<std::string>{"step-000000006"}));
+}
+
 // The commit deletes nothing of other steps. Of its own step it deletes only a complete checkpoint.
 TEST_F(CheckpointTest, GoingBackRetiresWhatLaterStepsLeft) {
   const Model model = tiny_model();
