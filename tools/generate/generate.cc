@@ -7,18 +7,18 @@
 
 #include "engine/base/clock.h"
 #include "engine/run/generate/generator.h"
+#include "engine/run/options/named_values.h"
 #include "engine/run/start/budgets.h"
 #include "engine/run/start/devices.h"
 #include "engine/run/start/generation_request.h"
 #include "engine/run/start/planning.h"
 #include "engine/run/start/session_start.h"
 #include "engine/run/start/weights_start.h"
+#include "models/text/samples/prompt_file.h"
 #include "tools/command/screen.h"
 #include "tools/command/stop_signals.h"
 #include "tools/command/verbs.h"
 #include "tools/generate/line_reader.h"
-#include "tools/generate/prompt_file.h"
-#include "tools/prepare/request.h"
 
 namespace sluice {
 

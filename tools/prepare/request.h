@@ -12,9 +12,6 @@ namespace sluice {
 PrepareRequest prepare_request(const Options& options, const std::vector<std::string>& files,
                                const std::string& tokenizer, int64_t vocabulary);
 
-// The JSON object of --template-values. Throws Error(usage).
-std::string template_values_json(const std::vector<std::string>& given);
-
 // --cache, else $XDG_CACHE_HOME/sluice or ~/.cache/sluice. Throws Error(usage) where none is known.
 std::string cache_directory(const Options& options);
 

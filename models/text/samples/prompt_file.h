@@ -1,4 +1,4 @@
-// Prompts of a file. Caller: the verb generate.
+// Prompts of a file. Callers: the verb generate, and runs that write samples.
 #pragma once
 
 #include <cstdint>

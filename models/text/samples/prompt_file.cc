@@ -1,4 +1,4 @@
-#include "tools/generate/prompt_file.h"
+#include "models/text/samples/prompt_file.h"
 
 #include <fmt/format.h>
 
