@@ -54,6 +54,12 @@ bool has_adapters(const Model& model) {
   return std::ranges::any_of(model.groups, [](const Group& group) { return group.adapter; });
 }
 
+bool is_of_reading(const Model& model, const Activation& activation) {
+  return std::ranges::any_of(model.readings, [&](const Reading& reading) {
+    return activation.name.starts_with(reading.name + ".");
+  });
+}
+
 uint32_t model_output(const Model& model, std::string_view name) {
   for (uint32_t a = 0; a < model.activations.size(); ++a)
     if (model.activations[a].output && model.activations[a].name == name) return a;
@@ -221,17 +227,20 @@ void check_updates(const Model& model, const Segment& segment, const SegmentUse&
                                  updated[i] ? "updated and not kept" : "kept and not updated"));
 }
 
-// Readings divide the layers among them.
+// Readings divide the layers among them that are not trained.
 void check_readings(const Model& model) {
-  uint32_t next = 0;
+  uint32_t next = model.trained_layers();
   for (const Reading& reading : model.readings) {
     if (reading.first != next || reading.last <= next || reading.last > model.layers.size())
       reject(fmt::format("Reading {} has layers {} to {}.", reading.name, reading.first, reading.last));
-    if (reading.tokens < 1 || reading.tokens > model.sequence)
-      reject(fmt::format("Reading {} has {} tokens of {}.", reading.name, reading.tokens, model.sequence));
+    if (reading.tokens < 1 || reading.tokens > reading.context)
+      reject(fmt::format("Reading {} has {} tokens of {}.", reading.name, reading.tokens, reading.context));
+    if (reading.sequences != model.readings.front().sequences ||
+        reading.context != model.readings.front().context)
+      reject(fmt::format("Reading {} has other sequences than the first.", reading.name));
     next = reading.last;
   }
-  if (model.generates() && next != model.layers.size())
+  if (!model.readings.empty() && next != model.layers.size())
     reject(fmt::format("No reading has layer {}.", model.layers[next].name));
 }
 
@@ -279,8 +288,8 @@ GroupUses uses_of_groups(const Model& model) {
   GroupUses uses;
   uses.kind_counts.assign(model.groups.size(), 0);
   std::map<std::tuple<uint32_t, uint32_t, size_t>, uint32_t> known;  // by group, segment and slot
-  for (const Layer& layer : model.layers)
-    for (const SegmentUse& use : layer.segments) {
+  for (uint32_t l = 0; l < model.trained_layers(); ++l)
+    for (const SegmentUse& use : model.layers[l].segments) {
       std::vector<uint32_t>& kinds = uses.kinds.emplace_back();
       for (size_t slot = 0; slot < use.groups.size(); ++slot) {
         const uint32_t group = use.groups[slot], next = uses.kind_counts[group];

@@ -88,37 +88,49 @@ struct Layer {
 };
 
 // One of the ways in which a model that generates text reads tokens: some of each sequence at a time. Other
-// readings have the same groups and kept activations, and other shapes. Its inputs are tokens i32 [rows],
-// documents i32 [rows] and, unless it reads one token of a sequence, picked i32 [micro_batch]: the rows of
-// which it makes the output, logits [micro_batch, vocabulary]. Their names begin with the reading's and a
-// dot.
+// readings have the same groups, kept activations, sequences and context, and other shapes. Its inputs are
+// tokens i32 [rows], documents i32 [rows] and, unless it reads one token of a sequence, picked i32
+// [sequences]: the rows of which it makes the output, logits [sequences, vocabulary]. Their names begin with
+// the reading's and a dot.
 struct Reading {
   std::string name;
-  int64_t tokens = 1;            // of each sequence
-  uint32_t first = 0, last = 0;  // its layers, of Model::layers
+  int64_t sequences = 1, context = 1;  // at once; the most tokens of each, however many are read at a time
+  int64_t tokens = 1;                  // of each sequence
+  uint32_t first = 0, last = 0;        // its layers, of Model::layers
 };
 
 struct Model {
   std::string family;  // its name in models/families
   DType precision = DType::bf16;
-  // Where it generates, `sequence` is the most tokens of a sequence, however many are read at a time.
+  // Where it only generates, they are those of its readings: `sequence` is their context.
   int64_t micro_batch = 1, sequence = 0, vocabulary = 0;
   // Rows are packed: the batch has an input `documents` with the document begin of each token (op.h).
   bool documents = false;
   std::vector<Group> groups;
   std::vector<Segment> segments;
   std::vector<Activation> activations;
-  std::vector<Layer> layers;  // in forward order
-  // Of a model that generates text; the first is what it does most often. Empty: a model to be trained.
+  // In forward order: those that are trained, if there are any, then those of the readings.
+  std::vector<Layer> layers;
+  // Of a model that generates text, alone or between the steps of its training; the first is what it does
+  // most often. Empty: a model that is only trained.
   std::vector<Reading> readings;
 
-  bool generates() const { return !readings.empty(); }
+  uint32_t trained_layers() const {
+    return readings.empty() ? static_cast<uint32_t>(layers.size()) : readings.front().first;
+  }
+  // It is not trained. Known once its layers are built.
+  bool generates() const { return !readings.empty() && trained_layers() == 0; }
+  // It is trained, and generates text in between.
+  bool samples() const { return !readings.empty() && trained_layers() > 0; }
 };
 
 bool has_adapters(const Model& model);
 
 // The number of parameters, without padding. `trainable_only`: of trainable groups alone.
 uint64_t parameter_count(const Model& model, bool trainable_only = false);
+
+// Whether the input comes with a reading, and not with a batch to train on.
+bool is_of_reading(const Model& model, const Activation& activation);
 
 // The activation that is the model's input or output of that name. Throws std::invalid_argument where there
 // is none.
@@ -135,12 +147,13 @@ std::vector<bool> updated_inputs(const Segment& segment);
 // Operands of one op of a template, as its rule and the devices see them.
 OpShapes shapes_of(const Segment& segment, const Op& op, DType precision);
 
-// The uses of parameter groups, by kind: uses in the same slot of the same segment are of one kind, as those
-// of layers that share a group. A tied embedding has two.
+// The uses of parameter groups in training, by kind: uses in the same slot of the same segment are of one
+// kind, as those of layers that share a group. A tied embedding has two.
 struct GroupUses {
-  std::vector<std::vector<uint32_t>> kinds;  // by segment use in forward order and slot: which of the group's
-  std::vector<uint32_t> kind_counts;         // by group
-  bool shares_layers = false;                // a group has several uses of one kind
+  // By segment use of the trained layers, in forward order, and slot: which of the group's.
+  std::vector<std::vector<uint32_t>> kinds;
+  std::vector<uint32_t> kind_counts;  // by group
+  bool shares_layers = false;         // a group has several uses of one kind
 };
 GroupUses uses_of_groups(const Model& model);
 

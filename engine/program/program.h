@@ -138,7 +138,8 @@ constexpr bool can_follow(BodyState end, BodyState start) {
          (end == BodyState::shared_guessed && start == BodyState::shared_pending);
 }
 
-enum class BufferClass : uint8_t { weights, gradients, state, activations, workspace, scalars };
+// caches: activations that stay from one body to the next.
+enum class BufferClass : uint8_t { weights, gradients, state, caches, activations, workspace, scalars };
 const char* buffer_class_name(BufferClass c);
 
 // The trainer prepares one step while another runs and the one before is read: three slots.

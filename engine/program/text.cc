@@ -22,7 +22,7 @@ const char* task_kind_name(TaskKind kind) {
 }
 
 const char* buffer_class_name(BufferClass c) {
-  constexpr const char* kNames[kBufferClasses] = {"weights",     "gradients", "state",
+  constexpr const char* kNames[kBufferClasses] = {"weights",     "gradients", "state",  "caches",
                                                   "activations", "workspace", "scalars"};
   const auto index = static_cast<size_t>(c);
   return index < kBufferClasses ? kNames[index] : "unknown";

@@ -33,6 +33,6 @@ inline constexpr const char* kAccessWords[] = {"read", "write", "add"};
 inline constexpr const char* kStateWords[] = {"empty",          "clean",        "pending",
                                               "guessed",        "shared_clean", "shared_pending",
                                               "shared_guessed", "partial",      "guessed_partial"};
-inline constexpr size_t kBufferClasses = 6;
+inline constexpr size_t kBufferClasses = 7;
 
 }  // namespace sluice

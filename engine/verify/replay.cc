@@ -236,10 +236,12 @@ class Replay {
                               range_name(s), content_name(seg, index_.address_at(s))));
     });
   }
-  // Before the first load there are no weights and no state, only what the run itself sets (scalars, tokens).
+  // Before the first load there are no weights, state and caches, only what the run itself sets (scalars,
+  // tokens).
   bool is_empty_in(const Buffer& b, BodyState state) const {
-    return b.is_empty_in(state) ||
-           (state == BodyState::empty && (b.kind == BufferClass::weights || b.kind == BufferClass::state));
+    const bool is_loaded =
+        b.kind == BufferClass::weights || b.kind == BufferClass::state || b.kind == BufferClass::caches;
+    return b.is_empty_in(state) || (state == BodyState::empty && is_loaded);
   }
   std::string range_name(uint32_t s) const {
     return line_.name(index_.address_at(s), index_.address_at(live_.at_or_after(s + 1)));

@@ -65,37 +65,38 @@ Groups add_groups(const ModelConfig& c, const Decoder& decoder, Model& model) {
 // Appends the layers of a way through the groups: that of training, or a reading.
 class Way {
  public:
-  // `prefix`: of names. `tokens`: of each sequence.
-  Way(const ModelConfig& c, const Decoder& decoder, const Groups& groups, Model& model, std::string prefix,
-      int64_t tokens)
+  // `reading`: nullptr for that of training.
+  Way(const ModelConfig& c, const Decoder& decoder, const Groups& groups, Model& model,
+      const Reading* reading)
       : c_(c),
         decoder_(decoder),
         groups_(groups),
         model_(model),
-        prefix_(std::move(prefix)),
-        tokens_(tokens) {}
+        reading_(reading),
+        prefix_(reading ? reading->name + "." : "") {}
 
   void add() {
-    const int64_t rows = model_.micro_batch * tokens_;
+    const int64_t rows =
+        reading_ ? reading_->sequences * reading_->tokens : model_.micro_batch * model_.sequence;
     add_input("tokens", rows);
-    if (!model_.generates()) add_input("labels", rows);
-    if (model_.documents) add_input("documents", rows);
-    if (model_.generates() && tokens_ > 1) add_input("picked", model_.micro_batch);
+    if (!reading_) add_input("labels", rows);
+    if (reading_ || model_.documents) add_input("documents", rows);
+    if (reading_ && reading_->tokens > 1) add_input("picked", reading_->sequences);
     const uint32_t x = add_activation("embedding", {rows, c_.width});
     const uint32_t embedding = add_segment(embedding_segment());
     add_layer("embedding", embedding, groups_.tables, bound(embedding, x), {x});
     const uint32_t y = add_layers(x, rows);
     const uint32_t head = add_segment(head_segment());
     std::vector<uint32_t> outputs;
-    if (model_.generates()) {
-      outputs = {add_activation("logits", {model_.micro_batch, c_.vocabulary})};
+    if (reading_) {
+      outputs = {add_activation("logits", {reading_->sequences, c_.vocabulary})};
       model_.activations.back().output = true;
     }
     add_layer("head", head, {groups_.norm, groups_.head}, bound(head, y), std::move(outputs));
   }
 
  private:
-  SegmentBuilder builder(const std::string& name) const { return {model_, prefix_ + name, tokens_}; }
+  SegmentBuilder builder(const std::string& name) const { return {model_, prefix_ + name, reading_}; }
   uint32_t add_segment(Segment segment) {
     model_.segments.push_back(std::move(segment));
     return static_cast<uint32_t>(model_.segments.size() - 1);
@@ -153,7 +154,7 @@ class Way {
       b.bind(model_.groups[groups_.norm], prefix_of(decoder_.norm));
       return b.norm(decoder_.norm_kind, last_word(decoder_.norm), x, c_.epsilon, decoder_.weight_from_one);
     };
-    if (model_.generates()) {
+    if (reading_) {
       x = b.picked(x);
       const auto y = normed();
       b.output(b.op(OpKind::linear, "logits", {y}, {bound_weight(b, model_.groups[groups_.head])},
@@ -204,8 +205,8 @@ class Way {
   const Decoder& decoder_;
   const Groups& groups_;
   Model& model_;
-  std::string prefix_;
-  int64_t tokens_;
+  const Reading* reading_;
+  std::string prefix_;  // of names
   std::vector<NamedActivation> inputs_;
 };
 
@@ -213,10 +214,10 @@ class Way {
 
 void build_decoder(const ModelConfig& c, const Decoder& decoder, Model& model) {
   const Groups groups = add_groups(c, decoder, model);
-  if (!model.generates()) return Way(c, decoder, groups, model, "", model.sequence).add();
+  if (model.sequence > 0) Way(c, decoder, groups, model, nullptr).add();
   for (Reading& reading : model.readings) {
     reading.first = static_cast<uint32_t>(model.layers.size());
-    Way(c, decoder, groups, model, reading.name + ".", reading.tokens).add();
+    Way(c, decoder, groups, model, &reading).add();
     reading.last = static_cast<uint32_t>(model.layers.size());
   }
 }

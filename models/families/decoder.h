@@ -3,8 +3,8 @@
 //
 // Layers of one type share a segment template, made from the parameter group of the first of them; all layers
 // have parameters of the same shapes. The head's weight is the token embedding's where the config ties them,
-// else lm_head.weight. Where the model's batches have document begins, the op that reads the position table
-// gets them here, and a layer takes them from SegmentBuilder::with_documents.
+// else lm_head.weight. Where there are document begins, the op that reads the position table gets them here,
+// and a layer takes them from SegmentBuilder::with_documents.
 #pragma once
 
 #include <functional>
@@ -33,7 +33,8 @@ struct Decoder {
       layer;
 };
 
-// Fills in the parameter groups, segments, activations and layers of a model that has none.
+// Fills in the parameter groups, segments, activations and layers of a model that has none: those that are
+// trained if the model has a sequence to train on, and those of its readings.
 void build_decoder(const ModelConfig& config, const Decoder& decoder, Model& model);
 
 }  // namespace sluice

@@ -58,37 +58,55 @@ std::vector<SizeKey> size_keys(const Family& family) {
 namespace {
 
 // `option`: the name under which users know the length.
-Model built(const ModelConfig& config, Model model, const char* option) {
+void check_length(const ModelConfig& config, int64_t length, const char* option) {
+  CHECK(length >= 1, "a sequence has at least one token");
+  if (length > config.context)
+    throw Error(
+        ExitCode::usage,
+        fmt::format("{} {} is longer than the model's context of {} tokens.", option, length, config.context),
+        fmt::format("Use {} {} or less.", option, config.context));
+}
+
+Model built(const ModelConfig& config, Model model) {
   const Family* family = find_family(config.family);
   CHECK(family != nullptr, config.family);
-  CHECK(model.micro_batch >= 1 && model.sequence >= 1, "a micro-batch has at least one token");
-  if (model.sequence > config.context)
-    throw Error(ExitCode::usage,
-                fmt::format("{} {} is longer than the model's context of {} tokens.", option, model.sequence,
-                            config.context),
-                fmt::format("Use {} {} or less.", option, config.context));
   model.family = config.family;
   model.vocabulary = config.vocabulary;
   family->build(config, model);
-  if (model.generates() || config.adapters.rank > 0)
-    for (Group& group : model.groups) group.trainable = group.adapter && !model.generates();
+  const bool generates = model.generates();
+  if (generates || config.adapters.rank > 0)
+    for (Group& group : model.groups) group.trainable = group.adapter && !generates;
+  if (generates) {
+    model.micro_batch = model.readings.front().sequences;
+    model.sequence = model.readings.front().context;
+    model.documents = true;
+  }
   check_model(model);
   return model;
+}
+
+std::vector<Reading> readings_of(const GenerationSizes& sizes) {
+  Reading decode{.name = "decode", .sequences = sizes.sequences, .context = sizes.context};
+  Reading prefill = decode;
+  prefill.name = "prefill";
+  prefill.tokens = std::min(sizes.chunk, sizes.context);
+  return {std::move(decode), std::move(prefill)};
 }
 
 }  // namespace
 
 Model build_model(const ModelConfig& config, DType precision, int64_t micro_batch, int64_t sequence,
-                  bool documents) {
+                  bool documents, const std::optional<GenerationSizes>& samples) {
   if (micro_batch > INT32_MAX / sequence)
     throw Error(
         ExitCode::usage,
         fmt::format("A micro-batch of {} x {} tokens has 2^31 tokens or more.", micro_batch, sequence),
         "Use a smaller --micro-batch.");
-  return built(
-      config,
-      {.precision = precision, .micro_batch = micro_batch, .sequence = sequence, .documents = documents},
-      "--seq");
+  check_length(config, sequence, "--seq");
+  Model model{
+      .precision = precision, .micro_batch = micro_batch, .sequence = sequence, .documents = documents};
+  if (samples) model.readings = readings_of(*samples);
+  return built(config, std::move(model));
 }
 
 Model build_generation_model(const ModelConfig& config, DType precision, int64_t sequences, int64_t context,
@@ -97,9 +115,10 @@ Model build_generation_model(const ModelConfig& config, DType precision, int64_t
     throw Error(ExitCode::usage,
                 fmt::format("{} sequences of {} tokens have 2^31 tokens or more.", sequences, context),
                 "Use a smaller --batch or --max-context.");
-  Model model{.precision = precision, .micro_batch = sequences, .sequence = context, .documents = true};
-  model.readings = {{.name = "decode"}, {.name = "prefill", .tokens = std::min(chunk, context)}};
-  return built(config, std::move(model), "--max-context");
+  check_length(config, context, "--max-context");
+  Model model{.precision = precision};
+  model.readings = readings_of({sequences, context, chunk});
+  return built(config, std::move(model));
 }
 
 }  // namespace sluice

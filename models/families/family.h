@@ -7,6 +7,7 @@
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -57,8 +58,8 @@ struct Family {
   // Saved beside the parameters by older transformers, or a part of the larger model of `nested`.
   bool (*is_buffer)(std::string_view tensor);
 
-  // Fills in a model whose precision, micro_batch, sequence, vocabulary, documents and, but for their layers,
-  // readings are set.
+  // Fills in a model whose precision, vocabulary and, but for their layers, readings are set; micro_batch,
+  // sequence and documents if it is to be trained.
   void (*build)(const ModelConfig& config, Model& model);
 
   // A larger model of which the family is the text part; "": there is none.
@@ -78,16 +79,23 @@ std::span<const std::string_view> planned_families();
 std::span<const SizeKey> common_size_keys();           // of every family
 std::vector<SizeKey> size_keys(const Family& family);  // common_size_keys(), then its own
 
-// The model for micro-batches of `micro_batch` sequences in working precision `precision`; its parameter
-// groups are laid out, and the model is checked. `documents`: see Model. Throws Error(usage) when the
-// sequence is longer than the context or a micro-batch has 2^31 tokens or more.
-Model build_model(const ModelConfig& config, DType precision, int64_t micro_batch, int64_t sequence,
-                  bool documents = false);
+// How a model generates text.
+struct GenerationSizes {
+  int64_t sequences = 1;  // at once
+  int64_t context = 1;    // tokens of a sequence at most
+  int64_t chunk = 1;      // tokens of each prompt that are read at once
+};
 
-// The model that generates text, `sequences` at a time, each of at most `context` tokens, a prompt being read
-// in parts of `chunk` tokens. Its readings are "decode", of one token, and "prefill"; its batches have
-// documents (OpAttributes::context). Logits are without the soft cap, ModelConfig::logits_cap. Nothing is
-// trainable. Throws as build_model() does.
+// The model for micro-batches of `micro_batch` sequences in working precision `precision`; its parameter
+// groups are laid out, and the model is checked. `documents`: see Model. With `samples`, it also has the
+// readings of build_generation_model(). Throws Error(usage) when the sequence is longer than the context or a
+// micro-batch has 2^31 tokens or more.
+Model build_model(const ModelConfig& config, DType precision, int64_t micro_batch, int64_t sequence,
+                  bool documents = false, const std::optional<GenerationSizes>& samples = {});
+
+// The model that only generates text. Its readings are "decode", of one token, and "prefill"; they have
+// document begins (OpAttributes::context). Logits are without the soft cap, ModelConfig::logits_cap. Nothing
+// is trainable. Throws as build_model() does.
 Model build_generation_model(const ModelConfig& config, DType precision, int64_t sequences, int64_t context,
                              int64_t chunk);
 

@@ -274,7 +274,7 @@ void build_rotary(const ModelConfig& c, const RotaryForm& form, Model& model) {
   decoder.embedding_scale = form.scaled_embedding ? root_of_width(c, model.precision) : c.embedding_scale;
   decoder.parameters = [&](const std::string& prefix) { return layer_parameters(c, form, prefix); };
   decoder.layer = [&](SegmentBuilder& b, Tensor x, LayerType type) {
-    return LayerOps(c, form, model.sequence, type, b).layer(x);
+    return LayerOps(c, form, b.longest(), type, b).layer(x);
   };
   build_decoder(c, decoder, model);
 }

@@ -62,13 +62,13 @@ std::vector<uint32_t> bound_inputs(const Segment& segment, std::span<const Named
   return out;
 }
 
-SegmentBuilder::SegmentBuilder(const Model& model, std::string name, int64_t tokens)
+SegmentBuilder::SegmentBuilder(const Model& model, std::string name, const Reading* reading)
     : precision_(model.precision),
-      sequences_(model.micro_batch),
-      tokens_(tokens),
-      context_(model.generates() ? model.sequence : 0),
-      rows_(model.micro_batch * tokens),
-      documents_(model.documents) {
+      sequences_(reading ? reading->sequences : model.micro_batch),
+      tokens_(reading ? reading->tokens : model.sequence),
+      context_(reading ? reading->context : 0),
+      rows_(sequences_ * tokens_),
+      documents_(reading || model.documents) {
   segment_.name = std::move(name);
 }
 

@@ -46,10 +46,8 @@ class SegmentBuilder {
   using Tensor = uint32_t;
   using Weight = uint32_t;
 
-  // `tokens`: rows of each sequence; the constructor without them is for models to be trained.
-  SegmentBuilder(const Model& model, std::string name, int64_t tokens);
-  SegmentBuilder(const Model& model, std::string name)
-      : SegmentBuilder(model, std::move(name), model.sequence) {}
+  // `reading`: that of the segment; nullptr: it is trained.
+  SegmentBuilder(const Model& model, std::string name, const Reading* reading = nullptr);
 
   // Binds the next group slot; its weights are named by the part of their global name after `prefix`.
   void bind(const Group& group, const std::string& prefix);
@@ -60,6 +58,9 @@ class SegmentBuilder {
 
   Tensor input(std::string name, int64_t columns);  // activations [rows, columns]
   Tensor input_tokens(std::string name);            // int32 [rows]
+
+  // The most tokens of a sequence.
+  int64_t longest() const { return context_ > 0 ? context_ : tokens_; }
 
   // The attributes that say which rows are a sequence, for embeddings with positions, rope and attention.
   OpAttributes sequences() const { return {.sequence = tokens_, .context = context_}; }
@@ -72,10 +73,10 @@ class SegmentBuilder {
   // y = scale * (x * weight) + bias, with `name`.weight and, if it is bound, `name`.bias. The part of its
   // adapters, if they are bound, is scaled as well.
   Tensor linear(const std::string& name, Tensor x, bool weight_out_in, double scale = 0);
-  // Attention of q, k and v, or of all three packed; where the model generates, over the input "cache", in
-  // which earlier tokens of the sequence are.
+  // Attention of q, k and v, or of all three packed; in a reading over the input "cache", in which earlier
+  // tokens of the sequence are.
   Tensor attention(std::string name, std::vector<Tensor> projections, const OpAttributes& scores);
-  // Where the model generates: the rows of x that the reading picks, one of each sequence.
+  // In a reading: the rows of x that it picks, one of each sequence.
   Tensor picked(Tensor x);
   // layer_norm or rms_norm, by `kind`, with `name`.weight and, if it is bound, `name`.bias.
   Tensor norm(OpKind kind, const std::string& name, Tensor x, double epsilon, bool weight_from_one = false);
@@ -94,9 +95,9 @@ class SegmentBuilder {
     Shape shape;
   };
   DType precision_;
-  int64_t sequences_, tokens_, context_;  // context: 0 where the model does not generate
+  int64_t sequences_, tokens_, context_;  // context: 0 where the segment is trained
   int64_t rows_;
-  bool documents_;                // whether the model's batches have document begins
+  bool documents_;                // whether there are document begins
   std::optional<Tensor> begins_;  // once an op reads these
   double adapter_scale_ = 1;
   uint32_t slots_ = 0;

@@ -17,8 +17,8 @@ namespace sluice {
 
 namespace {
 
-constexpr BufferClass kClasses[] = {BufferClass::weights, BufferClass::gradients, BufferClass::state,
-                                    BufferClass::activations, BufferClass::workspace};
+constexpr BufferClass kClasses[] = {BufferClass::weights, BufferClass::gradients,   BufferClass::state,
+                                    BufferClass::caches,  BufferClass::activations, BufferClass::workspace};
 constexpr size_t kIndent = 15;  // columns
 
 std::vector<BodyId> step_of(const Plan& plan) { return plan.lowering.bodies().usual(); }
@@ -44,6 +44,7 @@ class Explanation {
       if (!machine_.tiers[t].file)
         append_wrapped(out, fmt::format("  {:<12}", machine_.tiers[t].name), room_words(t), kIndent);
     for (const BufferClass kind : kClasses) {
+      if (kind == BufferClass::caches && !plan_.model.samples()) continue;
       append_wrapped(out, fmt::format("  {:<12}", buffer_class_name(kind)),
                      place_words(kind) + why_words(kind), kIndent);
       const std::string moved = moved_words(kind);
@@ -74,6 +75,10 @@ class Explanation {
                            machine_.tiers.front().name);
       case BufferClass::activations:
         return activation_words();
+      case BufferClass::caches:
+        return "Of samples: they come before other classes in the lowest memory tier, since every token "
+               "writes "
+               "them.";
       default:
         break;
     }

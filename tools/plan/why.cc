@@ -114,6 +114,8 @@ class Life {
                          moved_as_class(rule)
                              ? fmt::format("all buffers of class {}", buffer_class_name(b_.kind))
                              : "this buffer by itself");
+    if (b_.kind == BufferClass::caches)
+      return home + " Caches of samples claim it before all others, or live in the lowest tier.";
     std::string words = home;
     for (const HomeClaim& claim : rule.claims)
       if (claim.buffer == buffer_) words += claim_words(rule, claim);

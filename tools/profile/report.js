@@ -11,7 +11,7 @@
   const kColors = {
     forward: "#17807e", backward: "#0e5c66", optimize: "#2f7d46",
     visit: "#8aa32b", repair: "#a8452f", round: "#b98a3e",
-    weights: "#3f74bd", gradients: "#d5832f", state: "#59a869", activations: "#8a66b3",
+    weights: "#3f74bd", gradients: "#d5832f", state: "#59a869", caches: "#b5a03c", activations: "#8a66b3",
     workspace: "#98a2af", scalars: "#5a6775", collective: "#b84f66", other: "#6f7c8a",
   };
   const kCollectives = ["gather", "exchange"];

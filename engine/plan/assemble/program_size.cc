@@ -31,6 +31,12 @@ uint64_t transfers_of(const Program& program, const Operand& o) {
   return uint64_t{o.last - o.first} * (o.access == Access::add ? 2 : 1);
 }
 
+// Those of a run that writes samples have up to seven, and a vector for each in every instruction.
+uint64_t more_waits_bytes(const Body& body, uint64_t instructions) {
+  constexpr size_t kCounted = 5;  // predecessors that kWaitBeforeBytes and the reserve have room for
+  return instructions * sizeof(std::vector<Wait>) * (std::max(body.predecessors.size(), kCounted) - kCounted);
+}
+
 uint64_t table_bytes_of(const Program& program) {
   uint64_t bytes = 0;
   for (const Buffer& b : program.buffers)
@@ -52,8 +58,9 @@ ProgramSize size_at_most(const Program& lowered) {
     size.tasks += body.tasks.size();
     size.transfers += transfers;
     size.longest = std::max(size.longest, body.tasks.size() + transfers);
+    size.table_bytes += more_waits_bytes(body, body.tasks.size() + transfers);
   }
-  size.table_bytes = table_bytes_of(lowered);
+  size.table_bytes += table_bytes_of(lowered);
   return size;
 }
 
@@ -64,8 +71,9 @@ ProgramSize size_of(const Program& program) {
     for (const Task& task : body.tasks) size.operands += task.operands.size();
     size.transfers += body.instructions.size() - body.tasks.size();
     size.longest = std::max<uint64_t>(size.longest, body.instructions.size());
+    size.table_bytes += more_waits_bytes(body, body.instructions.size());
   }
-  size.table_bytes = table_bytes_of(program);
+  size.table_bytes += table_bytes_of(program);
   return size;
 }
 

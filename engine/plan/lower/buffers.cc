@@ -63,17 +63,18 @@ class BufferMaker {
     for (uint32_t l = 0; l < model_.layers.size(); ++l)
       for (uint32_t s = 0; s < model_.layers[l].segments.size(); ++s) {
         const SegmentUse& u = model_.layers[l].segments[s];
+        const bool trained = l < model_.trained_layers();
         WantedGradients wanted;
         for (const uint32_t a : u.inputs) {
           wanted.inputs.push_back(differentiable_[a]);
           wanted.added.push_back(differentiable_[a] && --reads[a] > 0);
         }
-        for (const uint32_t g : u.groups) wanted.trainable.push_back(model_.groups[g].trainable);
+        for (const uint32_t g : u.groups) wanted.trainable.push_back(trained && model_.groups[g].trainable);
         const auto next = static_cast<uint32_t>(out_.plans.size());
         const auto [it, fresh] = known.try_emplace({u.segment, wanted}, next);
         if (fresh) out_.plans.push_back(plan_segment(model_, u.segment, wanted, options_.workspace_bytes));
         for (const uint32_t a : u.outputs) differentiable_[a] = any(wanted.inputs) || any(wanted.trainable);
-        const bool chosen = !model_.segments[u.segment].loss && !options_.recompute.empty();
+        const bool chosen = trained && !model_.segments[u.segment].loss && !options_.recompute.empty();
         out_.uses.push_back(
             {l, s, it->second, chosen ? options_.recompute[out_.uses.size()] : Recompute::all});
       }
@@ -260,6 +261,11 @@ class BufferMaker {
           buffer("validation_loss", BufferClass::scalars, {0, kScalarAlignment}, true, kValidationRing);
   }
 
+  // A reading has one micro-batch.
+  uint32_t slices_of(const Activation& x) const {
+    return x.kept || is_of_reading(model_, x) ? 1 : out_.slices;
+  }
+
   // What the host writes and reads: a piece for each micro-batch.
   void make_host_buffers() {
     out_.inputs.assign(model_.activations.size(), kNone);
@@ -269,10 +275,11 @@ class BufferMaker {
       if (!x.input && !x.output) continue;
       const uint64_t bytes = static_cast<uint64_t>(element_count(x.shape)) * dtype_bytes(x.dtype);
       std::vector<uint64_t> cuts{0};
-      for (uint32_t m = 0; m < out_.slices; ++m)
+      for (uint32_t m = 0; m < slices_of(x); ++m)
         cuts.push_back(cuts.back() + round_up(bytes, kScalarAlignment));
       (x.input ? out_.inputs : out_.outputs)[a] =
-          buffer(x.name, BufferClass::scalars, std::move(cuts), true, kWaveRing);
+          buffer(x.name, BufferClass::scalars, std::move(cuts), true,
+                 is_of_reading(model_, x) ? out_.reading_ring : kWaveRing);
     }
   }
 
@@ -283,10 +290,10 @@ class BufferMaker {
       const Activation& x = model_.activations[a];
       if (x.input || x.output) continue;
       const uint64_t bytes = static_cast<uint64_t>(element_count(x.shape)) * dtype_bytes(x.dtype);
-      for (uint32_t m = 0; m < out_.slices; ++m) {
+      for (uint32_t m = 0; m < slices_of(x); ++m) {
         const std::string name = x.name + "." + std::to_string(m);
         if (x.kept) {
-          slices_.activations[a].push_back(flat_buffer(name, BufferClass::state, bytes, true));
+          slices_.activations[a].push_back(flat_buffer(name, BufferClass::caches, bytes, true));
           continue;
         }
         slices_.activations[a].push_back(flat_buffer("x." + name, BufferClass::activations, bytes));

@@ -38,9 +38,13 @@ class Lowerer {
     program_.rings = {{"train"}, {"validation"}, {"wave"}};
     // The trainer prepares all waves of a step while the last two of the step before may run.
     program_.rings[kWaveRing].slots = static_cast<uint16_t>(out_.waves + 2);
+    if (model_.samples()) {
+      program_.rings.push_back({"sample", 2});
+      out_.reading_ring = kSampleRing;
+    }
     buffers_ = make_buffers(model_, options_, program_, out_);
     schedule_ = options_.schedule(model_, out_.slices);
-    check_schedule(schedule_, use_count(), out_.slices);
+    check_schedule(schedule_, trained_uses(), out_.slices);
     lower_phases();
     for (Body& body : program_.bodies)
       for (size_t i = 0; i < program_.bodies.size(); ++i)
@@ -56,6 +60,11 @@ class Lowerer {
   const Segment& segment(uint32_t u) const { return model_.segments[use(u).segment]; }
   const SegmentPlan& plan(uint32_t u) const { return out_.plans[out_.uses[u].plan]; }
   uint32_t use_count() const { return static_cast<uint32_t>(out_.uses.size()); }
+  uint32_t trained_uses() const { return first_use_from(model_.trained_layers()); }
+  uint32_t first_use_from(uint32_t layer) const {
+    return static_cast<uint32_t>(std::ranges::lower_bound(out_.uses, layer, {}, &UseInfo::layer) -
+                                 out_.uses.begin());
+  }
   // The group that stands in for `g` in this phase, and its buffers.
   uint32_t stand_in(uint32_t g) const { return stand_ins_.empty() ? g : stand_ins_[g]; }
   const GroupBuffers& group(uint32_t g) const { return out_.groups[stand_in(g)]; }
@@ -135,7 +144,12 @@ class Lowerer {
   }
 
   void lower_phases() {
-    if (model_.generates()) return out_.phases.push_back(reading_bodies());
+    if (model_.generates()) {
+      BodyIds bodies;
+      bodies.load = lower_load();
+      bodies.readings = lower_readings();
+      return out_.phases.push_back(bodies);
+    }
     const bool compresses = options_.compress_rank > 0 && options_.ranks > 1;
     const int64_t share = options_.share_layers_until, plain = compresses ? options_.compress_after : 0;
     if (share > 0) {
@@ -166,19 +180,16 @@ class Lowerer {
     out_.phases.push_back(last);
   }
 
-  BodyIds reading_bodies() {
-    BodyIds bodies;
-    bodies.load = lower_load();
-    uint32_t use = 0;
+  std::vector<BodyId> lower_readings() {
+    std::vector<BodyId> bodies;
     for (const Reading& reading : model_.readings) {
-      BodyBuilder body(program_, reading.name, clean(), clean());
-      body.advance(kWaveRing);
-      for (; use < use_count() && out_.uses[use].layer < reading.last; ++use)
-        for (uint32_t m = 0; m < out_.slices; ++m) {
-          gather_weights(body, use, &GroupBuffers::forward);
-          tasks_.forward(body, use, m, Recompute::all, {});
-        }
-      bodies.readings.push_back(body.finish());
+      BodyBuilder body(program_, phase_name(reading.name), clean(), clean());
+      body.advance(out_.reading_ring);
+      for (uint32_t u = first_use_from(reading.first); u < first_use_from(reading.last); ++u) {
+        gather_weights(body, u, &GroupBuffers::forward);
+        tasks_.forward(body, u, 0, Recompute::all, {});
+      }
+      bodies.push_back(body.finish());
     }
     return bodies;
   }
@@ -192,6 +203,7 @@ class Lowerer {
     if (options_.evaluate) bodies.evaluate = lower_evaluate("evaluate", {.first = true});
     if (options_.evaluate && out_.waves > 1)
       bodies.evaluate_more = lower_evaluate("evaluate_more", {.first = false});
+    bodies.readings = lower_readings();
     bodies.save = lower_save();
     mark_empty();
     return bodies;
@@ -393,7 +405,7 @@ class Lowerer {
   }
   void clear_kept(BodyBuilder& body) const {
     for (uint32_t a = 0; a < model_.activations.size(); ++a)
-      for (uint32_t m = 0; m < out_.slices && model_.activations[a].kept; ++m) {
+      for (uint32_t m = 0; m < buffers_.activations[a].size() && model_.activations[a].kept; ++m) {
         Task& t = body.task(TaskKind::clear, a, m);
         body.add(t, buffers_.activations[a][m], Access::write);
         count_operand_bytes(program_, t);

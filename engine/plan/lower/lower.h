@@ -152,7 +152,8 @@ struct LaterWaves {  // than a step's first
 //   evaluate  forwards of one validation batch
 //   load      fills every shard, and kept activations with zeros
 //   save      reads every shard
-// A model that generates text has `load` and a body for each reading: the forwards of its layers.
+// A body for each reading of a model that generates text: the forwards of its layers. If it is not trained,
+// there are no others but load.
 // If updates do not wait for the norm (LowerOptions), set_scalars stands at the begin, and `optimize` of a
 // shard of updated_in_backward after its `round`. If all groups are among these, `first` and `step` are the
 // same body, and there is no drain.
@@ -166,7 +167,7 @@ struct BodyIds {
   uint32_t waves = 1;
   std::optional<BodyId> load, first, step, drain, evaluate, save;
   std::optional<BodyId> guess, repair;  // both or none; with them, `step` may be missing
-  std::vector<BodyId> readings;         // by Model::readings; then there are no others but load
+  std::vector<BodyId> readings;         // by Model::readings
   LaterWaves plain, guessing;           // `guessing`: after `guess` and `repair`
   std::optional<BodyId> evaluate_more;  // every wave of a validation batch but the first
 
@@ -191,12 +192,13 @@ struct BodyIds {
 
  private:
   std::vector<BodyId> begins_usual(std::optional<BodyId> begin) const {
-    return readings.empty() ? step_from(*begin) : std::vector<BodyId>{readings.front()};
+    return first ? step_from(*begin) : std::vector<BodyId>{readings.front()};
   }
 };
 
-// Of what a step has once, what a validation batch has once, and the tokens of a wave.
-constexpr uint8_t kTrainRing = 0, kValidationRing = 1, kWaveRing = 2;
+// Of what a step has once, what a validation batch has once, the tokens of a wave, and what a reading has
+// once. A model that only generates has its readings in kWaveRing.
+constexpr uint8_t kTrainRing = 0, kValidationRing = 1, kWaveRing = 2, kSampleRing = 3;
 
 struct Lowering {
   std::vector<SegmentPlan> plans;
@@ -204,8 +206,10 @@ struct Lowering {
   std::vector<GroupBuffers> groups;
   BufferId scalars = kNone;          // in kTrainRing; ScalarPiece names its pieces
   BufferId validation_loss = kNone;  // in kValidationRing
-  // In kWaveRing, by activation; kNone: neither input nor output of the model.
+  // By activation, in kWaveRing, or of a reading in reading_ring; kNone: neither input nor output of the
+  // model.
   std::vector<BufferId> inputs, outputs;
+  uint8_t reading_ring = kWaveRing;
   std::vector<BodyIds> phases;     // in order; the last one never ends
   uint32_t slices = 1, waves = 1;  // micro-batches of a wave; waves of a step
   bool update_waits_for_norm = true;
@@ -222,7 +226,8 @@ struct Lowering {
   }
 };
 
-// The ring buffer of the model's input or output with this name. Each of its pieces is a micro-batch.
+// The ring buffer of the model's input or output with this name. Each of its pieces is a micro-batch; a
+// reading has one.
 BufferId input_buffer(const Model& model, const Lowering& lowering, std::string_view name);
 BufferId output_buffer(const Model& model, const Lowering& lowering, std::string_view name);
 

@@ -38,8 +38,8 @@ bool meets_each_once(const std::vector<ScheduledUse>& visits, uint32_t uses, uin
 StepSchedule layer_major(const Model& model, uint32_t slices) {
   std::vector<Run> runs;
   uint32_t begin = 0;
-  for (const Layer& layer : model.layers) {
-    const uint32_t end = begin + static_cast<uint32_t>(layer.segments.size());
+  for (uint32_t l = 0; l < model.trained_layers(); ++l) {
+    const uint32_t end = begin + static_cast<uint32_t>(model.layers[l].segments.size());
     runs.push_back({begin, end});
     begin = end;
   }
@@ -48,7 +48,8 @@ StepSchedule layer_major(const Model& model, uint32_t slices) {
 
 StepSchedule slice_major(const Model& model, uint32_t slices) {
   uint32_t uses = 0;
-  for (const Layer& layer : model.layers) uses += static_cast<uint32_t>(layer.segments.size());
+  for (uint32_t l = 0; l < model.trained_layers(); ++l)
+    uses += static_cast<uint32_t>(model.layers[l].segments.size());
   return schedule_of({{0, uses}}, slices);
 }
 

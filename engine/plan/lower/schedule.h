@@ -1,4 +1,5 @@
-// The schedule of a step as data: in which order segment uses run with micro-batches, forward and backward.
+// The schedule of a step as data: in which order segment uses of trained layers run with micro-batches,
+// forward and backward.
 //
 // The planner takes any schedule in which each comes after those that write what it reads. The
 // schedule fixes the order in which gradients are added. So two schedules can give different bits, for

@@ -24,6 +24,7 @@ class Homes {
         least_(least),
         memory_(lowest_memory_tier(program.machine)),
         lowest_(lowest_tier(program.machine)),
+        samples_(std::ranges::count(program.buffers, BufferClass::state, &Buffer::kind) > 0),
         homes_(program.buffers.size(), lowest_) {}
 
   std::vector<TierId> run() && {
@@ -32,10 +33,14 @@ class Homes {
       room_ = capacities_[tier];
       room_ -= std::min(room_, left_to_staging(tier));
       for (size_t k = 0; k < kHomeClasses.size(); ++k) share_[k] = tier == memory_ ? share_of(k) : UINT64_MAX;
+      uint64_t whole = UINT64_MAX;
+      for (BufferId b = 0; samples_ && tier == memory_ && b < homes_.size(); ++b)
+        if (program_.buffers[b].kind == BufferClass::caches) claim(b, tier, whole);
       for (uint8_t turn = 0; turn < kHomeClasses.size(); ++turn)
         for (BufferId b = 0; b < homes_.size(); ++b)
           for (size_t k = 0; k < kHomeClasses.size(); ++k)
-            if (turns[k] == turn && program_.buffers[b].kind == kHomeClasses[k]) claim(b, tier, share_[k]);
+            if (turns[k] == turn && claims_with(program_.buffers[b], kHomeClasses[k], samples_))
+              claim(b, tier, share_[k]);
     }
     for (const auto& [buffer, tier] : candidate_.moved)
       if (program_.buffers[buffer].permanent) homes_[buffer] = tier;
@@ -75,7 +80,7 @@ class Homes {
     const uint64_t alignment = placement_alignment(program_.machine, memory_);
     uint64_t all = 0;
     for (const Buffer& b : program_.buffers)
-      if (b.permanent && b.kind == kHomeClasses[kind]) all += round_up(b.bytes(), alignment);
+      if (b.permanent && claims_with(b, kHomeClasses[kind], samples_)) all += round_up(b.bytes(), alignment);
     return all * candidate_.eighths[kind] / kAllEighths;
   }
   uint64_t left_in_lowest() const {
@@ -95,6 +100,7 @@ class Homes {
   const std::vector<uint64_t>& capacities_;
   const Least& least_;
   TierId memory_, lowest_;
+  bool samples_;
   std::vector<TierId> homes_;
   uint64_t room_ = 0;                         // of a tier
   std::array<uint64_t, 3> share_{};           // by class
@@ -130,7 +136,13 @@ std::vector<Recompute> worthwhile(std::vector<LevelCost> levels) {
 }
 
 bool has_choice_of_home(const Buffer& buffer) {
-  return buffer.permanent && std::count(kHomeClasses.begin(), kHomeClasses.end(), buffer.kind) > 0;
+  return buffer.permanent && (buffer.kind == BufferClass::caches ||
+                              std::count(kHomeClasses.begin(), kHomeClasses.end(), buffer.kind) > 0);
+}
+
+bool claims_with(const Buffer& buffer, BufferClass kind, bool samples) {
+  return buffer.kind == kind ||
+         (!samples && buffer.kind == BufferClass::caches && kind == BufferClass::state);
 }
 
 Candidate with_moved(Candidate candidate, BufferId buffer, TierId tier) {
@@ -143,7 +155,7 @@ Candidate with_moved(Candidate candidate, BufferId buffer, TierId tier) {
 std::vector<bool> updated_in_backward(const Candidate& candidate, const Model& model, bool waits_for_norm) {
   std::vector<bool> chosen(model.groups.size());
   uint32_t row = 0;  // from the last layer, whose gradients are complete first
-  for (size_t l = model.layers.size(); l-- > 0;)
+  for (size_t l = model.trained_layers(); l-- > 0;)
     for (const SegmentUse& use : model.layers[l].segments)
       for (const uint32_t g : use.groups) {
         const uint32_t before = row * candidate.backward / kBackwardParts;
@@ -168,7 +180,7 @@ std::vector<uint32_t> wave_choices(const PlanRequest& request, const Model& mode
     }
   }
   uint64_t uses = 0;
-  for (const Layer& layer : model.layers) uses += layer.segments.size();
+  for (uint32_t l = 0; l < model.trained_layers(); ++l) uses += model.layers[l].segments.size();
   const auto has_more = [&](uint64_t most) {
     return [=](uint32_t waves) { return micro_batches > waves && 2 * uses * (micro_batches / waves) > most; };
   };

@@ -20,6 +20,8 @@ namespace sluice {
 
 // By class (weights, gradients, state): its turn to claim homes, 0 first. Equal turns go in order of layers.
 using ClassTurns = std::array<uint8_t, 3>;
+// Caches of a model that only generates claim as state, which it has not. Those of samples claim before all
+// others, and only in the lowest memory tier: they are small, and a drive would be written for every token.
 constexpr std::array<BufferClass, 3> kHomeClasses{BufferClass::weights, BufferClass::gradients,
                                                   BufferClass::state};
 constexpr std::array<ClassTurns, 5> kClassOrders{{{0, 1, 2}, {1, 2, 0}, {2, 0, 1}, {0, 2, 1}, {0, 0, 0}}};
@@ -75,6 +77,9 @@ struct Candidate {
 
 // Whether the buffer is of a class that a candidate gives a home.
 bool has_choice_of_home(const Buffer& buffer);
+
+// Whether the buffer claims with that class, of kHomeClasses. `samples`: caches are those of samples.
+bool claims_with(const Buffer& buffer, BufferClass kind, bool samples);
 
 // Replaces an earlier move of the same buffer. Does not check whether it fits.
 Candidate with_moved(Candidate candidate, BufferId buffer, TierId tier);

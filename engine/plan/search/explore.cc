@@ -98,7 +98,7 @@ std::vector<Candidate> Search::corners() const {
         longer.push_back(c);
         for (BufferId b = 0; b < base(c).plan.program.buffers.size(); ++b)
           if (const Buffer& buffer = base(c).plan.program.buffers[b];
-              buffer.kind == kind && has_choice_of_home(buffer))
+              claims_with(buffer, kind, model_.samples()) && has_choice_of_home(buffer))
             longer.back() = with_moved(std::move(longer.back()), b, tier);
       }
     all = std::move(longer);

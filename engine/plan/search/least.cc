@@ -43,7 +43,8 @@ void take_most(std::vector<uint64_t>& bytes, const std::vector<uint64_t>& others
 
 Least::Least(const Program& lowered)
     : lowered_(lowered), memory_(lowest_memory_tier(lowered.machine)), lowest_(lowest_tier(lowered.machine)) {
-  for (const BufferClass kind : {BufferClass::weights, BufferClass::gradients, BufferClass::state})
+  for (const BufferClass kind :
+       {BufferClass::weights, BufferClass::gradients, BufferClass::caches, BufferClass::state})
     for (BufferId i = 0; i < lowered.buffers.size(); ++i)
       if (lowered.buffers[i].permanent && lowered.buffers[i].kind == kind) movable_.push_back(i);
   find_first_choice();
@@ -57,11 +58,13 @@ Arrangement Least::arrangement_of(std::vector<TierId> homes) const {
   return {std::move(homes), std::vector<uint32_t>(lowered_.machine.tiers.size(), 0), false};
 }
 
-Arrangement Least::with_raised(const Choice& choice, const std::vector<BufferClass>& kinds,
-                               TierId tier) const {
+// `all`: movable buffers; else only state and caches.
+Arrangement Least::with_raised(const Choice& choice, bool all, TierId tier) const {
   Arrangement a = arrangement_of(choice.homes);
-  for (const BufferId b : movable_)
-    if (std::count(kinds.begin(), kinds.end(), lowered_.buffers[b].kind)) a.homes[b] = tier;
+  for (const BufferId b : movable_) {
+    const BufferClass kind = lowered_.buffers[b].kind;
+    if (all || kind == BufferClass::state || kind == BufferClass::caches) a.homes[b] = tier;
+  }
   return a;
 }
 
@@ -96,9 +99,8 @@ const Least::Choice& Least::first_with_upper() const {
   shards_with_upper_ = shards_low_;
   Program p = lowered_;
   for (TierId upper = 0; upper < memory_; ++upper)
-    for (const auto& kinds : {std::vector{BufferClass::state},
-                              {BufferClass::weights, BufferClass::gradients, BufferClass::state}})
-      add_peaks(p, with_raised(first, kinds, upper), first.with_upper, shards_with_upper_);
+    for (const bool all : {false, true})
+      add_peaks(p, with_raised(first, all, upper), first.with_upper, shards_with_upper_);
   return first;
 }
 
@@ -132,7 +134,7 @@ const Least::Choice& Least::found(size_t number) const {
   };
   c.low = c.with_upper = bytes_of(arrangement_of(c.homes));
   for (TierId upper = 0; upper < memory_; ++upper)
-    take_most(c.with_upper, bytes_of(with_raised(c, {BufferClass::state}, upper)));
+    take_most(c.with_upper, bytes_of(with_raised(c, false, upper)));
   add_to_middle(c.low, choices_.front().low);
   add_to_middle(c.with_upper, first_with_upper().with_upper);
   take_most(c.low, shards_low_);

@@ -4,16 +4,16 @@
 // 1. Transient buffers live in the lowest tier. Where that does not suffice, some of them live higher, in the
 //    few choices of raise.h.
 // 2. Permanent homes fill the lowest tier, then the lowest memory tier, then those above it: weights,
-//    gradients, state, one after the other, each where the one before left room. So as long as everything
-//    else fits below, only state rises above the lowest memory tier, and is then updated there.
+//    gradients, caches, state, one after the other, each where the one before left room. So as long as
+//    everything else fits below, only state rises above the lowest memory tier, and is then updated there.
 // 3. What tasks need beside permanent homes is found by laying out a few arrangements without looking at
-//    capacities: all homes as low as possible; all state in an upper tier; everything there. In none of them
-//    are copies for two different tasks alive at once. So a mixture of them, as step 2 makes, needs no more.
-//    For the choices that raise something, transient buffers are laid out without the transfers of permanent
-//    ones. In the top tier that makes no difference. In each tier between the top and the lowest, we add what
-//    the same tier needs under the choice that raises nothing. Bodies without transient buffers are not laid
-//    out here, and may need more in the lowest tier. For them, what they need under the choice that raises
-//    nothing counts.
+//    capacities: all homes as low as possible; all state and caches in an upper tier; everything there. In
+//    none of them are copies for two different tasks alive at once. So a mixture of them, as step 2 makes,
+//    needs no more. For the choices that raise something, transient buffers are laid out without the
+//    transfers of permanent ones. In the top tier that makes no difference. In each tier between the top and
+//    the lowest, we add what the same tier needs under the choice that raises nothing. Bodies without
+//    transient buffers are not laid out here, and may need more in the lowest tier. For them, what they need
+//    under the choice that raises nothing counts.
 //
 // Capacities suffice if these figures fit into them for some choice of step 1. The figures do not depend on
 // capacities, and with less memory, every home stays where it is or moves up. So what fits in some memory
@@ -61,7 +61,7 @@ class Least {
 
   uint64_t home_bytes(BufferId buffer, TierId tier) const;
   Arrangement arrangement_of(std::vector<TierId> homes) const;
-  Arrangement with_raised(const Choice& choice, const std::vector<BufferClass>& kinds, TierId tier) const;
+  Arrangement with_raised(const Choice& choice, bool all, TierId tier) const;
   std::vector<uint64_t> without_movable(std::vector<uint64_t> peaks, const Arrangement& arrangement) const;
   void find_first_choice();
   // Lays `program` out. Takes the most of `bytes` and what it needs beside movable homes; of `of_shards` and

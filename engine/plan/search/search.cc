@@ -77,7 +77,7 @@ Infeasible better_of(Infeasible a, Infeasible b) {
 Search::Search(const PlanRequest& request, int64_t micro_batch, uint64_t program_bytes)
     : request_(request),
       model_(request.model(micro_batch, request.sequence)),
-      layers_(static_cast<uint32_t>(model_.layers.size())),
+      layers_(model_.generates() ? static_cast<uint32_t>(model_.layers.size()) : model_.trained_layers()),
       program_bytes_(program_bytes),
       choices_(choices_for(request.placement)),
       backwards_(backward_choices(request, model_.precision)) {
@@ -102,7 +102,8 @@ std::vector<Recompute> Search::find_levels() const {
     LowerOptions options = request_.lower;
     options.shard_elements = UINT64_C(1) << 40;
     uint32_t uses = 0;
-    for (const Layer& layer : model_.layers) uses += static_cast<uint32_t>(layer.segments.size());
+    for (uint32_t layer = 0; layer < layers_; ++layer)
+      uses += static_cast<uint32_t>(model_.layers[layer].segments.size());
     options.recompute.assign(uses, level);
     const Lowering lowering = lower(model_, options, program);
     LevelCost cost{level};

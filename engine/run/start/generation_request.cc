@@ -6,7 +6,6 @@
 
 #include "engine/base/error.h"
 #include "engine/run/start/plan_request.h"
-#include "models/families/family.h"
 
 namespace sluice {
 

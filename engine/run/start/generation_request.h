@@ -5,15 +5,10 @@
 #include "engine/run/options/options.h"
 #include "engine/run/start/budgets.h"
 #include "engine/run/start/devices.h"
-#include "models/families/config.h"
+#include "models/families/family.h"
 
 namespace sluice {
 
-struct GenerationSizes {
-  int64_t sequences = 1;  // at once
-  int64_t context = 1;    // tokens of a sequence at most
-  int64_t chunk = 1;      // tokens of each prompt that are read at once
-};
 // What is not given: a context of the model's, at most 4096 tokens; chunks that have kChunkTokens together.
 // Throws Error(usage) for a --max-context beyond the model's.
 constexpr int64_t kContextUnlessGiven = 4096, kChunkTokens = 512;

@@ -66,6 +66,36 @@ TEST(GenerationModel, HasTheParametersOfTheTrainedModel) {
   }
 }
 
+TEST(GenerationModel, AModelThatIsTrainedMaySpeakInBetween) {
+  const ModelConfig config = config_from_name(kLlama);
+  const Model plain = build_model(config, DType::bf16, 2, 8),
+              speaks = build_model(config, DType::bf16, 2, 8, false, GenerationSizes{3, 20, 5}),
+              only_speaks = generating(kLlama);
+  EXPECT_TRUE(speaks.samples());
+  EXPECT_FALSE(speaks.generates());
+  EXPECT_FALSE(plain.samples());
+  EXPECT_FALSE(only_speaks.samples());
+  EXPECT_EQ(only_speaks.trained_layers(), 0u);
+  EXPECT_EQ(speaks.trained_layers(), plain.layers.size());
+  ASSERT_EQ(speaks.layers.size(), plain.layers.size() + only_speaks.layers.size());
+  EXPECT_EQ(speaks.micro_batch, 2);
+  EXPECT_EQ(speaks.sequence, 8);
+  for (const Reading& reading : speaks.readings) {
+    EXPECT_EQ(reading.sequences, 3);
+    EXPECT_EQ(reading.context, 20);
+  }
+  EXPECT_EQ(speaks.readings.back().tokens, 5);
+  for (size_t g = 0; g < plain.groups.size(); ++g) {
+    EXPECT_EQ(speaks.groups[g].name, plain.groups[g].name);
+    EXPECT_EQ(speaks.groups[g].trainable, plain.groups[g].trainable);
+  }
+  const GroupUses uses = uses_of_groups(speaks);
+  EXPECT_EQ(uses.kind_counts, uses_of_groups(plain).kind_counts);
+  EXPECT_EQ(uses.kinds.size(), plain.layers.size());
+  EXPECT_TRUE(is_of_reading(speaks, speaks.activations[model_input(speaks, "decode.tokens")]));
+  EXPECT_FALSE(is_of_reading(speaks, speaks.activations[model_input(speaks, "tokens")]));
+}
+
 TEST(GenerationModel, ChunksEndAtTheContext) {
   EXPECT_EQ(generating(kLlama, 1, 5, 99).readings[1].tokens, 5);
 }
@@ -93,6 +123,9 @@ TEST(GenerationModel, ChecksReadingsAndWhatIsKept) {
   Model many = model;
   many.readings[1].tokens = 21;
   EXPECT_EQ(refusal(many), "Reading prefill has 21 tokens of 20.");
+  Model wide = model;
+  wide.readings[1].sequences = 4;
+  EXPECT_EQ(refusal(wide), "Reading prefill has other sequences than the first.");
   Model made = model;
   const auto cache = std::ranges::find(made.activations, "cache.model.layers.0", &Activation::name);
   cache->kept = false, cache->input = true;
