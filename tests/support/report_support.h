@@ -46,6 +46,12 @@ inline std::string validation_text(int64_t step, double loss) {
   return text;
 }
 
+inline std::string samples_text(int64_t step, const std::string& text) {
+  std::string line;
+  append_line(line, SampleMetrics{step, {{"once", text}}}, 1764024863);
+  return line;
+}
+
 inline void append_run(const std::string& directory, const std::string& metrics) {
   std::filesystem::create_directories(directory);
   std::ofstream(directory + "/metrics.jsonl", std::ios::binary | std::ios::app) << metrics;

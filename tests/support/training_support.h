@@ -26,6 +26,7 @@
 #include "engine/run/start/run_data.h"
 #include "engine/run/start/run_start.h"
 #include "engine/run/start/session_start.h"
+#include "engine/run/start/text_start.h"
 #include "models/files/safetensors.h"
 #include "models/weights/hf_weights.h"
 #include "tests/support/offload_test_support.h"
@@ -76,13 +77,15 @@ struct TestRun {
   std::function<Model(Model)> alter_model;
   std::function<void(const StepMetrics&)> on_step;
   std::function<void(const std::string&)> on_trouble;
-  bool keep_steps = true;                       // whether the result has them
-  std::optional<Recorder>* recorder = nullptr;  // gets the trace of every step, also of a run that fails
+  std::shared_ptr<const SamplePrompts> samples;  // nullptr: none are written
+  bool keep_steps = true;                        // whether the result has them
+  std::optional<Recorder>* recorder = nullptr;   // gets the trace of every step, also of a run that fails
 };
 
 struct TestResult {
   std::vector<StepMetrics> steps;
   std::vector<ValidationMetrics> validations;
+  std::vector<SampleMetrics> samples;
   size_t checkpoints = 0;
   TrainResult end;
   Plan plan;
@@ -123,8 +126,9 @@ inline Budgets budgets_of(const TestRun& run) {
 inline PlanRequest request_of(const TestRun& run, const Device& device) {
   ModelSource source = resolve_model(run.options.model);
   source.config.adapters = adapters_of(run.options.lora);
-  PlanRequest request = plan_request(run.options, source.config, budgets_of(run), needs_of(device),
-                                     !run.options.data.validation.empty(), run.ranks_meet_in_device);
+  PlanRequest request =
+      plan_request(run.options, source.config, budgets_of(run), needs_of(device),
+                   !run.options.data.validation.empty(), run.ranks_meet_in_device, sizes_of(run.samples));
   if (run.alter_model)
     request.model = [make = request.model, alter = run.alter_model](int64_t m, int64_t sequence) {
       return alter(make(m, sequence));
@@ -184,7 +188,8 @@ inline TestResult train(const TestRun& run) {
   const ModelSource& source = start.source;
   options.batch.sequence = options.batch.sequence.value_or(source.config.context);
   const RunData data = open_run_data(options, source.config);
-  const TrainData view = data.view();
+  TrainData view = data.view();
+  view.samples = run.samples.get();
 
   TestRun resolved = run;
   resolved.options = options;
@@ -224,6 +229,7 @@ inline TestResult train(const TestRun& run) {
     if (m.step == run.stop_after) stop = true;
   };
   events.validation = [&](const ValidationMetrics& v) { result.validations.push_back(v); };
+  events.samples = [&](const SampleMetrics& m) { result.samples.push_back(m); };
   events.checkpoint = [&](const std::string&) { ++result.checkpoints; };
   events.trouble = run.on_trouble;
   result.end = Trainer(session, options, view, state, stop, events).run();

@@ -7,12 +7,12 @@
 
 #include "engine/base/clock.h"
 #include "engine/run/generate/generator.h"
-#include "engine/run/options/named_values.h"
 #include "engine/run/start/budgets.h"
 #include "engine/run/start/devices.h"
 #include "engine/run/start/generation_request.h"
 #include "engine/run/start/planning.h"
 #include "engine/run/start/session_start.h"
+#include "engine/run/start/text_start.h"
 #include "engine/run/start/weights_start.h"
 #include "models/text/samples/prompt_file.h"
 #include "tools/command/screen.h"
@@ -23,18 +23,6 @@
 namespace sluice {
 
 namespace {
-
-constexpr int64_t kPromptsAtOnce = 8;
-
-TextModel open_text(const Options& options, const WeightsStart& start) {
-  const std::string directory =
-      options.text.tokenizer.empty() ? text_directory(start) : options.text.tokenizer;
-  if (!has_tokenizer(directory))
-    throw Error(ExitCode::usage,
-                "There is no tokenizer" + (directory.empty() ? "." : " in " + printable(directory) + "."),
-                "Add --tokenizer DIR, with a tokenizer.json or tokenizer.model.");
-  return open_text_model(directory, options.text.chat_template);
-}
 
 const char* word_of(Ending ending) {
   switch (ending) {
@@ -141,11 +129,6 @@ void answer_all(const Speaker& speaker, std::vector<std::vector<uint32_t>> promp
   }
 }
 
-SampleMaker sample_maker(const Options& options, const TextModel& text) {
-  const TextOptions& t = options.text;
-  return {text, {TrainOn::all, t.control_tokens, template_values_json(t.template_values)}};
-}
-
 // The prompts, but for --chat.
 std::vector<std::vector<uint32_t>> prompts_of(const Options& options, SampleMaker& maker) {
   if (!options.generate.prompts.empty()) return read_prompts(options.generate.prompts, maker);
@@ -162,7 +145,7 @@ void print_rates(const Generator& generator, double seconds) {
 
 ExitCode run_generate(Options options, std::FILE* out) {
   WeightsStart start = open_weights_start(options, Verb::generate);
-  const TextModel text = open_text(options, start);
+  const TextModel text = open_text(options, text_directory(start));
   SampleMaker maker = sample_maker(options, text);
   if (options.generate.chat && !text.chat)
     throw Error(ExitCode::usage, "--chat needs a chat template, and the tokenizer has none.",

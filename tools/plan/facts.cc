@@ -42,6 +42,7 @@ double sum_of(const std::vector<double>& all) {
   return sum;
 }
 
+bool is_trained(const Plan& plan, const UseInfo& use) { return use.layer < plan.model.trained_layers(); }
 bool ends_in_loss(const Plan& plan, const UseInfo& use) {
   return plan.model.segments[plan.lowering.plans[use.plan].segment].loss;
 }
@@ -222,7 +223,7 @@ std::string bottleneck_name(const Program& program, const MachineRates& rates, c
 SegmentLevels segment_levels(const Plan& plan) {
   SegmentLevels levels{};
   for (const UseInfo& use : plan.lowering.uses)
-    if (!ends_in_loss(plan, use)) ++levels[static_cast<size_t>(use.recompute)];
+    if (is_trained(plan, use) && !ends_in_loss(plan, use)) ++levels[static_cast<size_t>(use.recompute)];
   return levels;
 }
 
@@ -244,7 +245,7 @@ double recompute_seconds(const Plan& plan) {
   };
   double sum = 0;
   for (const UseInfo& use : plan.lowering.uses) {
-    if (ends_in_loss(plan, use)) continue;
+    if (!is_trained(plan, use) || ends_in_loss(plan, use)) continue;
     const SegmentPlan& segment = plan.lowering.plans[use.plan];
     sum += seconds(segment.at(use.recompute).backward) - seconds(segment.at(Recompute::none).backward);
   }

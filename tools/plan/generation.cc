@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <array>
 #include <nlohmann/json.hpp>
 
@@ -29,8 +30,7 @@ std::vector<ReadingRate> rates_of(const Plan& plan) {
     const Reading& reading = plan.model.readings[r];
     const std::array body = {plan.lowering.bodies().readings[r]};
     const double seconds = simulate(plan.program, plan.rates, body).seconds;
-    rates.push_back(
-        {&reading, seconds, static_cast<double>(plan.model.micro_batch * reading.tokens) / seconds});
+    rates.push_back({&reading, seconds, static_cast<double>(reading.sequences * reading.tokens) / seconds});
   }
   return rates;
 }
@@ -56,6 +56,13 @@ std::string text_of(const Plan& plan, const Budgets& budgets, const Options& opt
   return out;
 }
 
+void add_readings(const Plan& plan, nlohmann::ordered_json& out) {
+  for (const ReadingRate& r : rates_of(plan))
+    out["readings"][r.reading->name] = {{"tokens", r.reading->tokens},
+                                        {"seconds_predicted", r.seconds},
+                                        {"tokens_per_second", r.tokens_per_second}};
+}
+
 std::string json_of(const Plan& plan, const Budgets& budgets) {
   nlohmann::ordered_json out;
   out["feasible"] = true;
@@ -64,10 +71,7 @@ std::string json_of(const Plan& plan, const Budgets& budgets) {
   out["sequences"] = plan.model.micro_batch;
   out["context"] = plan.model.sequence;
   out["cache_bytes"] = cache_bytes(plan.model);
-  for (const ReadingRate& r : rates_of(plan))
-    out["readings"][r.reading->name] = {{"tokens", r.reading->tokens},
-                                        {"seconds_predicted", r.seconds},
-                                        {"tokens_per_second", r.tokens_per_second}};
+  add_readings(plan, out);
   for (size_t t = 0; t < plan.program.arena_bytes.size(); ++t)
     out["arenas"][plan.program.machine.tiers[t].name] = plan.program.arena_bytes[t];
   for (const TierBudget* row : budgets.by_tier()) out["budgets"][row->tier] = row->limit;
@@ -75,6 +79,29 @@ std::string json_of(const Plan& plan, const Budgets& budgets) {
 }
 
 }  // namespace
+
+std::string samples_text(const Plan& plan, const Options& options) {
+  if (!plan.model.samples()) return "";
+  const std::vector<ReadingRate> rates = rates_of(plan);
+  const Reading &decode = *rates.front().reading, &prefill = *rates.back().reading;
+  const int64_t tokens = std::min(options.sample.tokens, decode.context);
+  return fmt::format(
+      "  samples every {}: {} of up to {} at once, cached in {}; {} of each prompt read in {}, {} written in "
+      "{}\n",
+      counted(options.sample.every, "step", "steps"), counted(decode.sequences, "sequence", "sequences"),
+      counted(decode.context, "token", "tokens"), format_size(cache_bytes(plan.model)),
+      counted(prefill.tokens, "token", "tokens"), readable_seconds(rates.back().seconds),
+      counted(tokens, "token", "tokens"),
+      readable_seconds(static_cast<double>(tokens) * rates.front().seconds));
+}
+
+void add_samples(const Plan& plan, const Options& options, nlohmann::ordered_json& out) {
+  out["every"] = options.sample.every;
+  out["sequences"] = plan.model.readings.front().sequences;
+  out["context"] = plan.model.readings.front().context;
+  out["cache_bytes"] = cache_bytes(plan.model);
+  add_readings(plan, out);
+}
 
 ExitCode plan_generation(PlannedRun run, std::FILE* out) {
   const Options& options = run.options;

@@ -18,6 +18,7 @@
 #include "engine/run/train/trainer.h"
 #include "tools/plan/explain.h"
 #include "tools/plan/facts.h"
+#include "tools/plan/generation.h"
 
 namespace sluice {
 
@@ -193,6 +194,7 @@ std::string plan_text(const Plan& plan, const Budgets& budgets, const Options& o
   if (plan.lowering.ranks == 1 && options.ranks.compression.rank > 0)
     out += "  one rank sends nothing: --compress changes nothing\n";
   out += phases_text(plan, even);
+  out += samples_text(plan, options);
   out += fmt::format("  a checkpoint takes {}", format_size(checkpoint_bytes(plan, options.optimizer.kind)));
   if (const std::optional<StopTime> stop = stop_time(plan))
     out += fmt::format(" and {}; a stop, from the signal on, up to {}", readable_seconds(stop->checkpoint),
@@ -233,7 +235,8 @@ std::string plan_json(const Plan& plan, const Budgets& budgets, const Options& o
   out["parameters"] = parameter_count(plan.model);
   out["parameters_trained"] = parameter_count(plan.model, true);
   ordered_json recompute = ordered_json::array();
-  for (const UseInfo& use : plan.lowering.uses) recompute.push_back(recompute_name(use.recompute));
+  for (const UseInfo& use : plan.lowering.uses)
+    if (use.layer < plan.model.trained_layers()) recompute.push_back(recompute_name(use.recompute));
   out["recompute"] = recompute;
   out["recompute_seconds"] = recompute_seconds(plan);
   for (size_t t = 0; t < p.arena_bytes.size(); ++t) out["arenas"][p.machine.tiers[t].name] = p.arena_bytes[t];
@@ -250,6 +253,7 @@ std::string plan_json(const Plan& plan, const Budgets& budgets, const Options& o
   for (size_t l = 0; l < moved.size(); ++l) out["moved_bytes"][p.machine.lanes[l].name] = moved[l];
   add_facts(plan, facts_of(plan, options), steps_of(options), out);
   add_phases(plan, even, out);
+  if (plan.model.samples()) add_samples(plan, options, out["samples"]);
   out["checkpoint_bytes"] = checkpoint_bytes(plan, options.optimizer.kind);
   const std::optional<StopTime> stop = stop_time(plan);
   out["checkpoint_seconds"] = stop ? ordered_json(stop->checkpoint) : ordered_json();

@@ -19,6 +19,7 @@
 #include "engine/run/start/run_data.h"
 #include "engine/run/start/run_start.h"
 #include "engine/run/start/session_start.h"
+#include "engine/run/start/text_start.h"
 #include "models/files/file.h"
 #include "tools/command/progress.h"
 #include "tools/command/report_error.h"
@@ -87,6 +88,7 @@ struct Outcome {
 struct Start {
   RunStart run;
   RunData data;
+  std::shared_ptr<const SamplePrompts> samples;  // of the run: planned for, and not written
   Origin origin;
 };
 
@@ -116,7 +118,7 @@ class Profiler {
  public:
   Profiler(const Options& options, Start& start, const Ranks& ranks, std::FILE* out)
       : start_(start),
-        rank_(options, start.run.source, start.data.validation != nullptr, ranks, say_to(out)),
+        rank_(options, start.run.source, start.data.validation != nullptr, start.samples, ranks, say_to(out)),
         out_(out) {}
 
   ExitCode run() {
@@ -252,7 +254,8 @@ ExitCode run_profile(Options options, std::FILE* out) {
   prepare_data(options, text_directory(run), run.source.config.vocabulary);
   RunData data = open_run_data(options, run.source.config);
   if (run.checkpoint) check_same_data(run.checkpoint->state(), *data.train);
-  Start start{std::move(run), std::move(data), origin_here()};
+  const auto samples = open_samples(options, text_directory(run), run.source.config);
+  Start start{std::move(run), std::move(data), samples, origin_here()};
   if (options.ranks.count == 1) return Profiler(options, start, {}, out).run();
   ExitCode code = ExitCode::done;
   const auto rank = [&](const Ranks& ranks) {

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
 #include <nlohmann/json.hpp>
 
 #include "engine/base/error.h"
@@ -58,6 +59,17 @@ std::string drawn(const Chart& chart) {
                          "step\"></canvas><div class=\"tip\" hidden></div></div>\n",
                          data("curve", chart.curve), data("behind", chart.behind), data("marks", chart.marks),
                          data("unit", chart.unit), chart.is_loss ? " data-loss" : "", title));
+}
+
+// With its line breaks.
+std::string text_block(const std::string& text) {
+  std::string lines;
+  for (size_t begin = 0; begin <= text.size();) {
+    const size_t end = std::min(text.find('\n', begin), text.size());
+    lines += (begin > 0 ? "\n" : "") + html_escaped(text.substr(begin, end - begin));
+    begin = end + 1;
+  }
+  return fmt::format("<div class=\"sample\">{}</div>", lines);
 }
 
 std::string option_of(const ReportedRun& run, const std::string& name) {
@@ -117,6 +129,29 @@ std::string differences(const std::vector<ReportedRun>& runs) {
   return section("Options that differ", table(columns, rows));
 }
 
+// A table for each prompt, whose rows are steps.
+std::string samples_of(const ReportedRun& run) {
+  std::map<std::string, std::vector<std::vector<std::string>>> rows;  // by prompt
+  std::vector<std::string> order;
+  for (const SampleMetrics& m : run.samples)
+    for (const SampledText& t : m.texts) {
+      const auto [found, is_new] = rows.try_emplace(t.prompt);
+      if (is_new) order.push_back(t.prompt);
+      found->second.push_back({std::to_string(m.step), text_block(t.text)});
+    }
+  std::string out = fmt::format("<h3>{}</h3>\n", html_escaped(run.name));
+  for (const std::string& prompt : order)
+    out += text_block(prompt) + table({{"step"}, {"text", false}}, rows[prompt]);
+  return out;
+}
+
+std::string samples(const std::vector<ReportedRun>& runs) {
+  std::string all;
+  for (const ReportedRun& run : runs)
+    if (!run.samples.empty()) all += samples_of(run);
+  return all.empty() ? "" : section("Samples", all);
+}
+
 // Six digits are more than a screen shows.
 ordered_json rounded(double value) {
   if (std::isnan(value)) return nullptr;
@@ -148,6 +183,7 @@ std::string report_page(const std::vector<ReportedRun>& runs, const std::string&
                                               {"differences", differences(runs)},
                                               {"loss", drawn(charts.front())},
                                               {"others", others},
+                                              {"samples", samples(runs)},
                                               {"runs", safe_json(data)}});
   return whole_page("Sluice report: " + html_escaped(title), kRunsStyle, body, kRunsScript);
 }

@@ -53,8 +53,10 @@ struct Record {
   Curve tokens;   // of all steps so far
   Curve skipped;  // steps whose update was left out
   std::vector<std::pair<std::string, Curve>> memory;
+  std::vector<SampleMetrics> samples;
 
   void cut(int64_t step) {
+    cut_samples(step);
     for (Curve* curve :
          {&loss, &grad_norm, &learning_rate, &tokens_per_second, &validation, &tokens, &skipped})
       curve->cut(step);
@@ -80,7 +82,15 @@ struct Record {
     validation.add(m.step, m.val_loss);
   }
 
+  void add(const SampleMetrics& m) {
+    cut_samples(m.step);
+    samples.push_back(m);
+  }
+
  private:
+  void cut_samples(int64_t step) {
+    std::erase_if(samples, [&](const SampleMetrics& m) { return m.step >= step; });
+  }
   void add_memory(const std::string& tier, int64_t step, uint64_t bytes) {
     auto found = std::ranges::find(memory, tier, &std::pair<std::string, Curve>::first);
     if (found == memory.end()) found = memory.insert(memory.end(), {tier, {}});
@@ -119,6 +129,14 @@ void set_best_validation(ReportedRun& run, const Curve& validation) {
   }
 }
 
+// At most so many, at equal distances, with the first and the last.
+std::vector<SampleMetrics> spread(std::vector<SampleMetrics> all, size_t most) {
+  if (all.size() <= most) return all;
+  std::vector<SampleMetrics> some;
+  for (size_t i = 0; i < most; ++i) some.push_back(std::move(all[i * (all.size() - 1) / (most - 1)]));
+  return some;
+}
+
 }  // namespace
 
 ReportedRun read_run(const std::string& directory) {
@@ -127,8 +145,9 @@ ReportedRun read_run(const std::string& directory) {
   run.options = options_of_run(directory);
   const std::string file = metrics_file(directory, run.options);
   Record record;
-  read_metrics(file, {[&](const StepMetrics& m) { record.add(m); },
-                      [&](const ValidationMetrics& m) { record.add(m); }});
+  read_metrics(
+      file, {[&](const StepMetrics& m) { record.add(m); }, [&](const ValidationMetrics& m) { record.add(m); },
+             [&](const SampleMetrics& m) { record.add(m); }});
   if (record.loss.size() == 0)
     throw Error(ExitCode::usage, printable(file) + " holds no step yet.",
                 "Wait until the run has done its first step.");
@@ -137,6 +156,7 @@ ReportedRun read_run(const std::string& directory) {
   run.tokens_per_second = median_number(record.tokens_per_second.values);
   run.skipped = static_cast<int64_t>(record.skipped.size());
   set_best_validation(run, record.validation);
+  run.samples = spread(std::move(record.samples), kSampledSteps);
   Curve clipped;
   if (const ManifestOption* clip = find_in(run.options, "clip")) {
     run.clip = parse_real(clip->values.front(), "clip");

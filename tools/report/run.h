@@ -1,5 +1,5 @@
-// What the page says of a run: figures for the tables, and curves thin enough for a page. From the run's
-// metrics file, and its newest checkpoint if it has one.
+// What the page says of a run: figures for the tables, curves thin enough for a page, and samples. From the
+// run's metrics file, and its newest checkpoint if it has one.
 #pragma once
 
 #include <cstdint>
@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "engine/run/checkpoint/manifest.h"
+#include "engine/run/train/metrics.h"
 #include "tools/report/curve.h"
 
 namespace sluice {
@@ -27,7 +28,9 @@ struct ReportedRun {
   // By name: the keys of the metrics file, `loss_smooth`, `clipped` (gradient norms of clipped steps), and
   // `memory TIER` for each tier and the process.
   std::vector<std::pair<std::string, Curve>> curves;
+  std::vector<SampleMetrics> samples;  // by step; kSampledSteps at most, the first and the last among them
 };
+constexpr size_t kSampledSteps = 20;
 
 // Where a step stands a second time in the file, the run went back to it: it and all that followed the first
 // time are left out. Changes no file. Throws Error(usage) for a directory that holds no run or no step yet,

@@ -20,6 +20,7 @@
 #include "engine/run/start/run_start.h"
 #include "engine/run/start/session_start.h"
 #include "engine/run/start/stopping.h"
+#include "engine/run/start/text_start.h"
 #include "engine/run/train/event_file.h"
 #include "engine/run/train/metrics.h"
 #include "models/families/family.h"
@@ -150,10 +151,12 @@ struct Records {
   MetricsFile metrics;
   std::optional<EventFile> events;
 
+  // Event files have no samples.
   void write(const auto& figures, Progress& progress) {
     const double time = unix_seconds();
     metrics.write(figures, time);
-    if (events) events->write(figures, time);
+    if constexpr (requires { events->write(figures, time); })
+      if (events) events->write(figures, time);
     if (const auto trouble = metrics.trouble()) progress.note(*trouble);
     if (const auto trouble = events ? events->trouble() : std::nullopt) progress.note(*trouble);
   }
@@ -164,6 +167,15 @@ struct Records {
       progress.note(format_size(bytes) + " of metrics could not be written.");
   }
 };
+
+// The first of them, on a line.
+std::string sample_note(const SampleMetrics& samples) {
+  constexpr size_t kPromptEnd = 40, kTextBegin = 100;
+  const SampledText& first = samples.texts.front();
+  const std::string prompt = last_characters(first.prompt, kPromptEnd);
+  return fmt::format("sample after step {}: {} | {}", samples.step, printable(prompt),
+                     printable(first_characters(first.text, kTextBegin)));
+}
 
 // Shows and records every event. After the first step it also prints how much GPU memory is held, and after
 // some more how these compare with the prediction.
@@ -179,6 +191,10 @@ TrainEvents report_to(Records& records, Progress& progress, Comparison& comparis
   events.validation = [&](const ValidationMetrics& v) {
     records.write(v, progress);
     progress.validation(v);
+  };
+  events.samples = [&](const SampleMetrics& s) {
+    records.write(s, progress);
+    progress.note(sample_note(s));
   };
   events.checkpoint = [&](const std::string& path) { progress.note("checkpoint " + printable(path)); };
   events.trouble = [&](const std::string& sentences) { progress.note(sentences); };
@@ -221,7 +237,8 @@ struct Start {
   RunDirectory* directory;  // nullptr on a process whose ranks do not print
   RunStart run;
   RunData data;
-  std::optional<Comparison> comparison = {};  // of the first rank
+  std::shared_ptr<const SamplePrompts> samples;  // nullptr: none are written
+  std::optional<Comparison> comparison = {};     // of the first rank
 };
 
 // The records and the progress lines of a run. If the run goes on, the metrics file is first cut at its step.
@@ -268,6 +285,12 @@ std::vector<Fact> facts_of_extent(const Options& options, const RunStart& run) {
           {"--steps", std::to_string(options.batch.steps)}};
 }
 
+std::string words_of(const std::vector<std::vector<uint32_t>>& prompts) {
+  std::string words;
+  for (const std::vector<uint32_t>& prompt : prompts) words += fmt::format("{}\n", fmt::join(prompt, " "));
+  return words;
+}
+
 // Facts that must be the same on all ranks: options that change bits, the length of the run, data and start.
 std::vector<Fact> facts_of(const Options& options, const Start& start) {
   std::vector<Fact> facts;
@@ -289,6 +312,9 @@ std::vector<Fact> facts_of(const Options& options, const Start& start) {
   add("--val-every", static_cast<uint64_t>(options.data.val_every));
   add("--val-batches", static_cast<uint64_t>(options.data.val_batches));
   add("--keep-best", options.run.keep_best);
+  add("--sample-every", static_cast<uint64_t>(options.sample.every));
+  add("--sample-tokens", static_cast<uint64_t>(options.sample.tokens));
+  facts.push_back({"content of --sample-prompts", start.samples ? words_of(start.samples->tokens) : ""});
   add("--zero", static_cast<uint64_t>(options.ranks.zero.value()));
   add("--shard-weights", static_cast<uint64_t>(options.ranks.shard_weights.value()));
   add("--checkpoint-every", static_cast<uint64_t>(options.run.checkpoint_every.steps));
@@ -361,6 +387,7 @@ ExitCode train_in(PlannedSession& started, Options given, Options options, Start
   std::optional<Report> report;
   if (ranks.is_first()) report.emplace(options, start, plan.program, out);
   TrainData view = start.data.view();
+  view.samples = start.samples.get();
   std::optional<RangeCheck> check;
   if (ranks.is_first()) view.check = &check.emplace(start.data.unchecked());
   const CheckpointState begin = state_of(start.run, given, *start.data.train, number_by_chance());
@@ -390,7 +417,7 @@ ExitCode train_in(PlannedSession& started, Options given, Options options, Start
 
 // Only the first rank prints and writes into the run directory.
 ExitCode train_rank(const Options& given, Start& start, const Ranks& all, std::FILE* out) {
-  RankSetup rank(given, start.run.source, start.data.validation != nullptr, all, say_to(out));
+  RankSetup rank(given, start.run.source, start.data.validation != nullptr, start.samples, all, say_to(out));
   const Ranks& ranks = rank.ranks();
   const auto print = [&](const std::string& text) {
     if (ranks.is_first()) show(out, text);
@@ -443,6 +470,7 @@ ExitCode train_process(Options options, const Launch* launch, RunDirectory* dire
     return run.checkpoint && is_done(options, *run.checkpoint, speaks ? out : nullptr);
   };
   if (options.batch.epochs == 0 && done()) return ExitCode::done;
+  const auto samples = open_samples(options, text_directory(run), run.source.config);
   prepare_data(options, text_directory(run), run.source.config.vocabulary);
   RunData data = open_run_data(options, run.source.config);
   if (options.batch.epochs > 0) {
@@ -450,7 +478,7 @@ ExitCode train_process(Options options, const Launch* launch, RunDirectory* dire
     if (done()) return ExitCode::done;
   }
   if (run.checkpoint) check_same_data(run.checkpoint->state(), *data.train);
-  Start start{launch, directory, std::move(run), std::move(data)};
+  Start start{launch, directory, std::move(run), std::move(data), samples};
   if (launch) return train_rank(options, start, launch->ranks(), out);
   if (options.ranks.count == 1) return train_rank(options, start, {}, out);
   ExitCode code = ExitCode::done;

@@ -28,7 +28,7 @@
 
 namespace sluice {
 
-constexpr size_t kRings = 3;  // the most that a program may have here
+constexpr size_t kRings = 4;  // the most that a program may have here
 using RingPositions = std::array<uint64_t, kRings>;
 
 // Where bytes are: each tier's arena (nullptr for a file tier), the nvme files and their checksums.

@@ -54,11 +54,11 @@ class Generator::Inputs {
         tokens_(slot("tokens")),
         begins_(slot("documents")),
         picked_(reading_.tokens > 1 ? slot("picked") : nullptr) {
-    for (int64_t row = 0; row < session.plan().model.micro_batch * reading_.tokens; ++row) {
+    for (int64_t row = 0; row < reading_.sequences * reading_.tokens; ++row) {
       tokens_[row] = 0;
       begins_[row] = static_cast<int32_t>(row % reading_.tokens) + 1;
     }
-    for (int64_t s = 0; picked_ && s < session.plan().model.micro_batch; ++s)
+    for (int64_t s = 0; picked_ && s < reading_.sequences; ++s)
       picked_[s] = static_cast<int32_t>(s * reading_.tokens);
   }
 
@@ -79,7 +79,8 @@ class Generator::Inputs {
   int32_t* slot(const char* name) const {
     const Plan& plan = session_.plan();
     const BufferId buffer = input_buffer(plan.model, plan.lowering, reading_.name + "." + name);
-    return reinterpret_cast<int32_t*>(session_.runner().ring_slot(buffer, session_.next_position(kWaveRing)));
+    const uint64_t position = session_.next_position(plan.lowering.reading_ring);
+    return reinterpret_cast<int32_t*>(session_.runner().ring_slot(buffer, position));
   }
 
   Session& session_;
@@ -87,8 +88,10 @@ class Generator::Inputs {
   int32_t *tokens_, *begins_, *picked_;
 };
 
-Generator::Generator(Session& session, const Sampling& sampling, std::vector<uint32_t> ends)
+Generator::Generator(Session& session, const BodyIds& bodies, const Sampling& sampling,
+                     std::vector<uint32_t> ends)
     : session_(session),
+      bodies_(bodies.readings),
       sampling_(sampling),
       ends_(std::move(ends)),
       cached_(static_cast<size_t>(sequences())),
@@ -96,21 +99,46 @@ Generator::Generator(Session& session, const Sampling& sampling, std::vector<uin
   CHECK(session.plan().model.readings.size() == 2, "a model whose readings are decode and prefill");
 }
 
+bool Generator::stops(const std::atomic<bool>& stop) const { return session_.ranks().sum<int>(stop) > 0; }
+
 void Generator::run_reading(size_t reading) {
-  position_ = session_.next_position(kWaveRing);
-  session_.executor().wait(session_.issue(session_.plan().lowering.bodies().readings[reading]));
+  position_ = session_.next_position(ring());
+  session_.executor().wait(session_.issue(bodies_[reading]));
   session_.check();
 }
 
-// The token that follows, by the logits of the reading that ran last.
-void Generator::draw(Sequence& sequence, size_t reading, size_t place) {
+// The token that follows, by the logits of the reading that ran last. Logits of other ranks may have other
+// bits, on another device.
+uint32_t Generator::first_draws(const Sequence& sequence, size_t reading, size_t place) {
+  constexpr int64_t kNoToken = -1;
+  const Ranks& ranks = session_.ranks();
+  int64_t token = 0;
+  std::exception_ptr failure;
+  if (ranks.is_first()) try {
+      token = drawn_token(sampling_, row_of(reading, place), sequence.number, sequence.tokens.size());
+    } catch (const Error&) {
+      failure = std::current_exception();
+      token = kNoToken;
+    }
+  token = ranks.sum(token);
+  if (failure) std::rethrow_exception(failure);
+  if (token == kNoToken)
+    throw Error(ExitCode::numerics, "The first rank cannot draw a token.", "Its own error says why.");
+  return static_cast<uint32_t>(token);
+}
+
+std::span<const float> Generator::row_of(size_t reading, size_t place) {
   const Plan& plan = session_.plan();
   const BufferId buffer =
       output_buffer(plan.model, plan.lowering, plan.model.readings[reading].name + ".logits");
   const std::byte* const slot = session_.runner().ring_slot(buffer, position_);
   const uint64_t row_bytes = logits_.size() * dtype_bytes(plan.model.precision);
   widen(plan.model.precision, slot + place * row_bytes, logits_.data(), logits_.size());
-  const uint32_t token = drawn_token(sampling_, logits_, sequence.number, sequence.tokens.size());
+  return logits_;
+}
+
+void Generator::draw(Sequence& sequence, size_t reading, size_t place) {
+  const uint32_t token = first_draws(sequence, reading, place);
   ++tokens_drawn_;
   if (std::ranges::find(ends_, token) != ends_.end()) {
     sequence.ending = Ending::token;
@@ -125,7 +153,7 @@ void Generator::draw(Sequence& sequence, size_t reading, size_t place) {
 }
 
 void Generator::read_prompts(std::vector<Sequence>& all, const std::atomic<bool>& stop) {
-  while (!stop && std::ranges::any_of(all, &Sequence::reads)) {
+  while (std::ranges::any_of(all, &Sequence::reads) && !stops(stop)) {
     Inputs inputs(session_, kPrefill);
     std::vector<size_t> counts;
     for (size_t place = 0; place < all.size(); ++place)
@@ -175,7 +203,7 @@ std::vector<Answer> Generator::answer(std::span<const Prompt> prompts, int64_t t
                    .said = [&said, place](uint32_t token) { said(place, token); }});
   }
   read_prompts(all, stop);
-  while (!stop && std::ranges::any_of(all, &Sequence::goes_on)) decode(all);
+  while (std::ranges::any_of(all, &Sequence::goes_on) && !stops(stop)) decode(all);
   std::vector<Answer> answers;
   for (Sequence& s : all) {
     if (s.goes_on()) s.ending = Ending::stopped;

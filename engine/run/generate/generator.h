@@ -3,13 +3,15 @@
 //
 // A session of a plan whose model generates (Model::readings: decode, then prefill), loaded. One body is in
 // flight at a time, since each token decides what the next one reads. Where some of a batch have ended, or
-// still read their prompts, the others' rows are idle. Owner: the verb, or a test; one thread.
+// still read their prompts, the others' rows are idle. Several ranks all go the same way: the first draws.
+// Owner: the verb, the trainer, or a test; one thread.
 #pragma once
 
 #include <atomic>
 #include <cstdint>
 #include <functional>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "engine/run/execute/session.h"
@@ -41,16 +43,18 @@ void check_prompt(const std::vector<uint32_t>& tokens, int64_t context, int64_t 
 
 class Generator {
  public:
-  // `ends`: ids that end an answer.
-  Generator(Session& session, const Sampling& sampling, std::vector<uint32_t> ends);
+  // `ends`: ids that end an answer. `bodies`: those of the phase (Lowering::phases); no update may be due.
+  Generator(Session& session, const BodyIds& bodies, const Sampling& sampling, std::vector<uint32_t> ends);
+  Generator(Session& session, const Sampling& sampling, std::vector<uint32_t> ends)
+      : Generator(session, session.plan().lowering.bodies(), sampling, std::move(ends)) {}
 
-  int64_t sequences() const { return session_.plan().model.micro_batch; }
-  int64_t context() const { return session_.plan().model.sequence; }
+  int64_t sequences() const { return session_.plan().model.readings.front().sequences; }
+  int64_t context() const { return session_.plan().model.readings.front().context; }
 
   // Answers up to sequences() prompts at once, each with up to `tokens_max` tokens. `said` gets each token
   // as it comes, with the prompt's place among `prompts`. What is cached of the prompts before is used where
   // `continues` and it is the begin of the prompt in the same place. Throws the session's error, and as
-  // check_prompt() and drawn_token() do.
+  // check_prompt() and drawn_token() do, on all ranks.
   std::vector<Answer> answer(std::span<const Prompt> prompts, int64_t tokens_max, bool continues,
                              const std::function<void(size_t, uint32_t)>& said,
                              const std::atomic<bool>& stop);
@@ -62,12 +66,17 @@ class Generator {
   struct Sequence;
   class Inputs;
 
+  uint8_t ring() const { return session_.plan().lowering.reading_ring; }
+  bool stops(const std::atomic<bool>& stop) const;
   void run_reading(size_t reading);
   void read_prompts(std::vector<Sequence>& all, const std::atomic<bool>& stop);
+  std::span<const float> row_of(size_t reading, size_t place);  // logits of the reading that ran last
+  uint32_t first_draws(const Sequence& sequence, size_t reading, size_t place);
   void draw(Sequence& sequence, size_t reading, size_t place);
   void decode(std::vector<Sequence>& all);
 
   Session& session_;
+  std::vector<BodyId> bodies_;  // by reading
   Sampling sampling_;
   std::vector<uint32_t> ends_;
   std::vector<std::vector<uint32_t>> cached_;  // by place: the tokens whose keys and values are cached

@@ -244,6 +244,27 @@ constexpr OptionRow kTable[] = {
     {"show", "text", "N", "samples to print, with their trained parts marked", "0", kPrepare, OnResume::own,
      FIELD(text.show), kCountOrZero},
 
+    {"sample-every", "samples", "N",
+     "after every N steps, and after the last, the model goes on with the --sample-prompts, into the "
+     "metrics; "
+     "0: never",
+     "0", kRuns, OnResume::kept, FIELD(sample.every), kCountOrZero, nullptr,
+     called("sample-steps sample-interval generate-every")},
+    {"sample-prompts", "samples", "FILE",
+     "prompts of the samples, a line each: {\"prompt\": TEXT} or {\"messages\": [...]}", "", kRuns,
+     OnResume::kept, FIELD(sample.prompts)},
+    {"sample-tokens", "samples", "N", "tokens of a sample at most", "64", kRuns, OnResume::kept,
+     FIELD(sample.tokens), kCount},
+    {"sample-temperature",
+     "samples",
+     "X",
+     "logits are divided by it before a token is drawn, by --seed; 0: the most likely",
+     "0",
+     kRuns,
+     OnResume::kept,
+     FIELD(sample.temperature),
+     {0, 1e6}},
+
     {"batch", "batch", "SEQUENCES", "sequences of one step, over all ranks", "8", kRuns | kEval | kBench,
      OnResume::fixed, FIELD(batch.batch), kCount, nullptr,
      called("batch-size bs global-batch-size train-batch-size total-batch-size", kRuns)},

@@ -205,6 +205,14 @@ struct GenerateOptions {
   bool is_planned = false;              // `plan` plans to generate, not to train
 };
 
+// What the model writes between steps. Documented in docs/generate.md.
+struct SampleOptions {
+  int64_t every = 0;    // steps; 0: never
+  std::string prompts;  // file
+  int64_t tokens = 64;  // of an answer at most
+  double temperature = 0;
+};
+
 struct ProfileOptions {
   int64_t steps = 8;                 // of the whole profile, warm-up included
   std::string out;                   // directory of the report
@@ -249,6 +257,7 @@ struct Options {
   RunOptions run;
   TransferOptions transfer;
   GenerateOptions generate;
+  SampleOptions sample;
   ProfileOptions profile;
   BenchOptions bench;
   ReportOptions report;

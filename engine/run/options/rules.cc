@@ -251,6 +251,10 @@ void check_options(const Options& options, Verb verb, ManifestUse manifest) {
     check_needs(options, "val-every", "val-data", validates);
     check_needs(options, "val-batches", "val-data", validates);
     check_needs(options, "keep-best", "val-data", validates || !options.run.keep_best);
+    const bool samples = options.sample.every > 0;
+    check_needs(options, "sample-every", "sample-prompts", !samples || !options.sample.prompts.empty());
+    for (const char* name : {"sample-prompts", "sample-tokens", "sample-temperature"})
+      check_needs(options, name, "sample-every", samples);
   }
   if (verb == Verb::bench)
     for (const char* name : {"batch", "seq", "micro-batch", "precision"})

@@ -44,7 +44,7 @@ inline constexpr uint32_t kReport = verb_bit(Verb::report);
 inline constexpr uint32_t kGenerate = verb_bit(Verb::generate);
 inline constexpr uint32_t kRuns = kTrain | kPlan;
 inline constexpr uint32_t kReadsText = kTrain | kEval | kPrepare;
-inline constexpr uint32_t kHasTokenizer = kReadsText | kGenerate;
+inline constexpr uint32_t kHasTokenizer = kReadsText | kGenerate | kPlan;
 inline constexpr uint32_t kLoads = kEval | kGenerate;
 inline constexpr uint32_t kGenerates = kGenerate | kPlan;
 

@@ -10,13 +10,12 @@
 #include "engine/rates/network.h"
 #include "engine/run/start/sharing.h"
 #include "gpu/machine.h"
-#include "models/families/family.h"
 
 namespace sluice {
 
 Model sized_model(const ModelConfig& config, DType precision, const DeviceSizes& sizes, int64_t micro_batch,
-                  int64_t sequence, bool documents) {
-  Model model = build_model(config, precision, micro_batch, sequence, documents);
+                  int64_t sequence, bool documents, const std::optional<GenerationSizes>& samples) {
+  Model model = build_model(config, precision, micro_batch, sequence, documents, samples);
   for (Segment& segment : model.segments)
     for (Op& op : segment.ops)
       if (op_rule(op.kind).is_loss) op.attributes.loss_rows = loss_rows(config.vocabulary, sizes.logits);
@@ -59,7 +58,8 @@ int64_t ranks_per_node(const RankOptions& ranks, const MachineRates& rates) {
 }
 
 PlanRequest plan_request(const Options& options, const ModelConfig& config, const Budgets& budgets,
-                         const DeviceNeeds& needs, bool evaluate, bool ranks_meet_in_device) {
+                         const DeviceNeeds& needs, bool evaluate, bool ranks_meet_in_device,
+                         const std::optional<GenerationSizes>& samples) {
   PlanRequest r;
   r.machine = machine_of(budgets.arenas(), ranks_meet_in_device);
   const RankOptions& ranks = options.ranks;
@@ -73,9 +73,9 @@ PlanRequest plan_request(const Options& options, const ModelConfig& config, cons
   r.rates.network = levels_for(r.rates, static_cast<uint32_t>(ranks.count), per_node);
   const int64_t sequence = options.batch.sequence.value_or(config.context);
   const DType precision = options.numbers.precision;
-  r.model = [config, precision, sizes = needs.sizes, documents = options.data.documents](int64_t micro_batch,
-                                                                                         int64_t length) {
-    return sized_model(config, precision, sizes, micro_batch, length, documents);
+  r.model = [config, precision, sizes = needs.sizes, documents = options.data.documents, samples](
+                int64_t micro_batch, int64_t length) {
+    return sized_model(config, precision, sizes, micro_batch, length, documents, samples);
   };
   r.sequence = sequence;
   BatchOptions batch = options.batch;

@@ -2,13 +2,14 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "engine/plan/plan.h"
 #include "engine/run/options/options.h"
 #include "engine/run/start/budgets.h"
 #include "engine/run/start/devices.h"
-#include "models/families/config.h"
+#include "models/families/family.h"
 
 namespace sluice {
 
@@ -22,14 +23,17 @@ std::vector<int64_t> micro_batch_candidates(const BatchOptions& batch, int64_t s
 
 // The model of one micro-batch. Its loss works on as many rows at a time as a device of these sizes asks for.
 Model sized_model(const ModelConfig& config, DType precision, const DeviceSizes& sizes, int64_t micro_batch,
-                  int64_t sequence, bool documents = false);
+                  int64_t sequence, bool documents = false,
+                  const std::optional<GenerationSizes>& samples = {});
 
 // The most ranks that share a machine.
 int64_t ranks_per_node(const RankOptions& ranks, const MachineRates& rates);
 
 // `needs`: the device's. `evaluate`: the plan has a validation. `ranks_meet_in_device`: as in
-// machine_of(). Where the options leave open what ranks share, ranks share all.
+// machine_of(). `samples`: the model also generates, between steps. Where the options leave open what ranks
+// share, ranks share all.
 PlanRequest plan_request(const Options& options, const ModelConfig& config, const Budgets& budgets,
-                         const DeviceNeeds& needs, bool evaluate, bool ranks_meet_in_device = false);
+                         const DeviceNeeds& needs, bool evaluate, bool ranks_meet_in_device = false,
+                         const std::optional<GenerationSizes>& samples = {});
 
 }  // namespace sluice

@@ -9,6 +9,7 @@
 #include "engine/run/start/devices.h"
 #include "engine/run/start/plan_request.h"
 #include "engine/run/start/sharing.h"
+#include "engine/run/start/text_start.h"
 #include "gpu/cuda/device.h"
 #include "gpu/cuda/nccl.h"
 
@@ -169,14 +170,16 @@ PlannedRun planned_run(Options options) {
   run.device = planned_device(options, of_this_process, elsewhere);
   notes.insert(notes.end(), run.device.notes.begin(), run.device.notes.end());
   run.budgets = planned_budgets(options, of_this_process, run.device, elsewhere);
-  run.budgets.reserve_table(run.start.source.table_bytes);
+  const std::shared_ptr<const SamplePrompts> samples =
+      open_samples(options, text_directory(run.start), run.start.source.config);
+  run.budgets.reserve_table(table_bytes_with(run.start.source, samples));
   options.data.documents = rows_have_documents(options, text_directory(run.start));
   for (std::string& note : beyond_notes(run.budgets, options.ranks.count, !elsewhere))
     notes.push_back(std::move(note));
   const auto request_now = [&] {
     return plan_request(options, run.start.source.config, run.budgets, run.device.needs,
                         !options.data.validation.empty() || options.data.val_split.percent > 0,
-                        run.device.ranks_meet);
+                        run.device.ranks_meet, sizes_of(samples));
   };
   const std::string shared = settle_sharing(options.ranks, request_now());
   if (!shared.empty()) notes.push_back(shared);

@@ -41,12 +41,13 @@ void settle_for_all(RankOptions& options, const Ranks& ranks, PlanRequest mine_t
 
 }  // namespace
 
-RankSetup::RankSetup(Options given, const ModelSource& source, bool plans_evaluation, const Ranks& all,
-                     Say say)
+RankSetup::RankSetup(Options given, const ModelSource& source, bool plans_evaluation,
+                     std::shared_ptr<const SamplePrompts> samples, const Ranks& all, Say say)
     : options_(std::move(given)),
       ranks_(all),
       source_(source),
       plans_evaluation_(plans_evaluation),
+      samples_(std::move(samples)),
       say_(std::move(say)) {
   const RankShare share = rank_share(options_.memory, ranks_);
   options_.memory = share.memory;
@@ -67,7 +68,7 @@ RankSetup::RankSetup(Options given, const ModelSource& source, bool plans_evalua
 
 Budgets RankSetup::budgets_now() const {
   Budgets budgets = resolve_shared_budgets(options_.memory, ranks_, accelerator_use(*device_));
-  budgets.reserve_table(source_.table_bytes);
+  budgets.reserve_table(table_bytes_with(source_, samples_));
   return budgets;
 }
 
@@ -108,7 +109,7 @@ void RankSetup::say_notes(const std::vector<std::string>& notes) const {
 
 PlanRequest RankSetup::request() const {
   return plan_request(options_, source_.config, budgets_, needs_of(*device_), plans_evaluation_,
-                      ranks_.device != nullptr);
+                      ranks_.device != nullptr, sizes_of(samples_));
 }
 
 }  // namespace sluice

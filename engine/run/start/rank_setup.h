@@ -13,6 +13,7 @@
 #include "engine/run/start/planning.h"
 #include "engine/run/start/rank_share.h"
 #include "engine/run/start/say.h"
+#include "engine/run/start/text_start.h"
 #include "gpu/device.h"
 
 namespace sluice {
@@ -20,9 +21,10 @@ namespace sluice {
 // Binds the thread that makes it to the rank's processors until the same thread destroys it.
 class RankSetup {
  public:
-  // `plans_evaluation`: there is data to validate on. The first rank settles what --zero and --shard-weights
-  // leave open.
-  RankSetup(Options given, const ModelSource& source, bool plans_evaluation, const Ranks& all, Say say);
+  // `plans_evaluation`: there is data to validate on. `samples`: nullptr: the run has none. The first rank
+  // settles what --zero and --shard-weights leave open.
+  RankSetup(Options given, const ModelSource& source, bool plans_evaluation,
+            std::shared_ptr<const SamplePrompts> samples, const Ranks& all, Say say);
 
   Options& options() { return options_; }  // with this rank's share of memory
   const Ranks& ranks() const { return ranks_; }
@@ -41,6 +43,7 @@ class RankSetup {
   Ranks ranks_;
   const ModelSource source_;
   const bool plans_evaluation_;
+  const std::shared_ptr<const SamplePrompts> samples_;
   const Say say_;
   std::optional<Bound> bound_;
   std::unique_ptr<Device> device_;

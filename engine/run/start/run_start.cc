@@ -25,7 +25,8 @@ void make_absolute(Options& options) {
   for (std::string& file : options.data.train) file = absolute(file);
   for (std::string& file : options.data.validation) file = absolute(file);
   for (std::string& directory : options.memory.nvme_directories) directory = absolute(directory);
-  for (std::string* path : {&options.run.metrics, &options.lora.from, &options.lora.base})
+  for (std::string* path :
+       {&options.run.metrics, &options.lora.from, &options.lora.base, &options.sample.prompts})
     if (!path->empty()) *path = absolute(*path);
   for (std::string* path : {&options.text.tokenizer, &options.text.chat_template, &options.text.cache})
     if (!path->empty()) *path = absolute(*path);
@@ -120,6 +121,11 @@ std::vector<std::string> leave_out_lost(Options& options) {
       return true;
     });
   if (before > 0 && directories.empty() && !is_given(options, "nvme-mem")) options.memory.nvme = {};
+  const std::string prompts = options.sample.prompts;
+  if (!prompts.empty() && !is_given(options, "sample-prompts") && !fs::exists(prompts, ignored)) {
+    notes.push_back("--sample-prompts " + printable(prompts) + " of the run is gone: no more samples.");
+    options.sample = {};
+  }
   const std::string machine = options.memory.machine;
   if (!is_given(options, "machine") && machine.find('/') != std::string::npos &&
       !fs::exists(machine, ignored)) {

@@ -119,6 +119,16 @@ void append_line(std::string& out, const ValidationMetrics& m, double time) {
   out += "}\n";
 }
 
+void append_line(std::string& out, const SampleMetrics& m, double time) {
+  using Json = nlohmann::ordered_json;
+  Json texts = Json::array();
+  for (const SampledText& t : m.texts)
+    texts.push_back({{"prompt", last_characters(t.prompt, kSamplePromptBytes)},
+                     {"text", first_characters(t.text, kSampleTextBytes)}});
+  append_step(out, m.step, time);
+  out += ",\"samples\":" + texts.dump(-1, ' ', false, Json::error_handler_t::replace) + "}\n";
+}
+
 MetricsFile::MetricsFile(const std::string& path) : GrowingFile(path, open_file(path), "lines") {
   struct stat status;
   if (::fstat(descriptor(), &status) == 0 && S_ISREG(status.st_mode) &&
@@ -134,6 +144,12 @@ void MetricsFile::write(const StepMetrics& metrics, double time) {
 }
 
 void MetricsFile::write(const ValidationMetrics& metrics, double time) {
+  line_.clear();
+  append_line(line_, metrics, time);
+  append(line_);
+}
+
+void MetricsFile::write(const SampleMetrics& metrics, double time) {
   line_.clear();
   append_line(line_, metrics, time);
   append(line_);

@@ -2,8 +2,8 @@
 // live run.
 //
 // Floats read back to the same bits; a number that is not finite is null, since JSON has no other word for
-// it. Lines of training steps and of validations share the file and are told apart by their keys. Caller:
-// the trainer's thread.
+// it. Lines of training steps, validations and samples share the file and are told apart by their keys.
+// Caller: the trainer's thread.
 #pragma once
 
 #include <cstdint>
@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "engine/run/generate/samples.h"
 #include "engine/run/train/growing_file.h"
 
 namespace sluice {
@@ -43,10 +44,18 @@ struct ValidationMetrics {
   double val_loss = 0;
 };
 
+struct SampleMetrics {
+  int64_t step = 0;                // after this many updates
+  std::vector<SampledText> texts;  // by prompt
+};
+// Bytes of a prompt's end, and of a text's begin, that a line holds.
+constexpr size_t kSamplePromptBytes = 2000, kSampleTextBytes = 8000;
+
 // Append the line, with its newline, to `out`. `time` is that of unix_seconds(). Names of tiers and lanes are
 // plain words.
 void append_line(std::string& out, const StepMetrics& metrics, double time);
 void append_line(std::string& out, const ValidationMetrics& metrics, double time);
+void append_line(std::string& out, const SampleMetrics& metrics, double time);
 
 class MetricsFile : public GrowingFile {
  public:
@@ -56,6 +65,7 @@ class MetricsFile : public GrowingFile {
 
   void write(const StepMetrics& metrics, double time);
   void write(const ValidationMetrics& metrics, double time);
+  void write(const SampleMetrics& metrics, double time);
 
  private:
   std::string line_;  // keeps its capacity

@@ -16,7 +16,7 @@ namespace {
 using nlohmann::json;
 
 constexpr std::string_view kLineBegin = "{\"step\":";
-constexpr size_t kLineMost = 1 << 20;  // far above any line of ours
+constexpr size_t kLineMost = 1 << 23;  // above any line of ours: JSON may take 6 bytes for one of a sample
 
 struct WrongType {};  // of a value whose key we know
 
@@ -68,6 +68,18 @@ void read_step(const json& line, StepMetrics& m) {
   read_table(line, "lane_busy", m.lane_busy);
 }
 
+SampleMetrics read_samples(const json& line, int64_t step) {
+  SampleMetrics m{.step = step, .texts = {}};
+  if (!line["samples"].is_array()) throw WrongType();
+  for (const json& one : line["samples"]) {
+    if (!one.is_object()) throw WrongType();
+    const json prompt = one.value("prompt", json("")), text = one.value("text", json(""));
+    if (!prompt.is_string() || !text.is_string()) throw WrongType();
+    m.texts.push_back({prompt.get<std::string>(), text.get<std::string>()});
+  }
+  return m;
+}
+
 // False if the text is no metrics line. `step` is filled again and again.
 bool take_line(const std::string& text, const MetricsEvents& events, StepMetrics& step) {
   const json line = json::parse(text, nullptr, false);
@@ -80,6 +92,8 @@ bool take_line(const std::string& text, const MetricsEvents& events, StepMetrics
       events.step(step);
     } else if (line.contains("val_loss")) {
       events.validation({step.step, real(line, "val_loss")});
+    } else if (line.contains("samples") && events.samples) {
+      events.samples(read_samples(line, step.step));
     }
   } catch (const WrongType&) {
     return false;

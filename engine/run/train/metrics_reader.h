@@ -27,6 +27,7 @@ Error foreign_line(const std::string& path, int64_t number, const std::string& r
 struct MetricsEvents {
   std::function<void(const StepMetrics&)> step;
   std::function<void(const ValidationMetrics&)> validation;
+  std::function<void(const SampleMetrics&)> samples = {};  // empty: they are passed over
 };
 
 // Calls for each line in the order of the file. A number that is null or missing is NaN, or 0 where it is an

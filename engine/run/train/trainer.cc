@@ -73,7 +73,8 @@ Trainer::Trainer(Session& session, const Options& options, const TrainData& data
   CHECK(program.rings[kTrainRing].slots >= 3,
         "the trainer reads the loss of a step while two more are under way");
   for (const Activation& a : session.plan().model.activations)
-    CHECK(!a.input || a.name == "tokens" || a.name == "labels" || a.name == "documents",
+    CHECK(!a.input || a.name == "tokens" || a.name == "labels" || a.name == "documents" ||
+              is_of_reading(session.plan().model, a),
           "the trainer has no data for the input " + a.name);
   for (BodyId b = 0; b < program.bodies.size(); ++b)
     moved_bytes_.push_back(moved_bytes(session.plan(), {&b, 1}));
@@ -149,11 +150,13 @@ TrainResult Trainer::train() {
     const bool validates = data_.validation && (last || due(options_.data.val_every));
     const bool is_due = overdue_ || saves_by_time_ || due(options_.run.checkpoint_every.steps);
     bool saves = last ? at_end_ == AtEnd::checkpoint : is_due && can_save(kGoesOn);
-    if (!validates && !saves) continue;
+    const bool samples = data_.samples && (last || due(options_.sample.every));
+    if (!validates && !samples && !saves) continue;
     drain();
     const double begin = steady_seconds();
     if (validates && !validate()) break;  // the state is saved below
     if (validates && !saves) saves = saves_best();
+    if (samples) sample();
     if (saves) {
       if (last) await_place();
       if (!save()) break;  // the state is saved below, where the directory is now
@@ -334,6 +337,24 @@ bool Trainer::validate() {
     state_.validation = {found->loss, found->labels, data_.validation_checksum};
   if (events_.validation) events_.validation({step_, found->loss});
   return true;
+}
+
+// A stop ends them without a line: what follows sees it, too.
+void Trainer::sample() {
+  note("the samples");
+  std::string trouble;
+  try {
+    std::optional<std::vector<SampledText>> texts = write_samples(session_, bodies(), *data_.samples, stop_);
+    if (!texts)
+      trouble = "since the run stops.";
+    else if (events_.samples)
+      events_.samples({step_, *std::move(texts)});
+  } catch (const Error& error) {
+    if (error.code() != ExitCode::numerics) throw;  // losses tell whether training can go on
+    trouble = std::string("since they cannot be drawn: ") + error.what();
+  }
+  if (!trouble.empty() && events_.trouble)
+    events_.trouble(fmt::format("The samples after step {} are left out, {}", step_, trouble));
 }
 
 // `unsaved`: why the run's state could not be saved; empty: it is. A rank that did not fail itself only says

@@ -1,4 +1,5 @@
-// The training loop: issues bodies, feeds tokens and learning rates, reads losses, validates, saves, stops.
+// The training loop: issues bodies, feeds tokens and learning rates, reads losses, validates, writes samples,
+// saves, stops.
 //
 // It runs at most two bodies ahead of what it reads, so reading a loss never stalls a lane. A long step is
 // issued only when a lane has nothing else to do, so that a stop need not wait for it. Owner: the verb's
@@ -23,6 +24,7 @@
 #include "engine/run/checkpoint/directory.h"
 #include "engine/run/checkpoint/spare_descriptors.h"
 #include "engine/run/execute/session.h"
+#include "engine/run/generate/samples.h"
 #include "engine/run/options/options.h"
 #include "engine/run/train/guess_choice.h"
 #include "engine/run/train/metrics.h"
@@ -36,6 +38,7 @@ class Recorder;
 struct TrainEvents {  // all called on the trainer's thread
   std::function<void(const StepMetrics&)> step;
   std::function<void(const ValidationMetrics&)> validation;
+  std::function<void(const SampleMetrics&)> samples;
   std::function<void(const std::string& path)> checkpoint;
   std::function<void(const std::string& sentences)> trouble;  // the run goes on
   Recorder* recorder = nullptr;     // gets the trace of every step, including failed ones
@@ -46,8 +49,9 @@ struct TrainData {  // of one rank
   std::unique_ptr<RowSource> train;
   std::unique_ptr<RowSource> validation;  // nullptr: no validation
   int64_t validation_batches = 0;
-  uint64_t validation_checksum = 0;   // of the data that `validation` reads
-  const RangeCheck* check = nullptr;  // of all data; nullptr: what is wrong shows when it is read
+  uint64_t validation_checksum = 0;        // of the data that `validation` reads
+  const SamplePrompts* samples = nullptr;  // nullptr: none are written
+  const RangeCheck* check = nullptr;       // of all data; nullptr: what is wrong shows when it is read
 };
 
 enum class AtEnd : uint8_t { checkpoint, nothing };  // nothing: the run only measures
@@ -88,6 +92,7 @@ class Trainer {
   void note(const char* what) const;
   void drain();     // to the clean state, all steps read
   bool validate();  // false where it was cut short
+  void sample();
   std::string place_of_checkpoint();
   std::exception_ptr moved_directory() const;  // nullptr: it is in its place
   bool save();  // a checkpoint; false where its directory was moved meanwhile, which ends the run
@@ -117,7 +122,7 @@ class Trainer {
   GuessChoice guess_choice_;
   std::vector<Pending> pending_;  // oldest first
   double last_norm_ = 0;          // when the task `norm` of the last step that was read ended
-  double excluded_ = 0;           // seconds of validations and checkpoints since last_norm_
+  double excluded_ = 0;           // seconds of validations, samples and checkpoints since last_norm_
   double saved_at_ = 0;           // when the run began or the last checkpoint ended
   bool saves_by_time_ = false;    // by saved_at_, a checkpoint is due
   bool overdue_ = false;          // a checkpoint could not be written

@@ -60,12 +60,12 @@ TEST(Help, BeginsWithTheOptionsThatOneNeeds) {
   }
   EXPECT_EQ(explained, (std::vector<std::string>{"--model", "--data", "--batch", "--steps", "--epochs",
                                                  "--host-mem", "--out"}));
-  ASSERT_EQ(headings.size(), 10u);
+  ASSERT_EQ(headings.size(), 11u);
   EXPECT_EQ(headings[0], "  model                     --from-scratch");
   for (const Family* family : families())
     EXPECT_NE(verb_help(Verb::train, HelpExtent::first).find(family->plain_preset), std::string::npos)
         << family->name;
-  EXPECT_EQ(headings[4], "  batch                     --seq, --micro-batch, --waves");
+  EXPECT_EQ(headings[5], "  batch                     --seq, --micro-batch, --waves");
   EXPECT_LT(lines.size(), 75u);
   EXPECT_GT(lines_of_help(Verb::train, HelpExtent::all).size(), 120u);
 }

@@ -161,5 +161,22 @@ TEST_F(ReportCli, AMillionStepsAreThinned) {
   EXPECT_EQ(curves["val_loss"]["steps"].size(), 20u);
 }
 
+TEST_F(ReportCli, SamplesOfManyStepsAreSpreadAndThoseOfAnEarlierTryLeftOut) {
+  std::string metrics;
+  for (int64_t step = 1; step <= 100; ++step)
+    metrics += steps_text(step, step) + samples_text(step, "old " + std::to_string(step));
+  metrics += steps_text(60, 60) + samples_text(60, "new\n60");  // the run went back to step 59
+  write_run(directory / "run", metrics);
+  const ReportedRun run = read_run(directory / "run");
+  ASSERT_EQ(run.samples.size(), kSampledSteps);
+  EXPECT_EQ(run.samples.front().step, 1);
+  EXPECT_EQ(run.samples.back().step, 60);
+  EXPECT_EQ(run.samples.back().texts.front().text, "new\n60");
+  for (size_t i = 1; i < run.samples.size(); ++i) EXPECT_GT(run.samples[i].step, run.samples[i - 1].step);
+  ASSERT_EQ(report({"run"}).code, 0);
+  EXPECT_NE(page().find("<div class=\"sample\">new\n60</div>"), std::string::npos);
+  EXPECT_EQ(page().find("old 100"), std::string::npos);
+}
+
 }  // namespace
 }  // namespace sluice

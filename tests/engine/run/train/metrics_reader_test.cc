@@ -38,9 +38,10 @@ class MetricsReader : public testing::Test {
  protected:
   void read(const std::string& text) {
     std::ofstream(path_, std::ios::binary) << text;
-    steps_.clear(), validations_.clear();
+    steps_.clear(), validations_.clear(), samples_.clear();
     read_metrics(path_, {[&](const StepMetrics& m) { steps_.push_back(m); },
-                         [&](const ValidationMetrics& m) { validations_.push_back(m); }});
+                         [&](const ValidationMetrics& m) { validations_.push_back(m); },
+                         [&](const SampleMetrics& m) { samples_.push_back(m); }});
   }
   std::string refusal(const std::string& text) {
     try {
@@ -57,6 +58,7 @@ class MetricsReader : public testing::Test {
   const std::string path_ = directory_ / "metrics.jsonl";
   std::vector<StepMetrics> steps_;
   std::vector<ValidationMetrics> validations_;
+  std::vector<SampleMetrics> samples_;
 };
 
 TEST_F(MetricsReader, ReadsBackWhatWasWritten) {
@@ -89,8 +91,38 @@ TEST_F(MetricsReader, ATornLastLineIsPassedOver) {
 }
 
 TEST_F(MetricsReader, LinesOfOtherKindsArePassedOver) {
-  read("{\"step\":1,\"time\":1,\"samples\":[{\"prompt\":\"a\",\"text\":\"b\"}]}\n{\"step\":1,\"loss\":2}\n");
+  read("{\"step\":1,\"time\":1,\"unheard_of\":[{\"a\":\"b\"}]}\n{\"step\":1,\"loss\":2}\n");
   EXPECT_EQ(steps_.size(), 1u);
+}
+
+TEST_F(MetricsReader, SamplesComeBackAsTheyWere) {
+  const SampleMetrics wanted{.step = 3, .texts = {{"a\n\"", "\xC3\xA9\\"}, {"", "<b>"}}};
+  std::string line;
+  append_line(line, wanted, 1764024863);
+  EXPECT_TRUE(line.starts_with("{\"step\":3,\"time\":")) << line;
+  read(line);
+  ASSERT_EQ(samples_.size(), 1u);
+  EXPECT_EQ(samples_[0].step, 3);
+  ASSERT_EQ(samples_[0].texts.size(), 2u);
+  for (size_t i = 0; i < 2; ++i) {
+    EXPECT_EQ(samples_[0].texts[i].prompt, wanted.texts[i].prompt);
+    EXPECT_EQ(samples_[0].texts[i].text, wanted.texts[i].text);
+  }
+}
+
+// In whole characters; what is no UTF-8 is replaced.
+TEST_F(MetricsReader, LongSamplesAreCut) {
+  std::string long_text(kSampleTextBytes - 1, 'a'), bad = "a\xFF";
+  std::string line;
+  append_line(line, SampleMetrics{1, {{long_text + "\xC3\xA9", long_text + "\xC3\xA9"}, {bad, bad}}}, 1);
+  read(line);
+  ASSERT_EQ(samples_.size(), 1u);
+  EXPECT_EQ(samples_[0].texts[0].text, long_text);
+  EXPECT_EQ(samples_[0].texts[0].prompt, std::string(kSamplePromptBytes - 2, 'a') + "\xC3\xA9");
+  EXPECT_EQ(samples_[0].texts[1].text, "a\xEF\xBF\xBD");
+  EXPECT_EQ(first_characters("\xC3\xA9", 1), "");
+  EXPECT_EQ(last_characters("\xC3\xA9", 1), "");
+  EXPECT_EQ(first_characters("ab", 2), "ab");
 }
 
 TEST_F(MetricsReader, OtherLinesAreRefusedByTheirNumber) {
@@ -98,11 +130,12 @@ TEST_F(MetricsReader, OtherLinesAreRefusedByTheirNumber) {
   for (const char* wrong :
        {"hello", "{}", "[1]", "", "{\"step\":2,\"lo", "{\"step\":\"2\",\"loss\":1}",
         "{\"step\":-2,\"loss\":1}", "{\"step\":1e300,\"loss\":1}", "{\"step\":2,\"loss\":\"1\"}",
-        "{\"step\":2,\"loss\":[]}", "{\"step\":2,\"val_loss\":{}}",
+        "{\"step\":2,\"loss\":[]}", "{\"step\":2,\"val_loss\":{}}", "{\"step\":2,\"samples\":{}}",
+        "{\"step\":2,\"samples\":[1]}", "{\"step\":2,\"samples\":[{\"text\":1}]}",
         "{\"step\":2,\"loss\":1,\"peak_bytes\":7}", "{\"step\":2,\"loss\":1,\"peak_bytes\":{\"host\":\"x\"}}",
         "{\"step\":2,\"loss\":1,\"micro_batch\":0.5}"})
     EXPECT_EQ(refusal(one + wrong + "\n" + one), "Line 2 of `" + path_ + "` is not a metrics line.") << wrong;
-  EXPECT_NE(refusal(one + "{\"step\":2,\"x\":\"" + std::string(2 << 20, 'x') + "\"}\n"), "");
+  EXPECT_NE(refusal(one + "{\"step\":2,\"x\":\"" + std::string(16 << 20, 'x') + "\"}\n"), "");
   EXPECT_NE(refusal(one + "my notes"), "");
 }
 

@@ -228,7 +228,7 @@ TEST_F(MetricsFileTest, TruncationToleratesATornLastLine) {
 // However long a line is, little of it is held in memory.
 TEST_F(MetricsFileTest, TruncationRefusesALineThatNeverEnds) {
   for (const std::string end : {"", "\n", "}\n"}) {
-    put("{\"step\":1}\n{\"step\":2,\"x\":\"" + std::string(2 << 20, 'x') + end);
+    put("{\"step\":1}\n{\"step\":2,\"x\":\"" + std::string(16 << 20, 'x') + end);
     EXPECT_THROW(truncate_after_step(path_, 5), Error);
   }
 }

@@ -1,0 +1,44 @@
+// Samples: what a model writes between the steps of its training, to be read by people.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "engine/run/execute/session.h"
+#include "engine/run/generate/sampling.h"
+#include "models/families/family.h"
+
+namespace sluice {
+
+// What a run is asked for. All ranks have the same.
+struct SamplePrompts {
+  std::vector<std::vector<uint32_t>> tokens;  // by prompt
+  GenerationSizes sizes;                      // of the plan
+  int64_t tokens_max = 0;                     // of an answer
+  Sampling sampling;
+  std::vector<uint32_t> ends;  // ids that end an answer
+  std::function<std::string(const std::vector<uint32_t>&)> text_of;
+  uint64_t table_bytes = 0;  // of host memory at most, that text_of holds
+};
+
+struct SampledText {
+  std::string prompt, text;
+};
+
+// At most so many bytes of a text in UTF-8, in whole characters: its begin, and its end.
+std::string first_characters(const std::string& text, size_t most);
+std::string last_characters(const std::string& text, size_t most);
+
+// By prompt, so many at once as the plan has sequences, with current weights, by the `bodies` of the current
+// phase (Lowering::phases). No update may be due (BodyState::clean). None where `stop` was set. Collective,
+// and only the first rank gets texts; throws as Generator::answer() does.
+std::optional<std::vector<SampledText>> write_samples(Session& session, const BodyIds& bodies,
+                                                      const SamplePrompts& prompts,
+                                                      const std::atomic<bool>& stop);
+
+}  // namespace sluice

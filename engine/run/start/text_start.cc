@@ -1,0 +1,93 @@
+#include "engine/run/start/text_start.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <system_error>
+
+#include "engine/base/error.h"
+#include "engine/run/options/named_values.h"
+#include "engine/run/start/generation_request.h"
+#include "engine/run/start/run_data.h"
+#include "models/text/samples/prompt_file.h"
+
+namespace sluice {
+
+namespace {
+
+// Tokens that a prompt and its answer may have together, so that the longest prompt has a whole answer.
+int64_t context_of(const std::vector<std::vector<uint32_t>>& prompts, int64_t tokens_max,
+                   const ModelConfig& config) {
+  size_t longest = 0;
+  for (size_t i = 0; i < prompts.size(); ++i) {
+    const std::vector<uint32_t>& prompt = prompts[i];
+    if (prompt.size() >= static_cast<size_t>(config.context))
+      throw Error(ExitCode::usage,
+                  fmt::format("Prompt {} of --sample-prompts has {} tokens, and the model's context is {}.",
+                              i + 1, prompt.size(), config.context),
+                  "Shorten it.");
+    const uint32_t largest = *std::ranges::max_element(prompt);
+    if (largest >= static_cast<uint64_t>(config.vocabulary))
+      throw Error(ExitCode::usage,
+                  fmt::format("Prompt {} of --sample-prompts has token {}, and the model has {} tokens.",
+                              i + 1, largest, config.vocabulary),
+                  "Give the --tokenizer that the data were made with.");
+    longest = std::max(longest, prompt.size());
+  }
+  return std::min(config.context, static_cast<int64_t>(longest) + tokens_max);
+}
+
+// A vocabulary and its merges as tables that are searched take four to six times their file.
+uint64_t table_bytes_of(const std::string& directory) {
+  constexpr uint64_t kTimes = 8;
+  uint64_t bytes = 0;
+  for (const char* name : {"tokenizer.json", "tokenizer.model"}) {
+    std::error_code missing;
+    const auto of_file = std::filesystem::file_size(std::filesystem::path(directory) / name, missing);
+    if (!missing) bytes += kTimes * of_file;
+  }
+  return bytes;
+}
+
+}  // namespace
+
+TextModel open_text(const Options& options, const std::string& directory) {
+  const std::string& from = tokenizer_of(options, directory);
+  if (!has_tokenizer(from))
+    throw Error(ExitCode::usage,
+                "There is no tokenizer" + (from.empty() ? "." : " in " + printable(from) + "."),
+                "Add --tokenizer DIR, with a tokenizer.json or tokenizer.model.");
+  return open_text_model(from, options.text.chat_template);
+}
+
+SampleMaker sample_maker(const Options& options, const TextModel& text) {
+  const TextOptions& t = options.text;
+  return {text, {TrainOn::all, t.control_tokens, template_values_json(t.template_values)}};
+}
+
+std::shared_ptr<const SamplePrompts> open_samples(const Options& options, const std::string& directory,
+                                                  const ModelConfig& config) {
+  const SampleOptions& o = options.sample;
+  if (o.every == 0) return nullptr;
+  const auto text = std::make_shared<const TextModel>(open_text(options, directory));
+  SampleMaker maker = sample_maker(options, *text);
+  SamplePrompts out;
+  out.tokens = read_prompts(o.prompts, maker);
+  if (out.tokens.size() > kSamplePromptsMax)
+    throw Error(ExitCode::usage,
+                fmt::format("{} has {} prompts, and samples are for people to read.", printable(o.prompts),
+                            out.tokens.size()),
+                fmt::format("Give {} at most.", kSamplePromptsMax));
+  const auto sequences = std::min<int64_t>(kPromptsAtOnce, std::ssize(out.tokens));
+  out.sizes = {sequences, context_of(out.tokens, o.tokens, config),
+               std::max<int64_t>(1, kChunkTokens / sequences)};
+  out.tokens_max = o.tokens;
+  out.sampling = {.temperature = o.temperature, .seed = options.numbers.seed, .soft_cap = config.logits_cap};
+  out.ends = text->ends;
+  out.text_of = [text](const std::vector<uint32_t>& tokens) { return text->tokenizer.decode(tokens, true); };
+  out.table_bytes = table_bytes_of(tokenizer_of(options, directory));
+  return std::make_shared<const SamplePrompts>(std::move(out));
+}
+
+}  // namespace sluice
