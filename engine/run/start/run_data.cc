@@ -154,7 +154,7 @@ std::vector<const TokenData*> RunData::unchecked() const {
 
 TrainData RunData::view() const {
   return {train->rows(), validation ? validation->rows() : nullptr, validation_batches,
-          validation ? validation->checksum() : 0};
+          [data = validation.get()] { return data ? data->checksum() : 0; }};
 }
 
 RunData open_run_data(const Options& options, const ModelConfig& config) {

@@ -334,7 +334,7 @@ bool Trainer::validate() {
     events_.trouble(fmt::format("The validation after step {} is left out, since the run stops.", step_));
   if (!found) return false;
   if (std::isfinite(found->loss) && found->labels > 0)
-    state_.validation = {found->loss, found->labels, data_.validation_checksum};
+    state_.validation = {found->loss, found->labels, data_.validation_checksum()};
   if (events_.validation) events_.validation({step_, found->loss});
   return true;
 }

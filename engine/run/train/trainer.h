@@ -49,9 +49,9 @@ struct TrainData {  // of one rank
   std::unique_ptr<RowSource> train;
   std::unique_ptr<RowSource> validation;  // nullptr: no validation
   int64_t validation_batches = 0;
-  uint64_t validation_checksum = 0;        // of the data that `validation` reads
-  const SamplePrompts* samples = nullptr;  // nullptr: none are written
-  const RangeCheck* check = nullptr;       // of all data; nullptr: what is wrong shows when it is read
+  std::function<uint64_t()> validation_checksum;  // of the data that `validation` reads, which it reads
+  const SamplePrompts* samples = nullptr;         // nullptr: none are written
+  const RangeCheck* check = nullptr;              // of all data; nullptr: what is wrong shows when it is read
 };
 
 enum class AtEnd : uint8_t { checkpoint, nothing };  // nothing: the run only measures
