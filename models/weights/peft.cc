@@ -114,7 +114,8 @@ std::string adapter_config_json(const Adapters& adapters, const Model& model, co
   object["inference_mode"] = true;
   object["r"] = adapters.rank;
   object["lora_alpha"] = adapters.alpha;
-  if (adapters.alpha == std::floor(adapters.alpha))
+  constexpr double kExact = 9007199254740992;  // 2^53: larger numbers are whole, and may be no int64_t
+  if (std::abs(adapters.alpha) < kExact && adapters.alpha == std::floor(adapters.alpha))
     object["lora_alpha"] = static_cast<int64_t>(adapters.alpha);
   object["use_rslora"] = adapters.root_scale;
   object["target_modules"] =

@@ -105,6 +105,17 @@ class AdapterFiles : public FormatTest {
   }
 };
 
+TEST_F(AdapterFiles, ScalesAreWrittenAsNumbersOfPython) {
+  const auto written = [](double alpha) {
+    const Adapters settings{.rank = 3, .alpha = alpha};
+    return nlohmann::json::parse(
+        adapter_config_json(settings, adapted(kModels[0][0], settings), "b"))["lora_alpha"];
+  };
+  EXPECT_EQ(written(16).dump(), "16");
+  EXPECT_EQ(written(4.5).dump(), "4.5");
+  EXPECT_EQ(written(1e300).dump(), "1e+300");
+}
+
 TEST_F(AdapterFiles, ReadWhatWasWritten) {
   for (const auto& [name, linear] : kModels) {
     const Adapters settings{.rank = 3, .alpha = 4.5, .root_scale = true};
