@@ -109,6 +109,7 @@ LossLayout loss_layout(const OpShapes& s) {
   l.stride = (l.vocabulary + kLine - 1) / kLine * kLine + kLine;
   l.logits_bytes = static_cast<uint64_t>(l.chunk * l.stride) * sizeof(float);
   l.losses_bytes = static_cast<uint64_t>((l.chunk + 7) / 8 * 8) * sizeof(double);
+  l.rights_bytes = s.attributes.counts_right ? l.losses_bytes : 0;
   return l;
 }
 
@@ -122,11 +123,12 @@ LossChunk loss_chunk(const OpCall& call, Pass pass, const LossLayout& l, int64_t
   const auto offset = static_cast<uint64_t>(begin * l.columns) * dtype_bytes(t);
   const LossProducts p = loss_products(*call.shapes, l, rows);
   const float factor = factor_of(*call.shapes);
-  std::byte* logits = call.workspace;
+  std::byte *logits = call.workspace, *losses = logits + l.logits_bytes;
+  auto* const rights = reinterpret_cast<double*>(losses + l.losses_bytes);
   const void *x = part_of(call.inputs[0], offset).data, *weight = call.parameters[0].data;
-  return {{reinterpret_cast<float*>(logits), reinterpret_cast<double*>(logits + l.logits_bytes),
-           static_cast<const int32_t*>(call.inputs[1].data) + begin, rows, l.vocabulary, l.stride,
-           static_cast<float>(call.shapes->attributes.soft_cap)},
+  return {{reinterpret_cast<float*>(logits), reinterpret_cast<double*>(losses),
+           l.rights_bytes > 0 ? rights : nullptr, static_cast<const int32_t*>(call.inputs[1].data) + begin,
+           rows, l.vocabulary, l.stride, static_cast<float>(call.shapes->attributes.soft_cap)},
           {p.logits, x, weight, logits, nullptr, nullptr, factor},
           gradient(p.dx, factor, logits, weight, part_of(dx, offset)),
           gradient(p.dw, factor, logits, x, dw)};

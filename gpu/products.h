@@ -55,15 +55,17 @@ struct LossLayout {
   int64_t stride;  // floats of one row of logits: a multiple of 128 bytes, seldom a power of two
   uint64_t logits_bytes;
   uint64_t losses_bytes;
+  uint64_t rights_bytes;  // 0: right rows (OpAttributes::counts_right) are not counted
 
   // Bytes of the workspace that come before those of the products.
-  uint64_t bytes() const { return logits_bytes + losses_bytes; }
+  uint64_t bytes() const { return logits_bytes + losses_bytes + rights_bytes; }
 };
 LossLayout loss_layout(const OpShapes& shapes);
 
 struct LossRows {
   float* logits;
   double* losses;  // one a row
+  double* rights;  // one a row, 1 where it is right, else 0; nullptr: they are not counted
   const int32_t* labels;
   int64_t rows, vocabulary, stride;
   float cap;  // the losses are those of cap * tanh(logit / cap), of an infinite logit NaN; 0: of the logits

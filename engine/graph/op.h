@@ -47,8 +47,8 @@ enum class OpKind : uint8_t {
                          //   i32 [R] -> o [R, heads*D], lse f32 [R/T, heads, T] | optionally sinks [heads]
                          //   | all inputs and outputs, sinks
   add,                   // a, b -> y | - | nothing
-  linear_cross_entropy,  // x [R,C], labels i32 [R] -> loss f64 [1], ADDED to: sum of the rows' losses
-                         //   | weight [V,C] | x, labels
+  linear_cross_entropy,  // x [R,C], labels i32 [R] -> loss f64 [1], or [2] if counts_right, ADDED to: sum of
+                         //   the rows' losses, number of right rows | weight [V,C] | x, labels
   cached_attention,      // attention of rows that go on with sequences: cache [R/T, context, 2*kv_heads*D],
                          //   UPDATED, document begins i32 [R], then q, k and v or all three packed, as
                          //   attention has them -> o [R, heads*D] | optionally sinks [heads] | no backward
@@ -123,6 +123,9 @@ struct OpAttributes {
   double scale = 0;
   bool weight_from_one = false;  // rms_norm: a column's factor is 1 + weight
   bool gelu_gate = false;        // swiglu: gelu, in the tanh form, in place of silu
+  // linear_cross_entropy. A row is right if none of its logits, before a soft cap, is above its label's. An
+  // ignored row is not.
+  bool counts_right = false;
 
   double factor() const { return scale == 0 ? 1 : scale; }  // of all but attention
 };

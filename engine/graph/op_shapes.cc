@@ -268,7 +268,7 @@ void infer_cross_entropy(const OpShapes& in, std::vector<Shape>& outputs, std::v
   check_soft_cap(in);
   check_scale(in);
   element_count({x[0], weight[0]});  // the logits, of which a chunk is a part
-  set_outputs(in, outputs, dtypes, {{1}}, {DType::f64});
+  set_outputs(in, outputs, dtypes, {{in.attributes.counts_right ? 2 : 1}}, {DType::f64});
 }
 
 }  // namespace sluice

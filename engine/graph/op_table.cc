@@ -89,13 +89,14 @@ double no_flops(const OpShapes&, Pass) { return 0; }
 
 // Forward: logits, then maximum, difference, exp and sum for each. Backward: logits again, the two products
 // with their gradient, and for each logit the forward's 4, the quotient and the scaling of the gradient. A
-// soft cap adds 3 and 6 for each logit, as in attention. A scale multiplies what the products give.
+// soft cap adds 3 and 6 for each logit, as in attention. A scale multiplies what the products give. To count
+// right rows, each logit is compared.
 double cross_entropy_flops(const OpShapes& s, Pass pass) {
   const auto rows = static_cast<double>(s.inputs[0][0]), vocabulary = static_cast<double>(s.parameters[0][0]);
   const double product = 2 * rows * static_cast<double>(s.inputs[0][1]) * vocabulary;
   const double logits = rows * vocabulary;
   const bool forward = pass == Pass::forward, capped = s.attributes.soft_cap != 0;
-  const double of_logits = forward ? (capped ? 7 : 4) : (capped ? 12 : 6);
+  const double of_logits = (forward ? (capped ? 7 : 4) : (capped ? 12 : 6)) + s.attributes.counts_right;
   const double gradients = forward ? 0 : count(s.inputs[0]) + count(s.parameters[0]);
   return (forward ? 1 : 3) * product + of_logits * logits + (is_scaled(s) ? logits + gradients : 0);
 }

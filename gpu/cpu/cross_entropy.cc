@@ -86,15 +86,28 @@ double finish_logits(float* logits, int64_t vocabulary, int32_t label, float cap
   return loss;
 }
 
-// Losses and gradients of a chunk's rows; the losses are added to `loss`, if it is there, in row order.
+// Other labels than those of the vocabulary are ignored, or finish_logits refuses them. The maximum is NaN
+// where a logit is not finite.
+bool is_right(const float* logits, int64_t vocabulary, int32_t label) {
+  return label >= 0 && label < vocabulary && finite_maximum(logits, vocabulary) == logits[label];
+}
+
+// Losses and gradients of a chunk's rows; the losses are added to `loss`, if it is there, in row order, and
+// the number of right rows to what follows it, if they are counted.
 void finish_rows(const LossRows& c, DType precision, const float* seed, double* loss, Workers& workers) {
   // Rows of one task, which then takes tens of microseconds.
   const int64_t group = std::max<int64_t>(1, 16384 / c.vocabulary);
   workers.parallel_for((c.rows + group - 1) / group, [&](int64_t index, int) {
-    for (int64_t r = index * group; r < std::min(c.rows, (index + 1) * group); ++r)
-      c.losses[r] = finish_logits(c.logits + r * c.stride, c.vocabulary, c.labels[r], c.cap, precision, seed);
+    for (int64_t r = index * group; r < std::min(c.rows, (index + 1) * group); ++r) {
+      float* const logits = c.logits + r * c.stride;
+      if (c.rights != nullptr) c.rights[r] = is_right(logits, c.vocabulary, c.labels[r]);
+      c.losses[r] = finish_logits(logits, c.vocabulary, c.labels[r], c.cap, precision, seed);
+    }
   });
-  for (int64_t r = 0; loss != nullptr && r < c.rows; ++r) *loss += c.losses[r];
+  for (int64_t r = 0; loss != nullptr && r < c.rows; ++r) {
+    loss[0] += c.losses[r];
+    if (c.rights != nullptr) loss[1] += c.rights[r];
+  }
 }
 
 void run(const OpCall& call, Pass pass, const Resources& resources) {

@@ -13,6 +13,7 @@ void run(const Queue& queue, const OpCall& call, Pass pass) {
   for (int64_t begin = 0; begin < layout.rows; begin += layout.chunk) {
     const LossChunk chunk = loss_chunk(call, pass, layout, begin);
     queue.multiplier->run(chunk.logits, scratch);
+    if (loss != nullptr && chunk.rows.rights != nullptr) count_right_rows(queue, chunk.rows, loss + 1);
     finish_loss_rows(queue, chunk.rows, call.shapes->precision, loss_scale, call.valid_tokens);
     if (loss != nullptr) add_losses(queue, chunk.rows.losses, chunk.rows.rows, loss);
     queue.multiplier->run(chunk.dx, scratch);

@@ -99,6 +99,9 @@ void add_column_sums(const Queue& queue, DType precision, const void* from, int6
 // +infinity has the loss NaN and gradients NaN.
 void finish_loss_rows(const Queue& queue, const LossRows& rows, DType precision, const double* loss_scale,
                       const double* valid_tokens);
+// *count += the number of right rows (OpAttributes::counts_right), by their logits. Rows that are right get a
+// 1 in `rights`, others a 0.
+void count_right_rows(const Queue& queue, const LossRows& rows, double* count);
 // *loss += the sum of the rows' losses.
 void add_losses(const Queue& queue, const double* losses, int64_t rows, double* loss);
 

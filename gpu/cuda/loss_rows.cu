@@ -166,6 +166,30 @@ __global__ void __launch_bounds__(kThreads)
   write_gradients<T>(a, logits, label, mine.maximum, scale, cap);
 }
 
+// 1 for a row in which no logit is above the label's, 0 for others and for those that are ignored.
+__global__ void __launch_bounds__(kThreads) right_kernel(LossRows a) {
+  __shared__ float maxima[kThreads / kWarp];
+  const int64_t row = blockIdx.x, label = a.labels[row];
+  const float* const logits = a.logits + row * a.stride;
+  if (label == kIgnoreLabel) {
+    if (threadIdx.x == 0) a.rights[row] = 0;
+    return;
+  }
+  require(label >= 0 && label < a.vocabulary);
+  const float at_label = logits[label];
+  float above = 0;
+  for (int64_t v = threadIdx.x * kWide; v < a.vocabulary; v += kStep)
+    with_part(true, a.vocabulary - v, [&](auto part) {
+      float value[kWide];
+      load(logits + v, part, value);
+#pragma unroll
+      for (int i = 0; i < kWide; ++i)
+        if (present(part, i) && !(value[i] <= at_label)) above = 1;  // so is a NaN
+    });
+  above = block_maximum(above, maxima);
+  if (threadIdx.x == 0) a.rights[row] = above == 0 ? 1 : 0;
+}
+
 // One block: thread t adds losses t, t + kThreads, ... in order, then the threads' sums are added.
 __global__ void __launch_bounds__(kThreads)
     add_losses_kernel(const double* losses, int64_t rows, double* loss) {
@@ -184,6 +208,7 @@ void load_loss_kernels(const Queue& queue) {
     load(loss_kernel<T, true>, queue.shared_bytes_max - kOtherShared);
   });
   load(add_losses_kernel);
+  load(right_kernel);
 }
 
 void finish_loss_rows(const Queue& queue, const LossRows& rows, DType precision, const double* loss_scale,
@@ -195,6 +220,11 @@ void finish_loss_rows(const Queue& queue, const LossRows& rows, DType precision,
     launch(queue, rows.cap == 0 ? loss_kernel<T, false> : loss_kernel<T, true>, rows.rows, kThreads,
            static_cast<uint64_t>(kept) * sizeof(float), rows, loss_scale, valid_tokens, kept);
   });
+}
+
+void count_right_rows(const Queue& queue, const LossRows& rows, double* count) {
+  launch(queue, right_kernel, rows.rows, kThreads, 0, rows);
+  add_losses(queue, rows.rights, rows.rows, count);
 }
 
 void add_losses(const Queue& queue, const double* losses, int64_t rows, double* loss) {

@@ -130,6 +130,19 @@ double log_sum_exp(const double* logits, int64_t count) {
   return largest + std::log(sum);
 }
 
+// Whether no logit is above the label's. The cap keeps their order.
+bool is_right(const double* logits, int64_t count, int32_t label) {
+  return label != kIgnoreLabel &&
+         std::all_of(logits, logits + count, [&](double logit) { return logit <= logits[label]; });
+}
+
+// What the call adds to the loss and, if it counts right rows, to the number behind it.
+void add_to_loss(const OpCall& call, double total, int64_t right) {
+  auto* loss = static_cast<double*>(call.outputs[0].data);
+  loss[0] += total;
+  if (call.shapes->attributes.counts_right) loss[1] += static_cast<double>(right);
+}
+
 // Returns the loss of one row and replaces its logits by the gradient of (seed * loss), with respect to the
 // sums that they were made of.
 double differentiate_row(double* logits, const LossSizes& n, int32_t label, double seed) {
@@ -156,11 +169,15 @@ void loss_backward_as(const OpCall& call) {
   double* logits = workspace_of(call);
   const auto seed = static_cast<float>(*call.loss_scale / *call.valid_tokens);
   double total = 0;
+  int64_t right = 0;
   for (int64_t first = 0; first < n.rows; first += n.chunk) {
     const int64_t last = std::min(first + n.chunk, n.rows);
     compute_logits<T>(call, n, first, last);
-    for (int64_t r = first; r < last; ++r)
-      total += differentiate_row(logits + (r - first) * n.vocabulary, n, labels[r], seed);
+    for (int64_t r = first; r < last; ++r) {
+      double* row = logits + (r - first) * n.vocabulary;
+      right += is_right(row, n.vocabulary, labels[r]);
+      total += differentiate_row(row, n, labels[r], seed);
+    }
     const auto d_logits = [&](int64_t r, int64_t v) { return logits[r * n.vocabulary + v]; };
     if (dx)
       multiply(
@@ -175,7 +192,7 @@ void loss_backward_as(const OpCall& call) {
       d_weight.addend = d_weight.data;
     }
   }
-  *static_cast<double*>(call.outputs[0].data) += total;
+  add_to_loss(call, total, right);
 }
 
 template <typename T>
@@ -184,16 +201,18 @@ void loss_forward_as(const OpCall& call) {
   const auto* labels = static_cast<const int32_t*>(call.inputs[1].data);
   const double* logits = workspace_of(call);
   double total = 0;
+  int64_t right = 0;
   for (int64_t first = 0; first < n.rows; first += n.chunk) {
     const int64_t last = std::min(first + n.chunk, n.rows);
     compute_logits<T>(call, n, first, last);
     for (int64_t r = first; r < last; ++r) {
       if (labels[r] == kIgnoreLabel) continue;
       const double* row = logits + (r - first) * n.vocabulary;
+      right += is_right(row, n.vocabulary, labels[r]);
       total += log_sum_exp(row, n.vocabulary) - row[labels[r]];
     }
   }
-  *static_cast<double*>(call.outputs[0].data) += total;
+  add_to_loss(call, total, right);
 }
 
 }  // namespace

@@ -187,7 +187,8 @@ inline std::vector<OpCase> option_cases() {
   const OpAttributes norm{.epsilon = 1e-5}, from_one{.epsilon = 1e-5, .weight_from_one = true};
   const OpAttributes gelu_gate{.gelu_gate = true}, none;
   const OpAttributes scaled{.scale = 0.22}, scaled_out_in{.weight_out_in = true, .scale = 1.5};
-  const OpAttributes capped{.soft_cap = 1.5}, everything{.loss_rows = 16, .soft_cap = 2, .scale = 0.5};
+  const OpAttributes capped{.soft_cap = 1.5}, counted{.loss_rows = 16, .counts_right = true};
+  const OpAttributes everything{.loss_rows = 16, .soft_cap = 2, .scale = 0.5, .counts_right = true};
   using enum OpKind;
   return {
       {"rms_norm_of_heads", rms_norm, norm, {{74, 160}}, {{32}}},
@@ -213,6 +214,8 @@ inline std::vector<OpCase> option_cases() {
       {"cross_entropy_cap_odd", linear_cross_entropy, capped, {{74, 33}, {74}}, {{1031, 33}}},
       {"cross_entropy_cap_widest", linear_cross_entropy, capped, {{3, 8}, {3}}, {{20011, 8}}, 2},
       {"cross_entropy_scale", linear_cross_entropy, scaled, {{37, 40}, {37}}, {{300, 40}}, 3},
+      {"cross_entropy_count", linear_cross_entropy, counted, {{37, 40}, {37}}, {{300, 40}}},
+      {"cross_entropy_count_odd", linear_cross_entropy, counted, {{74, 33}, {74}}, {{1031, 33}}},
       {"cross_entropy_everything", linear_cross_entropy, everything, {{37, 40}, {37}}, {{300, 40}}, 4},
   };
 }

@@ -22,6 +22,7 @@
 
 #include "engine/base/simd/convert.h"
 #include "tests/support/op_runs.h"
+#include "tests/support/right_labels.h"
 
 namespace sluice {
 namespace {
@@ -223,6 +224,14 @@ TEST_P(SmallOpConformance, NotANumberIsNeverHidden) {
       operands.freeze();
       std::vector<Guarded> outputs = run_forward(*device, operands);
       EXPECT_TRUE(has_nan(run_backward(*device, operands, outputs))) << "backward";
+    }
+}
+
+TEST_F(DeviceConformance, LabelsWithTheLargestLogitAreCounted) {
+  for (const DeviceEntry& entry : devices())
+    for (const DType precision : {DType::f32, DType::bf16, DType::f16}) {
+      SCOPED_TRACE(std::string(entry.name) + ", " + dtype_name(precision));
+      expect_right_labels_counted(*entry.make(2), precision);
     }
 }
 

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <functional>
@@ -186,14 +187,16 @@ struct Result {
 constexpr double kLossBefore = 1.5;  // the value to which the loss is added
 constexpr float kSeed = 4;  // loss scale / valid tokens: logits' gradients stay among fp16's normal numbers
 
-// Outputs full of poison; the loss begins at `kLossBefore`.
+// Outputs full of poison; the numbers of the loss begin at `kLossBefore`.
 inline std::vector<Guarded> make_outputs(const Operands& operands) {
   std::vector<Guarded> outputs;
   for (size_t i = 0; i < operands.output_types.size(); ++i) {
     const DType type = operands.output_types[i];
     outputs.emplace_back(static_cast<uint64_t>(element_count(operands.shapes.outputs[i])) * dtype_bytes(type),
                          kPoison);
-    if (type == DType::f64) *static_cast<double*>(outputs.back().data()) = kLossBefore;
+    if (type == DType::f64)
+      std::fill_n(static_cast<double*>(outputs.back().data()), element_count(operands.shapes.outputs[i]),
+                  kLossBefore);
   }
   return outputs;
 }
@@ -253,10 +256,12 @@ struct Gradients {
   std::vector<Guarded> tensors, addends;
   std::vector<Result> results;
   std::vector<TensorView> inputs, parameters;
-  Guarded loss{sizeof(double), 0};
+  Guarded loss;  // of one number or two
 
   Gradients(const OpShapes& shapes, const BackwardOptions& options)
-      : inputs(shapes.inputs.size()), parameters(shapes.parameters.size()) {
+      : inputs(shapes.inputs.size()),
+        parameters(shapes.parameters.size()),
+        loss((shapes.attributes.counts_right ? 2 : 1) * sizeof(double), 0) {
     const double spread = options.from_zero ? 0 : 1;
     for (uint32_t i = 0; i < inputs.size(); ++i) {
       if (!has_gradient(shapes, i) || (options.without_inputs >> i & 1) != 0) continue;
@@ -281,7 +286,7 @@ struct Gradients {
         std::memset(tensor.data(), kPoison, tensor.bytes());
       results.push_back({"gradient of parameter " + std::to_string(i), DType::f32, {}});
     }
-    *static_cast<double*>(loss.data()) = kLossBefore;
+    std::fill_n(static_cast<double*>(loss.data()), loss.bytes() / sizeof(double), kLossBefore);
   }
 
   // Checks the guard bands, and fills the results with what was written.
@@ -293,7 +298,8 @@ struct Gradients {
     }
     for (const Guarded& addend : addends) EXPECT_TRUE(addend.unchanged()) << "backward wrote to an addend";
     EXPECT_TRUE(loss.bands_intact()) << "backward wrote outside of the loss";
-    if (with_loss) results.push_back({"loss", DType::f64, read_values(loss.data(), DType::f64, 1)});
+    const auto numbers = static_cast<int64_t>(loss.bytes() / sizeof(double));
+    if (with_loss) results.push_back({"loss", DType::f64, read_values(loss.data(), DType::f64, numbers)});
     return results;
   }
 };

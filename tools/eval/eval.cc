@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <atomic>
 #include <cmath>
 #include <exception>
@@ -21,6 +22,16 @@ namespace sluice {
 
 namespace {
 
+// Lets the loss count the labels whose logit is the largest.
+void count_right_labels(Model& model) {
+  for (Segment& segment : model.segments)
+    for (Op& op : segment.ops) {
+      if (!op_rule(op.kind).is_loss) continue;
+      op.attributes.counts_right = true;
+      segment.tensors[op.outputs[0]].shape = {2};
+    }
+}
+
 // A plan with weights alone: nothing is trained.
 Plan evaluation_plan(const Options& options, const ModelConfig& config, const Budgets& budgets,
                      const Device& device) {
@@ -28,6 +39,7 @@ Plan evaluation_plan(const Options& options, const ModelConfig& config, const Bu
   request.model = [build = request.model](int64_t micro_batch, int64_t sequence) {
     Model model = build(micro_batch, sequence);
     for (Group& g : model.groups) g.trainable = false;
+    count_right_labels(model);
     return model;
   };
   request.lower.update_waits_for_norm = false;
@@ -35,14 +47,19 @@ Plan evaluation_plan(const Options& options, const ModelConfig& config, const Bu
   return plan_or_throw(request, budgets);
 }
 
-void print_loss(double loss, int64_t tokens, bool json, std::FILE* out) {
+void print(const Evaluation& found, bool json, std::FILE* out) {
+  const double perplexity = std::exp(found.loss);
+  const double accuracy =
+      static_cast<double>(found.right) / static_cast<double>(std::max<int64_t>(found.labels, 1));
   if (json) {
-    const nlohmann::ordered_json facts{
-        {"val_loss", loss}, {"perplexity", std::exp(loss)}, {"tokens", tokens}};
+    const nlohmann::ordered_json facts{{"val_loss", found.loss},
+                                       {"perplexity", perplexity},
+                                       {"accuracy", accuracy},
+                                       {"tokens", found.labels}};
     std::fprintf(out, "%s\n", facts.dump(2).c_str());
   } else {
-    std::fprintf(out, "loss %.6f, perplexity %.4g, over %lld tokens\n", loss, std::exp(loss),
-                 static_cast<long long>(tokens));
+    std::fprintf(out, "loss %.6f, perplexity %.4g, accuracy %.2f %%, over %lld tokens\n", found.loss,
+                 perplexity, 100 * accuracy, static_cast<long long>(found.labels));
   }
 }
 
@@ -72,7 +89,7 @@ ExitCode run_eval(Options options, std::FILE* out) {
   if (!options.print.json)
     for (const std::string& note : start.notes) show(out, note + "\n");
   const double loss = found.value().loss;
-  print_loss(loss, found->labels, options.print.json, out);
+  print(*found, options.print.json, out);
   if (!std::isfinite(loss))
     throw Error(ExitCode::numerics, "The loss is not finite.",
                 start.checkpoint ? "Evaluate an earlier checkpoint, and go on from there with a smaller --lr."

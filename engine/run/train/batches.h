@@ -31,6 +31,7 @@ RowsRead fill_all_rows(Session& session, RowSource& data, uint64_t batch, bool s
 struct Evaluation {
   double loss = 0;     // mean
   int64_t labels = 0;  // that it is the mean of
+  int64_t right = 0;   // of these, whose logit is the largest; 0 unless the model's loss counts them
 };
 
 // The loss over the first `batches` validation batches, with current weights, by the `bodies` of the current

@@ -224,6 +224,8 @@ TEST(Op, InfersShapesAndTypes) {
          {b});
   expect(shapes(pick_rows, {{8, 40}, {3}}, {}), {{3, 40}}, {b});
   expect(shapes(linear_cross_entropy, {{8, 40}, {8}}, {{300, 40}}), {{1}}, {DType::f64});
+  expect(shapes(linear_cross_entropy, {{8, 40}, {8}}, {{300, 40}}, {.counts_right = true}), {{2}},
+         {DType::f64});
 }
 
 // Which inputs hold integers follows from their shapes, so every op refuses numbers of one dimension.
@@ -405,6 +407,8 @@ TEST(Op, Flops) {
   // and dW (12000).
   expect(shapes(linear_cross_entropy, {{8, 40}, {8}}, {{300, 40}}, {.soft_cap = 3}), 208800, 604800);
   expect(shapes(linear_cross_entropy, {{8, 40}, {8}}, {{300, 40}}, {.scale = 3}), 204000, 605120);
+  // To count right rows takes a comparison of each.
+  expect(shapes(linear_cross_entropy, {{8, 40}, {8}}, {{300, 40}}, {.counts_right = true}), 204000, 592800);
   expect(shapes(linear, {{8, 40}}, {{40, 24}}, {.scale = 3}), 15552, 32000);  // 192; 320 and 960
   expect(shapes(embedding, {{8}}, {{300, 40}}, {.scale = 3}), 320, 640);
 }

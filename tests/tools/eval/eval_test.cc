@@ -1,0 +1,61 @@
+// `sluice eval`: perplexity, and the share of tokens whose logit is the largest, of a model that answers
+// every token with the same one.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <nlohmann/json.hpp>
+
+#include "tests/support/cli_support.h"
+
+namespace sluice {
+namespace {
+
+std::string repeated(const std::string& part, size_t bytes) {
+  std::string text;
+  while (text.size() < bytes) text += part;
+  return text;
+}
+
+class Eval : public Cli {
+ protected:
+  // Trained on nothing but the letter a.
+  void SetUp() override {
+    Cli::SetUp();
+    write_bytes(text, std::string(4000, 'a'));
+    ASSERT_EQ(run(train("run", 40, {"--lr", "1e-2", "--precision", "fp32"})).code, 0);
+  }
+  // Two batches of four sequences of 32 tokens.
+  Words evaluation(const std::string& content, const Words& more = {}) const {
+    write_bytes(validation, content);
+    return Words{"eval", "--from", directory / "run", "--data", validation, "--val-batches", "2"} + more;
+  }
+  nlohmann::json facts(const std::string& content, const Words& more = {}) const {
+    const CommandResult result = run(evaluation(content, more + Words{"--json"}));
+    EXPECT_EQ(result.code, 0) << result.err;
+    return result.code == 0 ? nlohmann::json::parse(result.out) : nlohmann::json{};
+  }
+};
+
+TEST_F(Eval, TellsTheShareOfRightTokens) {
+  const nlohmann::json all = facts(repeated("a", 1000));
+  EXPECT_EQ(all["accuracy"], 1);
+  EXPECT_EQ(all["tokens"], 256);
+  EXPECT_EQ(all["perplexity"].get<double>(), std::exp(all["val_loss"].get<double>()));
+  EXPECT_EQ(facts(repeated("b", 1000))["accuracy"], 0);
+  // Of four tokens three are an a, whatever stands before them.
+  const std::string mixed = repeated("aaab", 1000);
+  const nlohmann::json most = facts(mixed);
+  EXPECT_EQ(most["accuracy"], 0.75);
+  // Micro-batches, budgets and the reference device count the same.
+  EXPECT_EQ(facts(mixed, {"--micro-batch", "1"})["accuracy"], 0.75);
+  EXPECT_EQ(facts(mixed, {"--device", "reference"})["accuracy"], 0.75);
+  const nlohmann::json moved = facts(mixed, {"--gpu-mem", "2MiB", "--host-mem", "66.1MiB", "--nvme-dir",
+                                             directory.path(), "--threads", "1"});
+  EXPECT_EQ(moved["accuracy"], 0.75);
+  EXPECT_EQ(moved["val_loss"], most["val_loss"]);
+  const CommandResult told = run(evaluation(mixed));
+  EXPECT_NE(told.out.find(", accuracy 75.00 %, over 256 tokens\n"), std::string::npos) << told.out;
+}
+
+}  // namespace
+}  // namespace sluice
