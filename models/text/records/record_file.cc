@@ -6,7 +6,6 @@
 #include <vector>
 
 #include "engine/base/error.h"
-#include "engine/base/pack.h"
 
 namespace sluice {
 
@@ -49,11 +48,16 @@ uint64_t behind_mark(Window& window, uint64_t end, uint64_t from, const std::str
 // The begin of the first record that begins at `from` or behind it.
 uint64_t next_begin(Window& window, uint64_t end, uint64_t from, Division division,
                     const std::string& separator) {
+  // A record may begin at `at` itself, if a mark ends there.
+  const auto behind = [&](uint64_t at) {
+    return behind_mark(window, end, at - std::min<uint64_t>(at, separator.size()), separator);
+  };
   if (from == 0) return 0;
-  if (division == Division::stretches) from = round_up(from, kTextBytes);
-  if (from >= end) return end;
-  // A record begins at `from` itself if a mark ends there.
-  return behind_mark(window, end, from - std::min<uint64_t>(from, separator.size()), separator);
+  if (division != Division::stretches) return behind(from);
+  // `from` may lie in the line that goes on behind a multiple, whose end is such a begin too.
+  const uint64_t multiple = from / kTextBytes * kTextBytes;
+  if (const uint64_t begin = multiple == 0 ? 0 : behind(multiple); begin >= from) return begin;
+  return behind(multiple + kTextBytes);
 }
 
 }  // namespace

@@ -182,6 +182,25 @@ TEST_F(RecordFileTest, TextsAreDividedAtLines) {
   EXPECT_EQ(joined, text);
 }
 
+// Also one whose border lies between a multiple of kTextBytes and the line that begins behind it.
+TEST_F(RecordFileTest, AnyDivisionOfATextGivesAllOfIt) {
+  std::mt19937 random(1);
+  for (int round = 0; round < 20; ++round) {
+    std::string text;
+    while (text.size() < 4 * kTextBytes)
+      text += std::string(1 + random() % (round % 2 ? kTextBytes / 3 : 2 * kTextBytes), 'a') + "\n";
+    const RecordFile file(write_file("a.txt", text), Division::stretches);
+    const std::vector<std::string> whole = records(file, {0, file.bytes()});
+    std::string joined;
+    for (const std::string& record : whole) joined += record;
+    ASSERT_TRUE(joined == text) << round;
+    for (int c = 0; c < 10; ++c) {
+      const uint64_t cut = random() % (text.size() + 1);
+      ASSERT_TRUE(records(file, {0, cut, file.bytes()}) == whole) << round << ", cut at " << cut;
+    }
+  }
+}
+
 TEST_F(RecordFileTest, PlacesAreLines) {
   const RecordFile file(write_file("a.jsonl", "x\r\nyy\n\nz"), Division::lines);
   std::vector<std::string> lines, places;
