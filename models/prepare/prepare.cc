@@ -139,6 +139,9 @@ std::string Preparation::name(const std::function<void(const PrepareProgress&)>&
   sum.add(model_.chat_source);
   for (const auto& [control, content] : model_.controls) sum.add(control + "\n" + content);
   sum.add(model_.end ? std::to_string(*model_.end) : "");
+  // Beside a tokenizer.model, tokenizer_config.json says these two.
+  for (const std::vector<uint32_t>* added : {&model_.tokenizer.prefix(), &model_.tokenizer.suffix()})
+    sum.add(fmt::format("{}", fmt::join(*added, " ")));
   for (const char* file : {"tokenizer.json", "tokenizer.model"})
     if (const fs::path path = fs::path(request_.tokenizer) / file; fs::exists(path)) {
       add_file(InputFile(path.string()), sum, [](uint64_t) {});

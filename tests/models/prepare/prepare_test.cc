@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <random>
+#include <set>
 
 #include "tests/support/format_test_support.h"
 
@@ -138,6 +139,26 @@ TEST_F(PrepareTest, NamesTellWhatASetDependsOn) {
   write_file("model/chat_template.jinja", kChatMl);
   write_chats("copy.jsonl", 1 << 13);
   EXPECT_NE(name_of(Preparation(request({path("copy.jsonl")}))), name);
+}
+
+// Of a tokenizer.model, tokenizer_config.json says what stands around a text.
+TEST_F(PrepareTest, NamesTellWhatTheTokenizerAdds) {
+  const auto field = [](int number, const std::string& payload) {  // protobuf's, of type block
+    return std::string{static_cast<char>(number << 3 | 2), static_cast<char>(payload.size())} + payload;
+  };
+  std::string model;
+  for (const auto& [content, type] : {std::pair{"<unk>", 2}, {"<s>", 3}, {"</s>", 3}, {"a", 1}})
+    model += field(1, field(1, content) + '\x18' + static_cast<char>(type));
+  std::filesystem::remove(path("model/tokenizer.json"));
+  write_file("model/tokenizer.model", model + field(2, "\x18\x02") + field(3, {'\x20', '\0'}));
+  const std::string texts = write_file("a.txt", "a");
+  std::set<std::string> names;
+  for (const char* config : {"{}", R"({"add_bos_token": false})", R"({"add_eos_token": true})",
+                             R"({"add_bos_token": false, "add_eos_token": true})"}) {
+    write_file("model/tokenizer_config.json", config);
+    names.insert(name_of(Preparation(request({texts}))));
+  }
+  EXPECT_EQ(names.size(), 4u);
 }
 
 TEST_F(PrepareTest, BadRecordsAreRefusedOrCounted) {
