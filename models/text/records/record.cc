@@ -1,7 +1,6 @@
 #include "models/text/records/record.h"
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include <array>
 #include <nlohmann/json.hpp>

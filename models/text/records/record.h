@@ -1,11 +1,11 @@
 // One record of a file of text or chats, whatever form it has there.
 //
 // Forms of a line of JSON (`.jsonl`), each recognised by its keys:
-//   messages    {"messages": [{"role": ..., "content": ...}, ...], "tools": [...]}       OpenAI, TRL
+//   messages    {"messages": [{"role": ..., "content": ...}, ...], "tools": [...]}, as OpenAI and TRL
 //   sharegpt    {"conversations": [{"from": "human", "value": ...}, ...], "system": ..., "tools": ...}
-//   alpaca      {"instruction": ..., "input": ..., "output": ..., "system": ..., "history": [[..., ...],
-//   ...]} completion  {"prompt": ..., "completion": ...}: strings, or lists of messages text        {"text":
-//   ...}
+//   alpaca      {"instruction": ..., "input": ..., "output": ..., "system": ..., "history": [[..., ...]]}
+//   completion  {"prompt": ..., "completion": ...}, of strings or lists of messages
+//   text        {"text": ...}
 // A record is a conversation, or a text with a part that is prompt. In messages, "weight" (0 or 1) or
 // "train" (true or false) says whether an answer is trained.
 //
