@@ -177,7 +177,8 @@ PreparedCounts Preparation::make_samples(const Stretch& stretch, SampleMaker& ma
   file.read(stretch.begin, stretch.end, [&](const std::string& text, uint64_t begin) {
     if (!goes_on(begin - seen)) return false;
     seen = begin;
-    if (is_json && text.find_first_not_of(" \t") == text.npos) return true;  // an empty line
+    // An empty line, or nothing between two separators.
+    if (text.find_first_not_of(" \t\r\n") == text.npos) return true;
     ++counts.records;
     std::vector<Sample> samples;
     try {

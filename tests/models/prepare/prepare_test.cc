@@ -205,5 +205,14 @@ TEST_F(PrepareTest, TextsByTheirSeparator) {
   EXPECT_EQ(preparation.text_model().tokenizer.decode(samples[1].ids, false), "second<|im_end|>");
 }
 
+TEST_F(PrepareTest, NothingBetweenSeparatorsIsNoRecord) {
+  PrepareRequest texts = request({write_file("a.txt", "first\n\n\n\n\nsecond\n\n \n\n")});
+  texts.separator = "\n\n";
+  const PreparedCounts counts = PreparedSet::open(made(Preparation(texts), "set"), 1 << 20).counts();
+  EXPECT_EQ(counts.records, 2u);
+  EXPECT_EQ(counts.samples, 2u);
+  EXPECT_EQ(counts.untrained, 0u);
+}
+
 }  // namespace
 }  // namespace sluice
