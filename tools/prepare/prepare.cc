@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 #include <sys/file.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
@@ -153,9 +154,10 @@ void show_samples(const Preparation& preparation, int64_t count, std::FILE* out)
 }
 
 std::string summary(const PreparedCounts& c) {
-  std::string text = fmt::format("{} samples of {} records: {} tokens, {} of them trained ({:.1f} %)\n",
-                                 c.samples, c.records, c.tokens, c.trained,
-                                 100.0 * static_cast<double>(c.trained) / static_cast<double>(c.tokens));
+  std::string text = fmt::format(
+      "{} samples of {} records: {} tokens, {} of them trained ({:.1f} %)\n", c.samples, c.records, c.tokens,
+      c.trained,
+      100.0 * static_cast<double>(c.trained) / static_cast<double>(std::max<uint64_t>(c.tokens, 1)));
   if (c.divided > 0)
     text += fmt::format(
         "{} conversations are a sample for each answer, since the chat template renders earlier "

@@ -255,6 +255,8 @@ TEST_F(FineTuning, BadInputIsRefused) {
       {"prepare", "--data", write("none.jsonl", "{\"messages\":[{\"role\":\"user\",\"content\":\"q\"}]}\n"),
        "--tokenizer", model},
       5, {"Of 1 samples, 1 have no trained token", "--show"});
+  EXPECT_TRUE(prepare(directory / "none.jsonl")
+                  .out.starts_with("0 samples of 1 records: 0 tokens, 0 of them trained (0.0 %)\n"));
   refused({"prepare", "--data", write("empty.jsonl", "\n\n"), "--tokenizer", model}, 5, {"hold no sample"});
   refused({"prepare", "--data", chats, "--tokenizer", model, "--data-keys", "colour=x"}, 2,
           {"`colour` of --data-keys"});
