@@ -9,8 +9,8 @@
 
 namespace sluice {
 
-// The tokens of each line: {"prompt": TEXT}, or {"messages": [...]}, perhaps with "tools". Blank lines are
-// left out. Throws Error(malformed_file) with the line's number.
+// The tokens of each line: {"prompt": TEXT}, or messages as record.h has them. Blank lines are left out.
+// Throws Error(malformed_file) with the line's number.
 std::vector<std::vector<uint32_t>> read_prompts(const std::string& path, SampleMaker& maker);
 
 }  // namespace sluice
