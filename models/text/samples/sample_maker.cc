@@ -135,10 +135,23 @@ std::vector<uint32_t> SampleMaker::prompt(const std::string& text) {
   return ids;
 }
 
+SampleMaker::Turn SampleMaker::turn_of(const Conversation& conversation, size_t answer,
+                                       const Rendered& full) const {
+  const std::string prompt = render(conversation, answer, true).text;
+  const bool is_last = answer + 1 == conversation.messages->size();
+  Rendered text = is_last ? full : render(conversation, answer + 1, false);
+  if (!text.text.starts_with(prompt))
+    throw std::invalid_argument(
+        fmt::format("the chat template's text of message {} does not begin as its prompt does, so that the "
+                    "answer cannot be told apart",
+                    answer + 1));
+  const ByteRange added{prompt.size(), text.text.size()};
+  return {std::move(text), added};
+}
+
 std::vector<Sample> SampleMaker::of_conversation(const Conversation& conversation) {
   require_chat_template();
-  const size_t count = conversation.messages->size();
-  const Rendered full = render(conversation, count, false);
+  const Rendered full = render(conversation, conversation.messages->size(), false);
   std::vector<Sample> samples;
   if (choices_.train_on == TrainOn::all) {
     samples.push_back(whole_sample(full));
@@ -151,31 +164,22 @@ std::vector<Sample> SampleMaker::of_conversation(const Conversation& conversatio
     samples.push_back(sample_of(full, parts, false));
     return samples;
   }
-  struct Turn {
-    size_t prompt;  // bytes before the answer
-    Rendered text;  // up to its end
-  };
-  std::vector<Turn> turns;
+  // All answers in one text, if each adds to it only. Else an answer at a time, so that only one text of a
+  // long conversation is in memory.
   std::vector<ByteRange> parts;
-  bool is_one = true;
   for (const size_t answer : answers) {
-    const Rendered prompt = render(conversation, answer, true);
-    Rendered text = answer + 1 == count ? full : render(conversation, answer + 1, false);
-    if (!text.text.starts_with(prompt.text))
-      throw std::invalid_argument(
-          fmt::format("the chat template's text of message {} does not begin as its prompt does, so that the "
-                      "answer cannot be told apart",
-                      answer + 1));
-    is_one = is_one && full.text.starts_with(text.text);
-    parts.push_back({prompt.text.size(), text.text.size()});
-    turns.push_back({prompt.text.size(), std::move(text)});
+    const Turn turn = turn_of(conversation, answer, full);
+    if (!full.text.starts_with(turn.text.text)) break;
+    parts.push_back(turn.answer);
   }
-  if (is_one) {
+  if (parts.size() == answers.size()) {
     samples.push_back(sample_of(full, parts, true));
     return samples;
   }
-  for (const Turn& turn : turns)
-    samples.push_back(sample_of(turn.text, {{turn.prompt, turn.text.text.size()}}, true));
+  for (const size_t answer : answers) {
+    const Turn turn = turn_of(conversation, answer, full);
+    samples.push_back(sample_of(turn.text, {turn.answer}, true));
+  }
   return samples;
 }
 

@@ -51,7 +51,13 @@ class SampleMaker {
   std::vector<uint32_t> prompt(const std::string& text);
 
  private:
+  struct Turn {
+    Rendered text;     // of the messages up to an answer
+    ByteRange answer;  // what that adds
+  };
   void require_chat_template() const;
+  // `full`: of all messages.
+  Turn turn_of(const Conversation& conversation, size_t answer, const Rendered& full) const;
   std::vector<Sample> of_conversation(const Conversation& conversation);
   std::vector<Sample> of_text(const PlainText& text);
   Rendered render(const Conversation& conversation, size_t messages, bool prompts) const;
