@@ -256,7 +256,7 @@ void PackedRows::read(uint64_t first, uint64_t rows, int32_t* inputs, int32_t* l
   const auto length = static_cast<uint64_t>(choice_.sequence);
   for (uint64_t row = first; row < first + rows; ++row) {
     uint64_t at = 0;
-    if (!choice_.once || row < facts_.rows) at = read_row(row, inputs, labels, documents);
+    if (!choice_.once || row < facts().rows) at = read_row(row, inputs, labels, documents);
     for (; at < length; ++at) {
       inputs[at] = 0;
       labels[at] = kIgnoreLabel;

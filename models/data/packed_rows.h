@@ -67,7 +67,7 @@ class PackedRows : public RowSource {
   void read(uint64_t first, uint64_t rows, int32_t* inputs, int32_t* labels, int32_t* documents) override;
 
   const PackingChoice& choice() const { return choice_; }
-  EpochFacts facts(uint64_t epoch) { return scan(epoch), facts_; }
+  EpochFacts facts() { return seek(0), facts_; }  // of the first epoch
   // Rows of epochs [0, epochs).
   uint64_t rows_of_epochs(uint64_t epochs);
 

@@ -41,7 +41,7 @@ class SampleData : public RowData {
  public:
   SampleData(std::shared_ptr<const PreparedSet> set, SampleChoice samples, const PackingChoice& choice)
       : set_(std::move(set)), samples_(samples), choice_(choice) {
-    facts_ = PackedRows(*set_, samples_, choice_).facts(0);
+    facts_ = PackedRows(*set_, samples_, choice_).facts();
   }
   std::unique_ptr<RowSource> rows() const override {
     return std::make_unique<PackedRows>(*set_, samples_, choice_);

@@ -195,6 +195,9 @@ TEST_F(PackedRowsTest, RowsDependOnTheirNumberAlone) {
     const uint64_t r = random() % all;
     ASSERT_EQ(read_row(anyhow, 64, r), rows[r]) << r;
   }
+  EXPECT_EQ(read_row(anyhow, 64, all - 1), rows[all - 1]);
+  anyhow.facts();
+  EXPECT_EQ(read_row(anyhow, 64, all - 1), rows[all - 1]);
   PackedRows other_seed(set, SampleChoice::all(set.samples()), {.sequence = 64, .seed = 12});
   EXPECT_NE(read_row(other_seed, 64, 0), rows[0]);
 }
@@ -215,11 +218,11 @@ TEST_F(PackedRowsTest, RowsAreAsFewAsBestFitMakes) {
       *best -= length;
     }
     PackedRows rows(set, SampleChoice::all(set.samples()), {.sequence = 64, .seed = seed});
-    EXPECT_EQ(rows.facts(0).rows, room.size());
+    EXPECT_EQ(rows.facts().rows, room.size());
     uint64_t tokens = 0;
     for (const size_t length : lengths) tokens += length;
-    EXPECT_EQ(rows.facts(0).tokens, tokens);
-    EXPECT_EQ(rows.facts(0).trained, set.counts().trained);
+    EXPECT_EQ(rows.facts().tokens, tokens);
+    EXPECT_EQ(rows.facts().trained, set.counts().trained);
   }
 }
 
@@ -232,17 +235,17 @@ TEST_F(PackedRowsTest, LongSamplesAreCutDividedOrRefused) {
                       {.sequence = 40, .packed = false, .long_samples = how, .shuffled = false});
   };
   PackedRows cut = rows_of(LongSamples::cut);
-  EXPECT_EQ(cut.facts(0).rows, 2u);  // nothing is trained of the first forty tokens of sample 1
-  EXPECT_EQ(cut.facts(0).cut, 2u);
-  EXPECT_EQ(cut.facts(0).left_out, 1u);
-  EXPECT_EQ(cut.facts(0).trained, 9u + 36u);
+  EXPECT_EQ(cut.facts().rows, 2u);  // nothing is trained of the first forty tokens of sample 1
+  EXPECT_EQ(cut.facts().cut, 2u);
+  EXPECT_EQ(cut.facts().left_out, 1u);
+  EXPECT_EQ(cut.facts().trained, 9u + 36u);
   const Row last = read_row(cut, 40, 1);
   EXPECT_EQ(last.inputs.back(), 3039);
   EXPECT_EQ(last.labels.back(), 3040);
 
   PackedRows divided = rows_of(LongSamples::divided);
-  EXPECT_EQ(divided.facts(0).rows, 1u + 1u + 3u);  // of sample 1 only the last piece
-  EXPECT_EQ(divided.facts(0).trained, 10u + 9u + 95u);
+  EXPECT_EQ(divided.facts().rows, 1u + 1u + 3u);  // of sample 1 only the last piece
+  EXPECT_EQ(divided.facts().trained, 10u + 9u + 95u);
   const Row rest = read_row(divided, 40, 0);
   EXPECT_EQ(rest.inputs[0], 1080);
   EXPECT_EQ(rest.labels[18], 1099);
@@ -263,7 +266,7 @@ TEST_F(PackedRowsTest, ValidationEndsWithItsLastRow) {
   const std::vector<MadeSample> samples = random_samples(50, 30, 4);
   const PreparedSet set = make_set(samples);
   PackedRows rows(set, SampleChoice::all(50), {.sequence = 64, .shuffled = false, .once = true});
-  const uint64_t count = rows.facts(0).rows;
+  const uint64_t count = rows.facts().rows;
   EXPECT_FALSE(samples_in(read_row(rows, 64, count - 1), samples).empty());
   const Row beyond = read_row(rows, 64, count);
   EXPECT_TRUE(std::all_of(beyond.labels.begin(), beyond.labels.end(),
@@ -285,7 +288,7 @@ TEST_F(PackedRowsTest, ManyGroups) {
   const PreparedSet set = PreparedSet::open(place, kVocabulary);
   PackedRows rows(set, SampleChoice::all(samples.size()), {.sequence = 16, .seed = 3});
   std::map<int32_t, size_t> positions;
-  for (uint64_t r = 0; r < rows.facts(0).rows; ++r) {
+  for (uint64_t r = 0; r < rows.facts().rows; ++r) {
     const Row row = read_row(rows, 16, r);
     for (size_t t = 0; t < 16; ++t)
       if (row.documents[t] != static_cast<int32_t>(t) || row.labels[t] != kIgnoreLabel || row.inputs[t] != 0)
