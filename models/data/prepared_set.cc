@@ -36,6 +36,18 @@ uint64_t part_bytes(uint64_t tokens, uint64_t samples) {
               "Delete the prepared set; it is made anew from the data.");
 }
 
+struct FreeHash {
+  void operator()(XXH3_state_t* state) const { XXH3_freeState(state); }
+};
+using Hash = std::unique_ptr<XXH3_state_t, FreeHash>;
+
+Hash new_hash() {
+  Hash hash(XXH3_createState());
+  CHECK(hash != nullptr, "memory for a checksum");
+  XXH3_64bits_reset(hash.get());
+  return hash;
+}
+
 // The last bytes of a part whose size agrees with them.
 std::optional<PartEnd> end_of(const InputFile& file) {
   PartEnd end;
@@ -59,19 +71,15 @@ PreparedCounts& PreparedCounts::operator+=(const PreparedCounts& other) {
 
 struct PartWriter::State {
   OutputFile file;
-  XXH3_state_t* hash = XXH3_createState();
+  Hash hash = new_hash();
   std::vector<uint32_t> ids;  // that are not written yet
   std::vector<uint8_t> marks;
   std::vector<PreparedSample> samples;
   uint64_t tokens = 0, trained = 0;
 
-  explicit State(const std::string& path) : file(path) {
-    CHECK(hash != nullptr, "memory for a checksum");
-    XXH3_64bits_reset(hash);
-  }
-  ~State() { XXH3_freeState(hash); }
+  explicit State(const std::string& path) : file(path) {}
   void write(const void* data, uint64_t bytes) {
-    XXH3_64bits_update(hash, data, bytes);
+    XXH3_64bits_update(hash.get(), data, bytes);
     file.write(data, bytes);
   }
   void flush() {
@@ -111,7 +119,7 @@ PreparedCounts PartWriter::commit(PreparedCounts counts) {
   counts.samples = s.samples.size();
   counts.tokens = s.tokens;
   counts.trained = s.trained;
-  const PartEnd end{kMagic, XXH3_64bits_digest(s.hash), counts};
+  const PartEnd end{kMagic, XXH3_64bits_digest(s.hash.get()), counts};
   s.file.write(&end, sizeof end);
   s.file.commit();
   return counts;
@@ -124,18 +132,14 @@ std::optional<PreparedCounts> part_counts(const std::string& path) {
   const std::optional<PartEnd> end = end_of(file);
   if (!end) return std::nullopt;
   std::vector<char> piece(1 << 20);
-  XXH3_state_t* const hash = XXH3_createState();
-  CHECK(hash != nullptr, "memory for a checksum");
-  XXH3_64bits_reset(hash);
+  const Hash hash = new_hash();
   for (uint64_t at = 0, all = file.bytes() - sizeof(PartEnd); at < all;) {
     const uint64_t n = std::min<uint64_t>(piece.size(), all - at);
     file.read(at, piece.data(), n);
-    XXH3_64bits_update(hash, piece.data(), n);
+    XXH3_64bits_update(hash.get(), piece.data(), n);
     at += n;
   }
-  const uint64_t checksum = XXH3_64bits_digest(hash);
-  XXH3_freeState(hash);
-  return checksum == end->checksum ? std::optional(end->counts) : std::nullopt;
+  return XXH3_64bits_digest(hash.get()) == end->checksum ? std::optional(end->counts) : std::nullopt;
 }
 
 std::string part_name(uint64_t index) { return fmt::format("part-{:06}", index); }
