@@ -123,10 +123,9 @@ void add_messages(const Json& list, const char* role_key, const char* content_ke
     }
     for (const auto& [key, value] : element.items()) {
       if (value.is_null() || key == reader.name(role_key) || key == reader.name(content_key)) continue;
-      if (key == "role" || key == "content")
-        message[key] = value;
-      else  // new, so that it need not be looked for
-        message.get_ref<Json::object_t&>().push_back({key, value});
+      // What the data's own names say counts before these.
+      if (key == "role" || (key == "content" && message.contains(key))) continue;
+      message.get_ref<Json::object_t&>().push_back({key, value});  // new, so that it need not be looked for
     }
     const bool trained = take_weight(message) && message["role"] == "assistant";
     to.list.push_back(std::move(message));

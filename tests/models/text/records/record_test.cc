@@ -102,6 +102,13 @@ TEST(RecordTest, NamesAreMapped) {
   EXPECT_EQ(*c.messages, kTwo);
 }
 
+TEST(RecordTest, MappedNamesCountBeforeOthers) {
+  const Conversation c = chat(R"({"conversations":[{"from":"human","role":"assistant","value":"q"},)"
+                              R"({"content":7,"from":"gpt","value":"a"}]})");
+  EXPECT_EQ(*c.messages, kTwo);
+  EXPECT_EQ(c.trained_messages, (std::vector{false, true}));
+}
+
 TEST(RecordTest, FaultsAreNamed) {
   EXPECT_EQ(fault(R"({"messages": [}])"), "column 15 is not valid JSON");
   EXPECT_EQ(fault("{\"text\": \"\xFF\"}"), "column 11 is not valid JSON");
