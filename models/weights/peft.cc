@@ -92,6 +92,9 @@ Adapters read_adapter_config(const std::string& directory, std::vector<std::stri
   Adapters adapters;
   adapters.rank = file.integer_or("r", kAdapterRankMax, 8);
   adapters.alpha = file.number_or("lora_alpha", 8);
+  if (adapters.alpha <= 0)
+    file.complain(fmt::format("lora_alpha is {}, not a positive number.", adapters.alpha),
+                  "Correct the file.");
   adapters.root_scale = file.flag_or("use_rslora", false);
   adapters.targets = targets_of(object, file);
   if (const double dropout = file.number_or("lora_dropout", 0); dropout != 0)

@@ -156,6 +156,7 @@ TEST_F(LoraCli, WhatPeftComputesAndSluiceDoesNotIsRefusedByName) {
                                                                         {"layers_to_transform", {0}},
                                                                         {"peft_type", "IA3"},
                                                                         {"use_something_new", true},
+                                                                        {"lora_alpha", -1},
                                                                         {"lora_bias", true}}) {
     nlohmann::json changed = config;
     changed[key] = value;
