@@ -62,6 +62,13 @@ void add_file(const InputFile& file, Checksum& sum, const std::function<void(uin
   }
 }
 
+// The set is named by what the file held when it was opened, and must not hold anything else.
+void require_as_opened(const RecordFile& file) {
+  if (!file.is_as_opened())
+    throw Error(ExitCode::io, printable(file.path()) + " was changed or removed while it was read.",
+                "Leave it alone until it is prepared, and start again.");
+}
+
 bool ends_in(const std::string& path, const char* extension) {
   std::string own = fs::path(path).extension().string();
   std::transform(own.begin(), own.end(), own.begin(), [](unsigned char c) { return std::tolower(c); });
@@ -250,6 +257,7 @@ bool Preparation::make(const std::string& directory, const std::atomic<bool>& st
         return true;
       };
       const PreparedCounts counts = make_samples(stretch, *maker, take, goes_on);
+      require_as_opened(files_[stretch.file]);
       if (!ends && !stop) part.commit(counts);
     } catch (...) {
       const std::lock_guard lock(mutex);

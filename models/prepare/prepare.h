@@ -49,7 +49,8 @@ class Preparation {
   std::string name(const std::function<void(const PrepareProgress&)>& progress) const;
 
   // Makes the set in `directory`, which exists; false where `stop` was set first. `progress` is called by one
-  // thread at a time. Throws Error(malformed_file) for records that are refused, Error(io).
+  // thread at a time. Throws Error(malformed_file) for records that are refused, Error(io), also where a file
+  // was changed since it was opened.
   bool make(const std::string& directory, const std::atomic<bool>& stop,
             const std::function<void(const PrepareProgress&)>& progress) const;
 

@@ -11,6 +11,8 @@ namespace sluice {
 
 namespace {
 
+namespace fs = std::filesystem;
+
 constexpr uint64_t kPieceBytes = 1 << 16;
 
 // A part of the file, so that records next to each other need one read.
@@ -60,13 +62,25 @@ uint64_t next_begin(Window& window, uint64_t end, uint64_t from, Division divisi
   return behind(multiple + kTextBytes);
 }
 
+// The earliest time where there is no such file.
+fs::file_time_type time_of_change(const std::string& path) {
+  std::error_code ignored;
+  return fs::last_write_time(path, ignored);
+}
+
 }  // namespace
 
 RecordFile::RecordFile(const std::string& path, Division division, std::string separator)
     : file_(path),
+      changed_(time_of_change(path)),
       division_(division),
       separator_(division == Division::separator ? std::move(separator) : std::string(1, '\n')) {
   CHECK(!separator_.empty() && separator_.size() < kPieceBytes, "a separator has characters, and few");
+}
+
+bool RecordFile::is_as_opened() const {
+  std::error_code ignored;
+  return fs::file_size(path(), ignored) == bytes() && time_of_change(path()) == changed_;
 }
 
 void RecordFile::read(uint64_t begin, uint64_t end,

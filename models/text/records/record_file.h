@@ -8,6 +8,7 @@
 #pragma once
 
 #include <cstdint>
+#include <filesystem>
 #include <functional>
 #include <string>
 
@@ -27,6 +28,8 @@ class RecordFile {
 
   const std::string& path() const { return file_.path(); }
   uint64_t bytes() const { return file_.bytes(); }
+  // Whether the path still names what was opened, unchanged, as far as size and time of change tell.
+  bool is_as_opened() const;
 
   // Calls record(text, begin) for every record that begins in bytes [begin, end), in order; the text is
   // without line end or separator. Stops where it returns false. Throws Error(malformed_file) for a record
@@ -41,6 +44,7 @@ class RecordFile {
 
  private:
   InputFile file_;
+  std::filesystem::file_time_type changed_;
   Division division_;
   std::string separator_;
 };

@@ -119,6 +119,29 @@ TEST_F(PrepareTest, WhatIsDoneIsKept) {
   EXPECT_EQ(checksum(path("set")), checksum(made(preparation, "whole")));
 }
 
+// A set is named by its data: parts of other data would be taken for those of the name.
+TEST_F(PrepareTest, DataThatChangeMeanwhileLeaveNoPart) {
+  const std::string chats = write_chats("chats.jsonl", 1 << 12);
+  const std::string before = read_text_file(chats, 1 << 20);
+  std::filesystem::create_directory(path("set"));
+  const auto expect_refusal_of = [&](const Preparation& preparation) {
+    expect_error(ExitCode::io, {"chats.jsonl was changed or removed while it was read"},
+                 [&] { preparation.make(path("set"), never_, [](const PrepareProgress&) {}); });
+    EXPECT_TRUE(std::filesystem::is_empty(path("set")));
+  };
+  const Preparation changed(request({chats}));
+  std::filesystem::last_write_time(chats, std::filesystem::last_write_time(chats) + std::chrono::seconds(1));
+  expect_refusal_of(changed);
+  const Preparation grown(request({chats}));
+  const auto time = std::filesystem::last_write_time(chats);
+  write_file("chats.jsonl", before + before);
+  std::filesystem::last_write_time(chats, time);
+  expect_refusal_of(grown);
+  const Preparation gone(request({chats}));
+  std::filesystem::remove(chats);
+  expect_refusal_of(gone);
+}
+
 TEST_F(PrepareTest, NamesTellWhatASetDependsOn) {
   const std::string chats = write_chats("chats.jsonl", 1 << 12);
   const std::string name = name_of(Preparation(request({chats})));
