@@ -70,15 +70,20 @@ class ProgressLine {
   size_t shown_ = 0;
 };
 
+[[noreturn]] void cannot_write(const std::string& sentence, int error_number) {
+  const bool is_full = error_number == ENOSPC || error_number == EDQUOT;
+  throw Error(is_full ? ExitCode::io : ExitCode::environment,
+              sentence + ": " + std::strerror(error_number) + ".",
+              is_full ? "Free some space, or name another directory with --cache."
+                      : "Make it writable, or name another directory with --cache.");
+}
+
 // Waits while another process prepares the same set.
 class SetLock {
  public:
   explicit SetLock(const std::string& directory)
       : fd_(open((fs::path(directory) / "lock").c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666)) {
-    if (fd_.get() < 0)
-      throw Error(ExitCode::environment,
-                  "Cannot write into " + printable(directory) + ": " + std::strerror(errno) + ".",
-                  "Make it writable, or name another directory with --cache.");
+    if (fd_.get() < 0) cannot_write("Cannot write into " + printable(directory), errno);
     if (flock(fd_.get(), LOCK_EX | LOCK_NB) == 0) return;
     const Waiting waiting(stderr, "waiting for another process that prepares the same data");
     while (flock(fd_.get(), LOCK_EX) != 0)
@@ -96,10 +101,7 @@ std::string made_directory(const std::string& cache, const std::string& name) {
   const fs::path path = fs::path(cache) / "prepared" / name;
   std::error_code error;
   fs::create_directories(path, error);
-  if (error)
-    throw Error(ExitCode::environment,
-                "Cannot make " + printable(path.string()) + ": " + error.message() + ".",
-                "Name another directory with --cache.");
+  if (error) cannot_write("Cannot make " + printable(path.string()), error.value());
   return path.string();
 }
 
@@ -204,7 +206,7 @@ ExitCode run_prepare(Options options, std::FILE* out) {
   std::optional<ProgressLine> line(std::in_place, stderr);
   const auto progress = [&](const PrepareProgress& p) { line->show_progress(p); };
   const std::string directory = made_directory(cache_directory(options), preparation.name(progress));
-  {
+  if (!is_complete_set(directory)) {  // one that is complete may be on a drive that cannot be written
     const SetLock lock(directory);
     if (!is_complete_set(directory)) {
       stop_on_signals("sluice: stopping; the parts that are done are kept.\n");
