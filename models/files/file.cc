@@ -111,7 +111,8 @@ OutputFile::~OutputFile() {
 void OutputFile::fail(const char* action, int error_number) const {
   throw Error(ExitCode::io, fmt::format("Cannot {} {}: {}.", action, printable(path_), reason(error_number)),
               error_number == ENOSPC || error_number == EDQUOT ? "Free some space and try again."
-                                                               : "Check the drive and try again.");
+              : error_number == EFBIG ? "Raise the limit on the size of files (ulimit -f) and try again."
+                                      : "Check the drive and try again.");
 }
 
 void OutputFile::write(const void* data, uint64_t bytes) {

@@ -188,9 +188,22 @@ TEST_F(FineTuning, AFullDriveLosesNothing) {
   const CommandResult full = limited.wait();
   EXPECT_EQ(full.code, static_cast<int>(ExitCode::io)) << full.out << full.err;
   EXPECT_NE(full.err.find("/part-00000"), std::string::npos) << full.err;
+  EXPECT_NE(full.err.find("ulimit -f"), std::string::npos) << full.err;
   const CommandResult again = Command(directory / "", words).wait();
   ASSERT_EQ(again.code, 0) << again.err;
   EXPECT_NE(again.out.find(" samples of "), std::string::npos) << again.out;
+}
+
+// They may belong to another user, or be on a drive that cannot be written.
+TEST_F(FineTuning, PreparedDataAreUsedWithoutWriting) {
+  const CommandResult first = prepare(chats, {"--json"});
+  ASSERT_EQ(first.code, 0) << first.err;
+  const std::string lock = nlohmann::json::parse(first.out)["directory"].get<std::string>() + "/lock";
+  std::filesystem::remove(lock);
+  std::filesystem::create_directory(lock);  // cannot be opened as a file
+  const CommandResult again = prepare(chats, {"--json"});
+  EXPECT_EQ(again.code, 0) << again.err;
+  EXPECT_EQ(again.out, first.out);
 }
 
 // The run says where its tokenizer, template and cache are, wherever it is resumed.
