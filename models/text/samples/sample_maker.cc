@@ -79,7 +79,9 @@ Rendered SampleMaker::render(const Conversation& conversation, size_t messages, 
   try {
     return model_.chat->render(variables, render_options_);
   } catch (const Error& error) {
-    throw std::invalid_argument(fmt::format("the chat template refuses it: {}", error.what()));
+    std::string what = error.what();
+    if (what.ends_with('.')) what.pop_back();  // it becomes a part of a sentence
+    throw std::invalid_argument("the chat template refuses it: " + what);
   }
 }
 

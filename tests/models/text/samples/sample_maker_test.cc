@@ -136,6 +136,26 @@ TEST_F(SampleMakerTest, TextsEndWithTheEnd) {
   EXPECT_EQ(begun_text.ids.back(), *begun.tokenizer.id_of("</s>"));
 }
 
+// Its first answer stands in the whole text as it stood at the end, its second does not.
+TEST_F(SampleMakerTest, OneTurnThatChangesMakesSamplesOfAll) {
+  const TextModel text =
+      model("qwen2",
+            "{% for m in messages %}{{ '<|im_start|>' + m['role'] + '\n' + m['content'] }}"
+            "{% if loop.last and loop.index == 4 %}{{ ' (now)' }}{% endif %}{{ '<|im_end|>\n' }}{% endfor %}"
+            "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}",
+            kControls);
+  Json three = kTwoTurns;
+  three.push_back({{"role", "user"}, {"content", "Five?"}});
+  three.push_back({{"role", "assistant"}, {"content", "Six."}});
+  const std::vector<Sample> samples = SampleMaker(text, {}).make(conversation(three));
+  ASSERT_EQ(samples.size(), 3u);
+  EXPECT_EQ(trained_text(text, samples[0]), "Two.<|im_end|>");
+  EXPECT_EQ(trained_text(text, samples[1]), "Four. (now)<|im_end|>");
+  EXPECT_EQ(trained_text(text, samples[2]), "Six.<|im_end|>");
+  EXPECT_EQ(text.tokenizer.decode(samples[0].ids, false),
+            "<|im_start|>user\nOne?<|im_end|>\n<|im_start|>assistant\nTwo.<|im_end|>\n");
+}
+
 TEST_F(SampleMakerTest, FaultsAreNamed) {
   const auto fault = [&](const std::string& chat_template) -> std::string {
     const TextModel text = model("qwen2", chat_template, kControls);
@@ -147,7 +167,9 @@ TEST_F(SampleMakerTest, FaultsAreNamed) {
     return "";
   };
   EXPECT_EQ(fault(""), "it is a conversation, and the tokenizer has no chat template");
-  EXPECT_EQ(fault("{{ raise_exception('no system') }}").substr(0, 30), "the chat template refuses it: ");
+  EXPECT_EQ(fault("{{ raise_exception('no system') }}"),
+            "the chat template refuses it: chat template, line 1, column 19: the template rejects the "
+            "conversation: no system");
   EXPECT_EQ(
       fault("{{ messages | length }}"),
       "the chat template's text of message 2 does not begin as its prompt does, so that the answer cannot "
