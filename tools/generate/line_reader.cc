@@ -1,5 +1,6 @@
 #include "tools/generate/line_reader.h"
 
+#include <fmt/format.h>
 #include <poll.h>
 #include <unistd.h>
 
@@ -8,6 +9,7 @@
 #include <cstring>
 
 #include "engine/base/error.h"
+#include "engine/base/units.h"
 
 namespace sluice {
 
@@ -31,9 +33,14 @@ bool LineReader::read_more() {
 }
 
 std::optional<std::string> LineReader::next() {
-  size_t end = 0;
-  while ((end = buffer_.find('\n')) == std::string::npos && !ended_)
+  size_t end = 0, searched = 0;
+  while ((end = buffer_.find('\n', searched)) == std::string::npos && !ended_) {
+    searched = buffer_.size();
+    if (searched > kLineBytesMax)
+      throw Error(ExitCode::malformed_file,
+                  fmt::format("A message has more than {}.", format_size(kLineBytesMax)), "Shorten it.");
     if (!read_more()) ended_ = true;
+  }
   if (stop_ || (ended_ && buffer_.empty())) return std::nullopt;
   std::string line = buffer_.substr(0, end);
   buffer_.erase(0, end == std::string::npos ? end : end + 1);

@@ -216,6 +216,13 @@ TEST_F(Generate, PlansSayHowFast) {
   EXPECT_EQ(run(plan + Words{"--sweep", "batch=1:4"}).code, static_cast<int>(ExitCode::usage));
 }
 
+// Memory stays bounded, and the time in proportion to the bytes.
+TEST_F(Generate, AMessageWithoutEndIsRefused) {
+  const CommandResult talk = chat(std::string(kLineBytesMax + 5000, 'a'));
+  EXPECT_EQ(talk.code, static_cast<int>(ExitCode::malformed_file));
+  EXPECT_NE(talk.err.find("A message has more than 16.0 MiB."), std::string::npos) << talk.err;
+}
+
 TEST(LineReader, GivesLinesAsTheyCome) {
   int ends[2];
   ASSERT_EQ(pipe(ends), 0);
