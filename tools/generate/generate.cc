@@ -136,6 +136,14 @@ std::vector<std::vector<uint32_t>> prompts_of(const Options& options, SampleMake
   return {maker.prompt(options.generate.prompt)};
 }
 
+// Host memory that they take, with what vectors have beside their elements.
+uint64_t bytes_of(const std::vector<std::vector<uint32_t>>& prompts) {
+  constexpr uint64_t kBeside = 96;
+  uint64_t bytes = 0;
+  for (const std::vector<uint32_t>& prompt : prompts) bytes += kBeside + prompt.size() * sizeof prompt[0];
+  return bytes;
+}
+
 void print_rates(const Generator& generator, double seconds) {
   show(stderr, fmt::format("sluice: {} tokens read and {} written in {:.1f} s\n", generator.tokens_read(),
                            generator.tokens_drawn(), seconds));
@@ -158,7 +166,8 @@ ExitCode run_generate(Options options, std::FILE* out) {
     check_prompt(prompt, sizes.context, start.source.config.vocabulary);
   const std::unique_ptr<Device> device = make_device(options.memory, resolve_threads(options.memory));
   Budgets budgets = resolve_budgets(options.memory, memory_limits(), true, accelerator_use(*device));
-  budgets.reserve_table(start.source.table_bytes);
+  budgets.reserve_table(start.source.table_bytes + text_bytes(options, text_directory(start)) +
+                        bytes_of(prompts));
   const auto started = start_session(
       *device, budgets, session_options(options, budgets.threads),
       [&] {

@@ -38,18 +38,6 @@ int64_t context_of(const std::vector<std::vector<uint32_t>>& prompts, int64_t to
   return std::min(config.context, static_cast<int64_t>(longest) + tokens_max);
 }
 
-// A vocabulary and its merges as tables that are searched take four to six times their file.
-uint64_t table_bytes_of(const std::string& directory) {
-  constexpr uint64_t kTimes = 8;
-  uint64_t bytes = 0;
-  for (const char* name : {"tokenizer.json", "tokenizer.model"}) {
-    std::error_code missing;
-    const auto of_file = std::filesystem::file_size(std::filesystem::path(directory) / name, missing);
-    if (!missing) bytes += kTimes * of_file;
-  }
-  return bytes;
-}
-
 }  // namespace
 
 TextModel open_text(const Options& options, const std::string& directory) {
@@ -59,6 +47,19 @@ TextModel open_text(const Options& options, const std::string& directory) {
                 "There is no tokenizer" + (from.empty() ? "." : " in " + printable(from) + "."),
                 "Add --tokenizer DIR, with a tokenizer.json or tokenizer.model.");
   return open_text_model(from, options.text.chat_template);
+}
+
+// A vocabulary and its merges as tables that are searched take four to six times their file.
+uint64_t text_bytes(const Options& options, const std::string& directory) {
+  constexpr uint64_t kTimes = 8;
+  uint64_t bytes = 0;
+  for (const char* name : {"tokenizer.json", "tokenizer.model"}) {
+    std::error_code missing;
+    const std::filesystem::path path = std::filesystem::path(tokenizer_of(options, directory)) / name;
+    const auto of_file = std::filesystem::file_size(path, missing);
+    if (!missing) bytes += kTimes * of_file;
+  }
+  return bytes;
 }
 
 SampleMaker sample_maker(const Options& options, const TextModel& text) {
@@ -86,7 +87,7 @@ std::shared_ptr<const SamplePrompts> open_samples(const Options& options, const 
   out.sampling = {.temperature = o.temperature, .seed = options.numbers.seed, .soft_cap = config.logits_cap};
   out.ends = text->ends;
   out.text_of = [text](const std::vector<uint32_t>& tokens) { return text->tokenizer.decode(tokens, true); };
-  out.table_bytes = table_bytes_of(tokenizer_of(options, directory));
+  out.table_bytes = text_bytes(options, directory);
   return std::make_shared<const SamplePrompts>(std::move(out));
 }
 

@@ -2,6 +2,7 @@
 // refused.
 #include <gtest/gtest.h>
 
+#include <fstream>
 #include <nlohmann/json.hpp>
 
 #include "tests/support/cli_support.h"
@@ -195,6 +196,24 @@ TEST_F(Generate, RefusesWhatItCannotAnswer) {
   of_file("{\"text\": \"a\"}\n", {"line 1", "neither or both"});
   of_file("{\"prompt\": \"\"}\n", {"line 1", "empty"});
   of_file("\n\n", {"has no prompts"});
+}
+
+// Both are outside of the arena.
+TEST_F(Generate, TokenizerAndPromptsCountForTheBudget) {
+  const Words budget = {"--host-mem", "80MiB"};
+  EXPECT_EQ(run(generate(Words{"--prompt", "a"} + budget)).code, 0);
+  std::string line = "{\"prompt\": \"";
+  for (int i = 0; i < 60; ++i) line += "a b c ";
+  line += "\"}\n";
+  std::string prompts;
+  for (int i = 0; i < 25000; ++i) prompts += line;
+  const int infeasible = static_cast<int>(ExitCode::infeasible);
+  expect_refusal(generate(Words{"--prompts", file("many.jsonl", prompts)} + budget), infeasible,
+                 {"The budgets cannot work"});
+  std::filesystem::copy(model, directory / "large");
+  std::ofstream(directory / "large/tokenizer.json", std::ios::app) << std::string(10 << 20, ' ');
+  expect_refusal(Words{"generate", "--from", directory / "large", "--prompt", "a"} + budget, infeasible,
+                 {"The budgets cannot work"});
 }
 
 TEST_F(Generate, PlansSayHowFast) {
