@@ -39,6 +39,14 @@ const char* word_of(Ending ending) {
   return "";
 }
 
+// Nobody takes what is said any more, so that the rest need not be computed. Whether that is a failure,
+// main() finds out.
+struct Unheard {};
+
+void flush(std::FILE* out) {
+  if (std::fflush(out) != 0) throw Unheard();
+}
+
 // Text as a person may see it: on a terminal, without control characters, which could be commands to it.
 class Voice {
  public:
@@ -50,7 +58,7 @@ class Voice {
         return (byte < 0x20 && c != '\n' && c != '\t') || byte == 0x7F;
       });
     std::fwrite(text.data(), 1, text.size(), out_);
-    std::fflush(out_);
+    flush(out_);
   }
 
  private:
@@ -125,7 +133,7 @@ void answer_all(const Speaker& speaker, std::vector<std::vector<uint32_t>> promp
       std::fprintf(speaker.out, "%s\n",
                    line.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace).c_str());
     }
-    std::fflush(speaker.out);
+    flush(speaker.out);
   }
 }
 
@@ -185,12 +193,15 @@ ExitCode run_generate(Options options, std::FILE* out) {
   const Speaker speaker{generator, text, maker, g, out};
   stop_on_signals("sluice: stopping.\n");
   const double begin = steady_seconds();
-  if (g.chat)
-    converse(speaker);
-  else if (!g.prompts.empty())
-    answer_all(speaker, std::move(prompts));
-  else
-    stream_answer(speaker, {std::move(prompts.front()), 0});
+  try {
+    if (g.chat)
+      converse(speaker);
+    else if (!g.prompts.empty())
+      answer_all(speaker, std::move(prompts));
+    else
+      stream_answer(speaker, {std::move(prompts.front()), 0});
+  } catch (const Unheard&) {
+  }
   print_rates(generator, steady_seconds() - begin);
   return stop_flag() ? ExitCode::stopped : ExitCode::done;
 }

@@ -173,6 +173,27 @@ TEST_F(Generate, ASignalEndsItCleanly) {
   EXPECT_NE(result.err.find("stopping"), std::string::npos);
 }
 
+// Nothing is computed for output that nobody takes.
+TEST_F(Generate, AnOutputThatFailsEndsIt) {
+  std::string prompts;
+  for (int i = 0; i < 20; ++i) prompts += "{\"prompt\": \"Hello there\"}\n";
+  const auto unheard = [&](const Words& more) {
+    const Words words = sluice_words(generate(more), "sluice");
+    const std::string input = file("typed", "Hi\nHi\nHi\n");
+    const CommandResult result =
+        Command(directory / "", Words{"sh", "-c", "exec \"$@\" < " + input + " > /dev/full", "sh"} + words)
+            .wait();
+    EXPECT_EQ(result.code, static_cast<int>(ExitCode::io)) << result.err;
+    return result.err;
+  };
+  const std::string all = unheard({"--prompts", file("many.jsonl", prompts), "--batch", "1"});
+  EXPECT_NE(all.find(" and 12 written"), std::string::npos) << all;
+  for (const Words& mode : {Words{"--prompt", "Hello there"}, Words{"--chat"}}) {
+    const std::string one = unheard(mode);
+    EXPECT_NE(one.find(" and 1 written"), std::string::npos) << one;
+  }
+}
+
 TEST_F(Generate, RefusesWhatItCannotAnswer) {
   const int usage = static_cast<int>(ExitCode::usage), malformed = static_cast<int>(ExitCode::malformed_file),
             infeasible = static_cast<int>(ExitCode::infeasible);
