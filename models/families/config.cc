@@ -132,6 +132,7 @@ ModelConfig config_from_json(const std::string& text, const std::string& file) {
   const Family* family = find_family(type);
   if (family == nullptr) refuse_type(reader, name, type);
   ModelConfig config{.family = type};
+  config.nested = larger != nullptr;
   if (larger != nullptr)
     config.notes.push_back(
         fmt::format("{}: of this {} model, only the text part is read.", name, larger->nested.name));

@@ -49,6 +49,7 @@ struct ModelConfig {
   double embedding_scale = 0, residual_scale = 0, attention_scale = 0, logits_divisor = 0;
   double attention_cap = 0, logits_cap = 0;  // soft caps of scores and logits; 0: none
   Adapters adapters;                         // which no config.json names
+  bool nested = false;                       // it was the text part of a larger model's (Family::nested)
   // bos_token_id and the like, as JSON text; carried to exports.
   std::map<std::string, std::string> special_tokens;
   // Sentences to print: what the file says and training does not apply.

@@ -54,7 +54,9 @@ struct Family {
   void (*write)(const ModelConfig& config, nlohmann::ordered_json& file);
 
   bool matrices_in_out = false;  // matrices of layers are [in, out], as Conv1D has them
-  const char* tensor_prefix;     // which some checkpoints put before all names; "": none
+  // What transformers' class has before the names of its modules, so that some checkpoints have it before all
+  // names; "": nothing.
+  const char* tensor_prefix = "";
   // Saved beside the parameters by older transformers, or a part of the larger model of `nested`.
   bool (*is_buffer)(std::string_view tensor);
 
@@ -66,7 +68,8 @@ struct Family {
   struct Nested {
     const char* name = "";        // model_type of its config.json, which has the family's under text_config
     const char* defaults = "{}";  // for keys that text_config may lack, as JSON
-    const char* tensor_prefix = "";  // which its checkpoints may have in place of the family's "model."
+    const char* tensor_prefix = "";  // what its modules and checkpoints have in place of "model."
+    const char* older_prefix = "";   // which older checkpoints have before all names
   } nested;
 };
 

@@ -67,7 +67,6 @@ extern const Family kGemma = {.name = "gemma",
                               .ffn = ffn,
                               .read = read,
                               .write = write,
-                              .tensor_prefix = "",
                               .is_buffer = is_rotary_buffer,
                               .build = build};
 

@@ -70,7 +70,6 @@ extern const Family kGemma2 = {.name = "gemma2",
                                .ffn = ffn,
                                .read = read,
                                .write = write,
-                               .tensor_prefix = "",
                                .is_buffer = is_rotary_buffer,
                                .build = build};
 

@@ -81,7 +81,6 @@ extern const Family kGemma3Text = {.name = "gemma3_text",
                                    .ffn = ffn,
                                    .read = read,
                                    .write = write,
-                                   .tensor_prefix = "language_model.",
                                    .is_buffer = is_buffer,
                                    .build = build,
                                    .nested = {.name = "gemma3",
@@ -89,6 +88,7 @@ extern const Family kGemma3Text = {.name = "gemma3_text",
                                                   "intermediate_size": 9216, "num_hidden_layers": 26,
                                                   "num_attention_heads": 8, "num_key_value_heads": 4,
                                                   "max_position_embeddings": 131072})",
-                                              .tensor_prefix = "model.language_model."}};
+                                              .tensor_prefix = "model.language_model.",
+                                              .older_prefix = "language_model."}};
 
 }  // namespace sluice

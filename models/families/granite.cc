@@ -71,7 +71,6 @@ extern const Family kGranite = {.name = "granite",
                                 .ffn = ffn,
                                 .read = read,
                                 .write = write,
-                                .tensor_prefix = "",
                                 .is_buffer = is_rotary_buffer,
                                 .build = build};
 

@@ -98,7 +98,6 @@ extern const Family kLlama = {.name = "llama",
                               .ffn = gated_ffn,
                               .read = read,
                               .write = write,
-                              .tensor_prefix = "",
                               .is_buffer = is_rotary_buffer,
                               .build = build};
 

@@ -63,7 +63,6 @@ extern const Family kMistral = {.name = "mistral",
                                 .ffn = ffn,
                                 .read = read,
                                 .write = write,
-                                .tensor_prefix = "",
                                 .is_buffer = is_rotary_buffer,
                                 .build = build};
 

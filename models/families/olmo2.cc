@@ -54,7 +54,6 @@ extern const Family kOlmo2 = {.name = "olmo2",
                               .ffn = gated_ffn,
                               .read = read,
                               .write = write,
-                              .tensor_prefix = "",
                               .is_buffer = is_rotary_buffer,
                               .build = build};
 

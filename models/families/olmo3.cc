@@ -61,7 +61,6 @@ extern const Family kOlmo3 = {.name = "olmo3",
                               .ffn = gated_ffn,
                               .read = read,
                               .write = write,
-                              .tensor_prefix = "",
                               .is_buffer = is_rotary_buffer,
                               .build = build};
 

@@ -68,7 +68,6 @@ extern const Family kPhi3 = {.name = "phi3",
                              .ffn = gated_ffn,
                              .read = read,
                              .write = write,
-                             .tensor_prefix = "",
                              .is_buffer = is_rotary_buffer,
                              .build = build};
 

@@ -57,7 +57,6 @@ extern const Family kQwen2 = {.name = "qwen2",
                               .ffn = gated_ffn,
                               .read = read,
                               .write = write,
-                              .tensor_prefix = "",
                               .is_buffer = is_rotary_buffer,
                               .build = build};
 

@@ -63,7 +63,6 @@ extern const Family kQwen3 = {.name = "qwen3",
                               .ffn = gated_ffn,
                               .read = read,
                               .write = write,
-                              .tensor_prefix = "",
                               .is_buffer = is_rotary_buffer,
                               .build = build};
 

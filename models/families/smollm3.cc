@@ -82,7 +82,6 @@ extern const Family kSmolLm3 = {.name = "smollm3",
                                 .ffn = gated_ffn,
                                 .read = read,
                                 .write = write,
-                                .tensor_prefix = "",
                                 .is_buffer = is_rotary_buffer,
                                 .build = build};
 

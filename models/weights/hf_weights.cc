@@ -52,9 +52,11 @@ bool is_floating_point(SafetensorsType type) {
 }
 
 std::string parameter_name(const Family& family, const std::string& stored) {
-  const std::string_view prefix = family.tensor_prefix, nested = family.nested.tensor_prefix;
+  const std::string_view nested = family.nested.tensor_prefix;
   if (!nested.empty() && stored.starts_with(nested)) return "model." + stored.substr(nested.size());
-  return stored.starts_with(prefix) ? stored.substr(prefix.size()) : stored;
+  for (const std::string_view prefix : {family.tensor_prefix, family.nested.older_prefix})
+    if (!prefix.empty() && stored.starts_with(prefix)) return stored.substr(prefix.size());
+  return stored;
 }
 
 Json parse_index(const std::string& path, const std::string& text) {

@@ -1,9 +1,9 @@
 // Weights of a Hugging Face directory: model.safetensors, or the files that model.safetensors.index.json
 // names, or those of an export with --shards, each of which holds some rows of every tensor (hf_export.h).
 //
-// Names are those of Parameter::name: when the directory is opened, Family::tensor_prefix is removed and
-// tensors that are no parameters (Family::is_buffer) are left out. Of a directory of adapters (peft.h), what
-// PEFT puts before the names is removed, too.
+// Names are those of Parameter::name: when the directory is opened, prefixes that Family knows are removed
+// and tensors that are no parameters (Family::is_buffer) are left out. Of a directory of adapters (peft.h),
+// what PEFT puts before the names is removed, too.
 //
 // Reads are const and may come from any thread. Callers: engine/run/start.
 #pragma once

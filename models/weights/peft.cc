@@ -134,8 +134,11 @@ std::string adapter_config_json(const Adapters& adapters, const Model& model, co
   return object.dump(2) + "\n";
 }
 
-std::string peft_name(const Family& family, const std::string& parameter) {
-  return kPrefix + (family.tensor_prefix + parameter);
+std::string peft_name(const Family& family, const std::string& parameter, bool nested) {
+  constexpr std::string_view kModel = "model.";
+  if (!nested) return kPrefix + (family.tensor_prefix + parameter);
+  CHECK(parameter.starts_with(kModel), parameter);
+  return kPrefix + (family.nested.tensor_prefix + parameter.substr(kModel.size()));
 }
 
 std::string without_peft_prefix(const std::string& tensor) {

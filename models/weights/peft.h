@@ -25,8 +25,9 @@ Adapters read_adapter_config(const std::string& directory, std::vector<std::stri
 std::string adapter_config_json(const Adapters& adapters, const Model& model, const std::string& base);
 
 // "model.layers.0.self_attn.q_proj.lora_A.weight" with what PEFT puts before it, and the reverse; any other
-// name stays as it is.
-std::string peft_name(const Family& family, const std::string& parameter);
+// name stays as it is. `nested`: the base is the larger model of Family::nested, whose modules have other
+// names. PEFT passes over adapters whose names it does not find, with a warning alone.
+std::string peft_name(const Family& family, const std::string& parameter, bool nested);
 std::string without_peft_prefix(const std::string& tensor);
 
 }  // namespace sluice

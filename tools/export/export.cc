@@ -39,6 +39,13 @@ void check_kind(const Options& options, bool adapts) {
                 "Leave out --shards, or add --merge to export whole weights.");
 }
 
+// Whether the base is the text part of a larger model. One that is gone counts as a model of text alone.
+bool is_nested(const std::string& base) {
+  std::error_code ignored;
+  return fs::exists(fs::path(base) / "config.json", ignored) &&
+         resolve_model({.model = base, .from_scratch = true}).config.nested;
+}
+
 struct Exporter {
   const Options &options, &run;
   const CheckpointReader& checkpoint;
@@ -67,13 +74,14 @@ struct Exporter {
     const std::string& base =
         options.lora.base.empty() ? checkpoint.state().base->directory : options.lora.base;
     to.config_json = adapter_config_json(source.config.adapters, model, base);
+    const bool nested = is_nested(base);
     std::vector<ExportTensor> tensors;
     std::vector<std::string> names;
     for (const Group& g : model.groups)
       for (const Parameter& p : g.parameters) {
         if (!g.adapter) continue;
         names.push_back(p.name);
-        tensors.push_back({peft_name(*find_family(model.family), p.name), p.shape});
+        tensors.push_back({peft_name(*find_family(model.family), p.name, nested), p.shape});
       }
     write_hf_directory(options.transfer.to, tensors, to,
                        [&](size_t tensor, uint64_t first, uint64_t count, float* values) {

@@ -77,8 +77,9 @@ TEST(Families, ParametersKeepTheirNames) {
     for (const Group& group : build_model(config_from_name(family->plain_preset), DType::bf16, 1, 8).groups)
       for (const Parameter& parameter : group.parameters) {
         EXPECT_FALSE(family->is_buffer(parameter.name)) << parameter.name;
-        const std::string_view prefix = family->tensor_prefix;
-        EXPECT_TRUE(prefix.empty() || !parameter.name.starts_with(prefix)) << parameter.name;
+        for (const std::string_view prefix :
+             {family->tensor_prefix, family->nested.tensor_prefix, family->nested.older_prefix})
+          EXPECT_TRUE(prefix.empty() || !parameter.name.starts_with(prefix)) << parameter.name;
       }
 }
 

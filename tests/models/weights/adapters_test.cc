@@ -92,7 +92,8 @@ class AdapterFiles : public FormatTest {
       for (const Parameter& p : g.parameters) {
         if (g.adapter != adapters) continue;
         names.push_back(p.name);
-        tensors.push_back({adapters ? peft_name(*find_family(model.family), p.name) : p.name, p.shape});
+        tensors.push_back(
+            {adapters ? peft_name(*find_family(model.family), p.name, false) : p.name, p.shape});
       }
     write_hf_directory(path(to), tensors, given,
                        [&](size_t tensor, uint64_t first, uint64_t count, float* out) {

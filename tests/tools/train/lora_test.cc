@@ -7,6 +7,7 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
+#include "models/files/safetensors.h"
 #include "models/weights/hf_weights.h"
 #include "models/weights/peft.h"
 #include "tests/support/cli_support.h"
@@ -105,6 +106,34 @@ TEST_F(LoraCli, ABaseThatHasMovedIsNamed) {
   weights.close();
   expect_refusal(Words{"train", "--out", out, "--resume", "auto", "--steps", "6"}, 5,
                  {"is not the base of the run", "--base DIR"});
+}
+
+// PEFT finds a module by its whole name, which is another one in the larger model.
+TEST_F(LoraCli, AdaptersHaveTheNamesOfTheBasesModules) {
+  const auto name_of = [&](const std::string& base) {
+    Words words = lora("run." + base, 1, {"--lora", "2", "--lora-targets", "q_proj"});
+    words[2] = directory / base;
+    EXPECT_EQ(run(words).code, 0);
+    EXPECT_EQ(run({"export", "--from", directory / ("run." + base), "--to", directory / ("to." + base)}).code,
+              0);
+    const auto file = SafetensorsFile::open(directory / ("to." + base + "/adapter_model.safetensors"));
+    return file.tensors().front().name;
+  };
+  for (const char* base : {"text", "larger"})
+    std::filesystem::copy(kFixtures + "gemma3_text", directory / base,
+                          std::filesystem::copy_options::recursive);
+  const std::string config = directory / "larger/config.json";
+  const auto part = nlohmann::json::parse(read_text_file(config, 1 << 20));
+  std::ofstream(config) << nlohmann::json{{"model_type", "gemma3"}, {"text_config", part}};
+  EXPECT_EQ(name_of("text"), "base_model.model.model.layers.0.self_attn.q_proj.lora_A.weight");
+  EXPECT_EQ(name_of("larger"),
+            "base_model.model.model.language_model.layers.0.self_attn.q_proj.lora_A.weight");
+  // They are read back.
+  for (const std::string base : {"text", "larger"}) {
+    Words words = lora("again." + base, 0, {"--lora-from", directory / ("to." + base)});
+    words[2] = directory / base;
+    EXPECT_EQ(run(words).code, 0);
+  }
 }
 
 TEST_F(LoraCli, WhatMakesNoSenseIsRefused) {
