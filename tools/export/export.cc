@@ -47,7 +47,7 @@ bool is_nested(const std::string& base) {
 }
 
 struct Exporter {
-  const Options &options, &run;
+  const Options& options;
   const CheckpointReader& checkpoint;
   const ModelSource& source;
   const Model& model;
@@ -138,7 +138,7 @@ ExitCode run_export(Options options, std::FILE* out) {
   const ModelSource source = source_of_run(checkpoint, run, options.transfer.merge);
   const Model model = build_model(source.config, checkpoint.state().precision, 1, 1);
   checkpoint.check_weights(model);
-  const Exporter exporter{options, run, checkpoint, source, model};
+  const Exporter exporter{options, checkpoint, source, model};
   const DType dtype = exporter.write(tokenizer_of(*path, run.model.model, out));
   for (const std::string& note : notes) show(out, note + "\n");
   const char* what = !has_adapters(model)     ? ""
