@@ -300,21 +300,21 @@ void HfWeights::read(const std::string& parameter, uint64_t first, uint64_t coun
 
 namespace {
 
-// The parameter that the loss reads: of a tied model, the embedding. nullptr: there is no loss.
-const Parameter* loss_parameter(const Model& model) {
-  for (const Layer& layer : model.layers)
-    for (const SegmentUse& use : layer.segments) {
-      const Segment& segment = model.segments[use.segment];
-      if (!segment.loss) continue;
-      const SegmentParameter& p = segment.parameters[segment.ops.back().parameters.front()];
-      return &model.groups[use.groups[p.slot]].parameters[p.parameter];
-    }
-  return nullptr;
+// The parameter with which the last op makes the loss, or a reading's logits: of a tied model, the embedding.
+// nullptr: there is none.
+const Parameter* head_parameter(const Model& model) {
+  if (model.layers.empty()) return nullptr;
+  const SegmentUse& use = model.layers.back().segments.back();
+  const Segment& segment = model.segments[use.segment];
+  const std::vector<uint32_t>& of_op = segment.ops.back().parameters;
+  if (of_op.empty()) return nullptr;
+  const SegmentParameter& p = segment.parameters[of_op.front()];
+  return &model.groups[use.groups[p.slot]].parameters[p.parameter];
 }
 
 void check_tied_head(const HfWeights& weights, const Model& model) {
   constexpr uint64_t kPiece = 1 << 18;
-  const Parameter* const tied = loss_parameter(model);
+  const Parameter* const tied = head_parameter(model);
   const HfTensor *head = weights.find(kHeadName), *embedding = tied ? weights.find(tied->name) : nullptr;
   if (embedding == nullptr) return;  // what is missing is listed
   bool equal = head->elements() == embedding->elements();
