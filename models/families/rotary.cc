@@ -68,7 +68,7 @@ void write_window(const ModelConfig& c, nlohmann::ordered_json& file) {
 }
 
 void read_late_window(const ConfigReader& file, ModelConfig& c) {
-  if (!file.flag_or("use_sliding_window", false)) {
+  if (!file.flag_or("use_sliding_window", false) || file.is_null("sliding_window")) {
     file.require_texts("layer_types", {"full_attention"});
     return;
   }

@@ -30,7 +30,8 @@ void write_layer_types(const ModelConfig& config, nlohmann::ordered_json& file);
 // sliding_window: null, or the window of all layers; `absent` where there is no such key, 0 for none.
 void read_window(const ConfigReader& file, int64_t absent, ModelConfig& config);
 void write_window(const ModelConfig& config, nlohmann::ordered_json& file);
-// The keys of Qwen: with use_sliding_window, layers from max_window_layers on slide, or those of layer_types.
+// The keys of Qwen: with use_sliding_window and a sliding_window that is not null, layers from
+// max_window_layers on slide, or those of layer_types.
 void read_late_window(const ConfigReader& file, ModelConfig& config);
 void write_late_window(const ModelConfig& config, nlohmann::ordered_json& file);
 // `sliding` layers, then one that sees all keys.

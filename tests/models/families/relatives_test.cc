@@ -207,6 +207,10 @@ TEST(Relatives, LateLayersOfQwenMaySlide) {
   for (int64_t i = 0; i < 24; ++i)
     EXPECT_EQ(layer_type(c, i), i < 20 ? LayerType::full : LayerType::sliding) << i;
   expect_equal(config_from_json(config_to_json(c, DType::bf16), "written"), c);
+  const ModelConfig none =
+      config_from_json(replaced(text, "\"sliding_window\": 99", "\"sliding_window\": null"), "f");
+  EXPECT_EQ(none.window, 0);
+  EXPECT_EQ(layer_type(none, 23), LayerType::full);
 }
 
 }  // namespace
