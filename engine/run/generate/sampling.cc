@@ -51,16 +51,16 @@ uint32_t drawn_token(const Sampling& sampling, std::span<const float> logits, ui
   std::vector<uint32_t> ids(logits.size());
   std::iota(ids.begin(), ids.end(), 0u);
   if (cuts) ids = ranked(logits, most);
-  const auto scaled = [&](uint32_t id) {
+  const auto capped = [&](uint32_t id) {
     const double logit = static_cast<double>(logits[id]);
-    const double capped =
-        sampling.soft_cap == 0 ? logit : sampling.soft_cap * std::tanh(logit / sampling.soft_cap);
-    return capped / sampling.temperature;
+    return sampling.soft_cap == 0 ? logit : sampling.soft_cap * std::tanh(logit / sampling.soft_cap);
   };
   std::vector<double> sums;  // of what is proportional to their probabilities
   double sum = 0;
-  const double largest = scaled(likeliest);
-  for (const uint32_t id : ids) sums.push_back(sum += std::exp(scaled(id) - largest));
+  const double largest = capped(likeliest);
+  // Divided after the difference, which is 0 for the likeliest: quotients of a tiny temperature are infinite.
+  for (const uint32_t id : ids)
+    sums.push_back(sum += std::exp((capped(id) - largest) / sampling.temperature));
   const auto kept = std::ranges::lower_bound(sums, sampling.top_p * sum) - sums.begin() + 1;
   sums.resize(std::min(sums.size(), static_cast<size_t>(kept)));
   const double drawn = uniform(sampling.seed, prompt, position) * sums.back();

@@ -25,6 +25,17 @@ TEST(Sampling, AtTemperatureZeroTheLikeliestOfLeastId) {
   EXPECT_EQ(counts({}, kLogits, 10), (std::map<uint32_t, int>{{1, 10}}));
 }
 
+// Logits over it are infinite.
+TEST(Sampling, ATinyTemperatureLeavesTheLikeliest) {
+  for (const float sign : {1.0f, -1.0f}) {
+    const std::vector<float> logits = {sign * 4, sign * 2, sign * 3};
+    const uint32_t likeliest = sign > 0 ? 0 : 1;
+    for (const double top_p : {1.0, 0.5})
+      EXPECT_EQ(counts({.temperature = 1e-310, .top_p = top_p}, logits, 10),
+                (std::map<uint32_t, int>{{likeliest, 10}}));
+  }
+}
+
 // Standard deviations of counts are below sqrt(20000) / 2 = 71: five of them.
 TEST(Sampling, DrawsAsSoftmaxSays) {
   constexpr int kDraws = 20000;
