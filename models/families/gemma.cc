@@ -42,7 +42,6 @@ void write(const ModelConfig& c, nlohmann::ordered_json& file) {
   write_rotary_sizes(c, file);
   file["hidden_act"] = "gelu_pytorch_tanh";
   file["attention_bias"] = c.attention_bias;
-  file["attention_dropout"] = 0.0;
   write_rope(c, {}, file);
 }
 

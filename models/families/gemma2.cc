@@ -50,7 +50,6 @@ void read(const ConfigReader& file, ModelConfig& c) {
 
 void write(const ModelConfig& c, nlohmann::ordered_json& file) {
   write_rotary_sizes(c, file);
-  file["attention_dropout"] = 0.0;
   file["sliding_window"] = c.window;
   write_layer_types(c, file);
   write_gemma_scores(c, file);

@@ -53,7 +53,6 @@ void read(const ConfigReader& file, ModelConfig& c) {
 void write(const ModelConfig& c, nlohmann::ordered_json& file) {
   write_rotary_sizes(c, file);
   file["attention_bias"] = file["mlp_bias"] = false;
-  file["attention_dropout"] = 0.0;
   for (const auto& [key, factor] : kFactors) file[key] = c.*factor;
   write_rope(c, {}, file);
 }

@@ -78,7 +78,6 @@ void write(const ModelConfig& c, nlohmann::ordered_json& file) {
   write_rotary_sizes(c, file);
   file["attention_bias"] = c.attention_bias;
   file["mlp_bias"] = c.mlp_bias;
-  file["attention_dropout"] = 0.0;
   write_rope(c, {}, file);
 }
 

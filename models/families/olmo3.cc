@@ -42,7 +42,6 @@ void read(const ConfigReader& file, ModelConfig& c) {
 void write(const ModelConfig& c, nlohmann::ordered_json& file) {
   write_rotary_sizes(c, file);
   file["attention_bias"] = c.attention_bias;
-  file["attention_dropout"] = 0.0;
   file["sliding_window"] = c.window;
   write_layer_types(c, file);
   write_rope(c, kRope, file);

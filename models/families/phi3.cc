@@ -47,7 +47,7 @@ void read(const ConfigReader& file, ModelConfig& c) {
 
 void write(const ModelConfig& c, nlohmann::ordered_json& file) {
   write_rotary_sizes(c, file);
-  for (const char* dropout : {"resid_pdrop", "embd_pdrop", "attention_dropout"}) file[dropout] = 0.0;
+  for (const char* dropout : {"resid_pdrop", "embd_pdrop"}) file[dropout] = 0.0;
   write_window(c, file);
   write_rope(c, kRope, file);
   file["original_max_position_embeddings"] = c.context;

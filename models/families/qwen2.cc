@@ -39,7 +39,6 @@ void read(const ConfigReader& file, ModelConfig& c) {
 
 void write(const ModelConfig& c, nlohmann::ordered_json& file) {
   write_rotary_sizes(c, file);
-  file["attention_dropout"] = 0.0;
   write_late_window(c, file);
   write_rope(c, {}, file);
 }

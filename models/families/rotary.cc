@@ -35,6 +35,7 @@ void write_rotary_sizes(const ModelConfig& c, nlohmann::ordered_json& file) {
   file["intermediate_size"] = c.ffn;
   file["hidden_act"] = "silu";
   file["rms_norm_eps"] = c.epsilon;
+  file["attention_dropout"] = 0.0;
 }
 
 void read_layer_types(const ConfigReader& file, std::vector<LayerType> pattern, ModelConfig& c) {

@@ -18,9 +18,10 @@
 namespace sluice {
 
 // read_rotary_sizes() reads sizes, epsilon and `tied`. write_rotary_sizes() writes the same but for `tied`,
-// which config_to_json() writes, and the activation function "silu". RoPE's keys are left to rope_config.h.
-// Absent keys get Llama's defaults: as many key/value heads as heads, a head size of width / heads, epsilon
-// 1e-6, an untied head. A family with another default reads that key again after this call.
+// which config_to_json() writes, the activation function "silu", and that there is no dropout. RoPE's keys
+// are left to rope_config.h. Absent keys get Llama's defaults: as many key/value heads as heads, a head size
+// of width / heads, epsilon 1e-6, an untied head. A family with another default reads that key again after
+// this call.
 void read_rotary_sizes(const ConfigReader& file, ModelConfig& config);
 void write_rotary_sizes(const ModelConfig& config, nlohmann::ordered_json& file);
 

@@ -58,7 +58,6 @@ void write(const ModelConfig& c, nlohmann::ordered_json& file) {
   write_rotary_sizes(c, file);
   file["attention_bias"] = c.attention_bias;
   file["mlp_bias"] = c.mlp_bias;
-  file["attention_dropout"] = 0.0;
   file["use_sliding_window"] = false;
   std::vector<int> rotated;
   for (int64_t i = 0; i < c.layers; ++i) rotated.push_back(layer_type(c, i) == LayerType::no_rope ? 0 : 1);
