@@ -8,7 +8,6 @@
 #include <random>
 #include <utility>
 
-#include "engine/base/clock.h"
 #include "engine/base/units.h"
 #include "engine/run/checkpoint/directory.h"
 #include "engine/run/start/agreement.h"
@@ -21,14 +20,12 @@
 #include "engine/run/start/session_start.h"
 #include "engine/run/start/stopping.h"
 #include "engine/run/start/text_start.h"
-#include "engine/run/train/event_file.h"
 #include "engine/run/train/metrics.h"
 #include "models/families/family.h"
 #include "models/weights/hf_export.h"
 #include "offload/nvme_files.h"
 #include "offload/system/memory_limits.h"
 #include "tools/command/launch.h"
-#include "tools/command/progress.h"
 #include "tools/command/report_error.h"
 #include "tools/command/screen.h"
 #include "tools/command/stop_signals.h"
@@ -37,6 +34,7 @@
 #include "tools/plan/report.h"
 #include "tools/prepare/child.h"
 #include "tools/train/comparison.h"
+#include "tools/train/records.h"
 
 namespace sluice {
 
@@ -130,77 +128,6 @@ std::string pinning_text(const Program& program) {
          " of host memory\n";
 }
 
-Progress make_progress(const Options& options, const Program& program, std::FILE* out) {
-  std::vector<std::pair<std::string, uint64_t>> tiers;
-  for (size_t t = 0; t < program.arena_bytes.size(); ++t)
-    tiers.emplace_back(program.machine.tiers[t].name, program.arena_bytes[t]);
-  return Progress(out, screen_of(out), options.batch.steps, tiers);
-}
-
-// Prints the GPU memory that is held: it shows what a driver or library takes beyond the plan.
-void tell_memory(Accelerator& accelerator, uint64_t limit, Progress& progress) try {
-  const AcceleratorMemory memory = accelerator.memory();
-  progress.note("GPU memory after the first step: " + format_size(memory.held) + " held, of " +
-                format_size(limit) + "; " + format_size(memory.free) + " free");
-} catch (const Error&) {
-  // If the GPU was lost meanwhile, the next step reports it.
-}
-
-// What a run writes for each step: the metrics file and, with --tensorboard, the event file.
-struct Records {
-  MetricsFile metrics;
-  std::optional<EventFile> events;
-
-  // Event files have no samples.
-  void write(const auto& figures, Progress& progress) {
-    const double time = unix_seconds();
-    metrics.write(figures, time);
-    if constexpr (requires { events->write(figures, time); })
-      if (events) events->write(figures, time);
-    if (const auto trouble = metrics.trouble()) progress.note(*trouble);
-    if (const auto trouble = events ? events->trouble() : std::nullopt) progress.note(*trouble);
-  }
-  void finish(Progress& progress) {
-    metrics.finish();
-    if (events) events->finish();
-    if (const size_t bytes = metrics.unwritten() + (events ? events->unwritten() : 0))
-      progress.note(format_size(bytes) + " of metrics could not be written.");
-  }
-};
-
-// The first of them, on a line.
-std::string sample_note(const SampleMetrics& samples) {
-  constexpr size_t kPromptEnd = 40, kTextBegin = 100;
-  const SampledText& first = samples.texts.front();
-  const std::string prompt = last_characters(first.prompt, kPromptEnd);
-  return fmt::format("sample after step {}: {} | {}", samples.step, printable(prompt),
-                     printable(first_characters(first.text, kTextBegin)));
-}
-
-// Shows and records every event. After the first step it also prints how much GPU memory is held, and after
-// some more how these compare with the prediction.
-TrainEvents report_to(Records& records, Progress& progress, Comparison& comparison, Accelerator* accelerator,
-                      uint64_t limit) {
-  TrainEvents events;
-  events.step = [&records, &progress, &comparison, accelerator, limit](const StepMetrics& m) mutable {
-    records.write(m, progress);
-    progress.step(m, steady_seconds());
-    if (const auto sentence = comparison.add(m)) progress.note(*sentence);
-    if (Accelerator* const first = std::exchange(accelerator, nullptr)) tell_memory(*first, limit, progress);
-  };
-  events.validation = [&](const ValidationMetrics& v) {
-    records.write(v, progress);
-    progress.validation(v);
-  };
-  events.samples = [&](const SampleMetrics& s) {
-    records.write(s, progress);
-    progress.note(sample_note(s));
-  };
-  events.checkpoint = [&](const std::string& path) { progress.note("checkpoint " + printable(path)); };
-  events.trouble = [&](const std::string& sentences) { progress.note(sentences); };
-  return events;
-}
-
 // What a signal is answered with.
 std::string stop_answer(const Options& options, const Plan& plan, std::FILE* out) {
   const char* const line_break = screen_of(out).is_terminal ? "\n" : "";
@@ -239,44 +166,22 @@ struct Start {
   RunData data;
   std::shared_ptr<const SamplePrompts> samples;  // nullptr: none are written
   std::optional<Comparison> comparison = {};     // of the first rank
+
+  int64_t steps_done() const { return run.checkpoint ? run.checkpoint->state().step : 0; }
 };
 
-// The records and the progress lines of a run. If the run goes on, the metrics file is first cut at its step.
-struct Report {
-  Report(const Options& options, Start& start, const Program& program, std::FILE* out)
-      : records{MetricsFile(open_metrics(options, start, out)), std::nullopt},
-        progress(make_progress(options, program, out)) {
-    const auto& checkpoint = start.run.checkpoint;
-    if (options.run.tensorboard)
-      records.events.emplace(options.run.out, checkpoint ? checkpoint->state().step : 0, unix_seconds());
+// Prepares the metrics file, which of a run that goes on is first cut at its step, and returns its path.
+std::string prepare_metrics(const Options& options, Start& start, std::FILE* out) {
+  const std::string file = metrics_path(options.run);
+  const MetricsFile locked = start.directory->open_metrics(file);
+  if (!options.run.resume.empty()) {
+    go_back_to(start.steps_done(), options.run, file, say_to(out));
+    if (start.run.checkpoint) show(out, "Resuming after step " + std::to_string(start.steps_done()) + ".\n");
   }
-  TrainEvents events(Comparison& comparison, Accelerator* accelerator, uint64_t limit) {
-    return report_to(records, progress, comparison, accelerator, limit);
-  }
-
-  void finish() {
-    records.finish(progress);
-    progress.finish();
-  }
-
-  Records records;
-  Progress progress;
-
- private:
-  static std::string open_metrics(const Options& options, Start& start, std::FILE* out) {
-    const std::string file = metrics_path(options.run);
-    const MetricsFile locked = start.directory->open_metrics(file);
-    if (!options.run.resume.empty()) {
-      const auto& checkpoint = start.run.checkpoint;
-      const int64_t step = checkpoint ? checkpoint->state().step : 0;
-      go_back_to(step, options.run, file, say_to(out));
-      if (checkpoint) show(out, "Resuming after step " + std::to_string(step) + ".\n");
-    }
-    start.directory->keep();
-    keep_tokenizer(start.run, options.text.tokenizer, options.run.out);
-    return file;
-  }
-};
+  start.directory->keep();
+  keep_tokenizer(start.run, options.text.tokenizer, options.run.out);
+  return file;
+}
 
 // Facts that decide whether there is anything to do. Ranks compare them, so that all end or all go on.
 std::vector<Fact> facts_of_extent(const Options& options, const RunStart& run) {
@@ -384,8 +289,9 @@ ExitCode train_in(PlannedSession& started, Options given, Options options, Start
     stop_on_signals("");
   ranks.barrier();
   const uint64_t device_limit = budgets.device ? budgets.device->limit : 0;
-  std::optional<Report> report;
-  if (ranks.is_first()) report.emplace(options, start, plan.program, out);
+  std::optional<Records> records;
+  if (ranks.is_first())
+    records.emplace(options, prepare_metrics(options, start, out), start.steps_done(), plan.program, out);
   TrainData view = start.data.view();
   view.samples = start.samples.get();
   std::optional<RangeCheck> check;
@@ -394,20 +300,20 @@ ExitCode train_in(PlannedSession& started, Options given, Options options, Start
   ranks.barrier();
   if (start.launch || ranks.is_first()) start.run.close();  // threads share it, and have what they need
   Trainer trainer(session, options, view, begin, stop_flag(),
-                  report ? report->events(*start.comparison, accelerator, device_limit) : TrainEvents{});
+                  records ? records->events(*start.comparison, accelerator, device_limit) : TrainEvents{});
   TrainResult result;
   try {
     result = trainer.run();
   } catch (...) {
-    if (report) report->finish();
+    if (records) records->finish();
     throw;
   }
-  if (report) report->finish();
+  if (records) records->finish();
   if (check) show(out, check_text(*check, start.data));
-  if (report) show(out, best_text(options.run));
+  if (records) show(out, best_text(options.run));
   if (!result.stopped) return ExitCode::done;
   const bool is_done = result.step == options.batch.steps;
-  if (report)
+  if (records)
     show(out,
          is_done
              ? "Stopped in the last validation: all steps are done and saved; sluice eval gives the loss.\n"

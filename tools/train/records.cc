@@ -1,0 +1,88 @@
+#include "tools/train/records.h"
+
+#include <fmt/format.h>
+
+#include <utility>
+#include <vector>
+
+#include "engine/base/clock.h"
+#include "engine/base/units.h"
+#include "tools/command/screen.h"
+
+namespace sluice {
+
+namespace {
+
+Progress make_progress(const Options& options, const Program& program, std::FILE* out) {
+  std::vector<std::pair<std::string, uint64_t>> tiers;
+  for (size_t t = 0; t < program.arena_bytes.size(); ++t)
+    tiers.emplace_back(program.machine.tiers[t].name, program.arena_bytes[t]);
+  return Progress(out, screen_of(out), options.batch.steps, tiers);
+}
+
+// Prints the GPU memory that is held: it shows what a driver or library takes beyond the plan.
+void tell_memory(Accelerator& accelerator, uint64_t limit, Progress& progress) try {
+  const AcceleratorMemory memory = accelerator.memory();
+  progress.note("GPU memory after the first step: " + format_size(memory.held) + " held, of " +
+                format_size(limit) + "; " + format_size(memory.free) + " free");
+} catch (const Error&) {
+  // If the GPU was lost meanwhile, the next step reports it.
+}
+
+// The first of them, on a line.
+std::string sample_note(const SampleMetrics& samples) {
+  constexpr size_t kPromptEnd = 40, kTextBegin = 100;
+  const SampledText& first = samples.texts.front();
+  const std::string prompt = last_characters(first.prompt, kPromptEnd);
+  return fmt::format("sample after step {}: {} | {}", samples.step, printable(prompt),
+                     printable(first_characters(first.text, kTextBegin)));
+}
+
+}  // namespace
+
+Records::Records(const Options& options, const std::string& metrics, int64_t done, const Program& program,
+                 std::FILE* out)
+    : metrics_(metrics), progress_(make_progress(options, program, out)) {
+  if (options.run.tensorboard) events_.emplace(options.run.out, done, unix_seconds());
+}
+
+// Event files have no samples.
+void Records::write(const auto& figures) {
+  const double time = unix_seconds();
+  metrics_.write(figures, time);
+  if constexpr (requires { events_->write(figures, time); })
+    if (events_) events_->write(figures, time);
+  if (const auto trouble = metrics_.trouble()) progress_.note(*trouble);
+  if (const auto trouble = events_ ? events_->trouble() : std::nullopt) progress_.note(*trouble);
+}
+
+TrainEvents Records::events(Comparison& comparison, Accelerator* accelerator, uint64_t limit) {
+  TrainEvents events;
+  events.step = [this, &comparison, accelerator, limit](const StepMetrics& m) mutable {
+    write(m);
+    progress_.step(m, steady_seconds());
+    if (const auto sentence = comparison.add(m)) progress_.note(*sentence);
+    if (Accelerator* const first = std::exchange(accelerator, nullptr)) tell_memory(*first, limit, progress_);
+  };
+  events.validation = [this](const ValidationMetrics& v) {
+    write(v);
+    progress_.validation(v);
+  };
+  events.samples = [this](const SampleMetrics& s) {
+    write(s);
+    progress_.note(sample_note(s));
+  };
+  events.checkpoint = [this](const std::string& path) { progress_.note("checkpoint " + printable(path)); };
+  events.trouble = [this](const std::string& sentences) { progress_.note(sentences); };
+  return events;
+}
+
+void Records::finish() {
+  metrics_.finish();
+  if (events_) events_->finish();
+  if (const size_t bytes = metrics_.unwritten() + (events_ ? events_->unwritten() : 0))
+    progress_.note(format_size(bytes) + " of metrics could not be written.");
+  progress_.finish();
+}
+
+}  // namespace sluice

@@ -1,0 +1,43 @@
+// What a run shows and writes while it trains: progress lines, the metrics file and, with --tensorboard, the
+// event file. Owner: the verb's thread of the first rank.
+#pragma once
+
+#include <cstdint>
+#include <cstdio>
+#include <optional>
+#include <string>
+
+#include "engine/program/program.h"
+#include "engine/run/options/options.h"
+#include "engine/run/train/event_file.h"
+#include "engine/run/train/metrics.h"
+#include "engine/run/train/trainer.h"
+#include "gpu/accelerator.h"
+#include "tools/command/progress.h"
+#include "tools/train/comparison.h"
+
+namespace sluice {
+
+class Records {
+ public:
+  // `metrics`: path of the file. `done`: steps that the run has done before. Throws as MetricsFile and
+  // EventFile do.
+  Records(const Options& options, const std::string& metrics, int64_t done, const Program& program,
+          std::FILE* out);
+
+  // Shows and records every event. After the first step it also prints how much GPU memory is held, of at
+  // most `limit` bytes (`accelerator`: nullptr: there is none), and after some more how these compare with
+  // the prediction. All of them outlive the events.
+  TrainEvents events(Comparison& comparison, Accelerator* accelerator, uint64_t limit);
+  // Ends the line of progress, and says how much could not be written.
+  void finish();
+
+ private:
+  void write(const auto& figures);
+
+  MetricsFile metrics_;
+  std::optional<EventFile> events_;
+  Progress progress_;
+};
+
+}  // namespace sluice
