@@ -26,7 +26,7 @@ struct StepMetrics {
   double grad_norm = 0;  // before clipping, without loss scale
   double learning_rate = 0;
   double seconds = 0;  // from when the norm of the step before was known until its own was, less
-                       // validations and checkpoints
+                       // validations, samples and checkpoints
   double tokens_per_second = 0;
   double trained_tokens_per_second = 0;  // of positions with a label
   StepOrder order = StepOrder::plain;
