@@ -50,7 +50,7 @@ TextModel open_text(const Options& options, const std::string& directory) {
 }
 
 // A vocabulary and its merges as tables that are searched take four to six times their file.
-uint64_t text_bytes(const Options& options, const std::string& directory) {
+uint64_t tokenizer_table_bytes(const Options& options, const std::string& directory) {
   constexpr uint64_t kTimes = 8;
   uint64_t bytes = 0;
   for (const char* name : {"tokenizer.json", "tokenizer.model"}) {
@@ -87,7 +87,7 @@ std::shared_ptr<const SamplePrompts> open_samples(const Options& options, const 
   out.sampling = {.temperature = o.temperature, .seed = options.numbers.seed, .soft_cap = config.logits_cap};
   out.ends = text->ends;
   out.text_of = [text](const std::vector<uint32_t>& tokens) { return text->tokenizer.decode(tokens, true); };
-  out.table_bytes = text_bytes(options, directory);
+  out.table_bytes = tokenizer_table_bytes(options, directory);
   return std::make_shared<const SamplePrompts>(std::move(out));
 }
 

@@ -19,8 +19,8 @@ namespace sluice {
 // and as open_text_model() does.
 TextModel open_text(const Options& options, const std::string& directory);
 
-// What its tables take of host memory, for Budgets::reserve_table().
-uint64_t text_bytes(const Options& options, const std::string& directory);
+// Of host memory at most, that its tokenizer holds: for Budgets::reserve_table().
+uint64_t tokenizer_table_bytes(const Options& options, const std::string& directory);
 
 // `text` must outlive it. Throws Error(usage) for --template-values.
 SampleMaker sample_maker(const Options& options, const TextModel& text);
