@@ -219,8 +219,8 @@ TEST_F(Generate, RefusesWhatItCannotAnswer) {
   of_file("\n\n", {"has no prompts"});
 }
 
-// Both are outside of the arena.
-TEST_F(Generate, TokenizerAndPromptsCountForTheBudget) {
+// They are outside of the arena.
+TEST_F(Generate, PromptsCountForTheBudget) {
   const Words budget = {"--host-mem", "80MiB"};
   EXPECT_EQ(run(generate(Words{"--prompt", "a"} + budget)).code, 0);
   std::string line = "{\"prompt\": \"";
@@ -228,13 +228,24 @@ TEST_F(Generate, TokenizerAndPromptsCountForTheBudget) {
   line += "\"}\n";
   std::string prompts;
   for (int i = 0; i < 25000; ++i) prompts += line;
-  const int infeasible = static_cast<int>(ExitCode::infeasible);
-  expect_refusal(generate(Words{"--prompts", file("many.jsonl", prompts)} + budget), infeasible,
-                 {"The budgets cannot work"});
-  std::filesystem::copy(model, directory / "large");
-  std::ofstream(directory / "large/tokenizer.json", std::ios::app) << std::string(10 << 20, ' ');
-  expect_refusal(Words{"generate", "--from", directory / "large", "--prompt", "a"} + budget, infeasible,
-                 {"The budgets cannot work"});
+  expect_refusal(generate(Words{"--prompts", file("many.jsonl", prompts)} + budget),
+                 static_cast<int>(ExitCode::infeasible), {"The budgets cannot work"});
+}
+
+// --host-mem bounds the process, and the tables of a tokenizer are part of it: here up to 256 MiB.
+TEST_F(Generate, ATokenizerCountsAsHostMemory) {
+  const std::string copy = directory / "copy";
+  std::filesystem::copy(model, copy, std::filesystem::copy_options::recursive);
+  const Words words = {"generate", "--from",     copy,     "--prompt",  "Hello", "--max-tokens",
+                       "2",        "--host-mem", "192MiB", "--threads", "2"};
+  const Words plan = {"plan", "--generate", "--model", copy, "--host-mem", "192MiB", "--threads", "2"};
+  for (const Words& fits : {words, plan}) {
+    const CommandResult result = run(fits);
+    EXPECT_EQ(result.code, 0) << result.err;
+  }
+  std::ofstream(copy + "/tokenizer.json", std::ios::app) << std::string(32 << 20, '\n');
+  for (const Words& refused : {words, plan})
+    expect_refusal(refused, static_cast<int>(ExitCode::infeasible), {"--host-mem"});
 }
 
 TEST_F(Generate, PlansSayHowFast) {
