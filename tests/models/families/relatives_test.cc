@@ -196,6 +196,16 @@ TEST(Relatives, AbsentKeysHaveTheDefaultsOfTheirClasses) {
   EXPECT_EQ(without("qwen3-8b", "head_dim").head_size, 128);
   EXPECT_TRUE(without("gemma-2b", "tie_word_embeddings").tied);
   EXPECT_EQ(without("granite-3-2b", "attention_multiplier").attention_scale, 1);
+  std::string factors = "1";
+  for (int i = 1; i < 64; ++i) factors += ", 1";
+  const std::string longrope = replaced(written("phi-4"), "\"rope_scaling\": null",
+                                        "\"rope_scaling\": {\"type\": \"longrope\", \"short_factor\": [" +
+                                            factors + "], \"long_factor\": [" + factors + "]}");
+  const auto original = [](const std::string& text) {
+    return config_from_json(text, "f").rope_scaling.original_context;
+  };
+  EXPECT_EQ(original(longrope), 16384);
+  EXPECT_EQ(original(replaced(longrope, "\"original_max_position_embeddings\"", "\"other\"")), 4096);
 }
 
 TEST(Relatives, LateLayersOfQwenMaySlide) {
