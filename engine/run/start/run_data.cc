@@ -141,8 +141,10 @@ bool are_texts(const Options& options, const std::vector<std::string>& files, co
 }
 
 bool rows_have_documents(const Options& options, const std::string& model_directory) {
+  const std::string& tokenizer = tokenizer_of(options, model_directory);
   return options.data.packing == Packing::automatic &&
-         are_texts(options, options.data.train, tokenizer_of(options, model_directory), "data");
+         (are_texts(options, options.data.train, tokenizer, "data") ||
+          are_texts(options, options.data.validation, tokenizer, "val-data"));
 }
 
 std::vector<const TokenData*> RunData::unchecked() const {

@@ -43,7 +43,7 @@ const std::string& tokenizer_of(const Options& options, const std::string& model
 // `tokenizer` has one. Throws Error(usage) for a mixture; `option` names the files in it.
 bool are_texts(const Options& options, const std::vector<std::string>& files, const std::string& tokenizer,
                const char* option);
-// Whether rows of --data hold several documents.
+// Whether rows of --data or of --val-data hold several documents. The model of a run is made for both.
 bool rows_have_documents(const Options& options, const std::string& model_directory);
 
 struct RunData {

@@ -15,6 +15,7 @@ uint64_t rows_of(const Plan& plan) {
 int64_t fill_rows(Session& session, RowSource& data, uint64_t batch) {
   const Model& model = session.plan().model;
   const Lowering& lowering = session.plan().lowering;
+  CHECK(model.documents || !data.has_documents(), "attention would cross the borders of documents");
   const BufferId tokens = input_buffer(model, lowering, "tokens");
   const BufferId labels = input_buffer(model, lowering, "labels");
   const BufferId documents = model.documents ? input_buffer(model, lowering, "documents") : kNone;

@@ -61,6 +61,22 @@ TEST_F(FineTuning, LossesAreThoseOfTransformersPackedOrNot) {
   }
 }
 
+// Documents stay apart in rows to validate on, whatever the run trains on.
+TEST_F(FineTuning, ARunOnTokensValidatesOnChats) {
+  const Words same{"--precision",   "fp32", "--seq",     "128", "--batch", "2",
+                   "--val-batches", "4",    "--threads", "2",   "--cache", directory / "cache"};
+  const CommandResult trained = run(Words{"train", "--model", model, "--data", kFixtures + "tokens.bin",
+                                          "--val-data", chats, "--steps", "1", "--out", directory / "run"} +
+                                    same);
+  ASSERT_EQ(trained.code, 0) << trained.err;
+  const std::string records = read_text_file(directory / "run/metrics.jsonl", 1 << 20);
+  const nlohmann::json last = nlohmann::json::parse(lines_of(records).back());
+  const CommandResult evaluated =
+      run(Words{"eval", "--from", directory / "run", "--data", chats, "--json"} + same);
+  ASSERT_EQ(evaluated.code, 0) << evaluated.err;
+  EXPECT_EQ(last["val_loss"], nlohmann::json::parse(evaluated.out)["val_loss"]);
+}
+
 TEST_F(FineTuning, BudgetsRanksAndStopsChangeNothing) {
   const Words epochs{"--epochs", "4", "--val-split", "10%", "--val-every", "3", "--warmup", "20%"};
   const CommandResult whole = run(tune("whole", epochs));
