@@ -119,4 +119,11 @@ void Progress::write(const std::string& text) {
   std::fflush(out_);
 }
 
+Progress progress_of(const Program& program, int64_t steps, std::FILE* out) {
+  std::vector<std::pair<std::string, uint64_t>> tiers;
+  for (size_t t = 0; t < program.arena_bytes.size(); ++t)
+    tiers.emplace_back(program.machine.tiers[t].name, program.arena_bytes[t]);
+  return Progress(out, screen_of(out), steps, tiers);
+}
+
 }  // namespace sluice

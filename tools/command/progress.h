@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "engine/program/program.h"
 #include "engine/run/train/metrics.h"
 #include "tools/command/screen.h"
 
@@ -46,6 +47,9 @@ class Progress {
   std::string line_;    // what the terminal shows in its last line, without a line break
   std::string newest_;  // what it would show of the newest step
 };
+
+// Of a run of so many steps of the program, on the screen of `out`; budgets are its arenas.
+Progress progress_of(const Program& program, int64_t steps, std::FILE* out);
 
 // "42s", "2m10s", "3h05m", "2d04h"; "?" when not finite or negative.
 std::string format_duration(double seconds);

@@ -106,13 +106,6 @@ Recorder make_recorder(const Plan& plan, int64_t steps) {
   return Recorder(plan.program, kinds, static_cast<size_t>(steps) * plan.lowering.waves + others);
 }
 
-Progress make_progress(const Options& options, const Program& program, std::FILE* out) {
-  std::vector<std::pair<std::string, uint64_t>> tiers;
-  for (size_t t = 0; t < program.arena_bytes.size(); ++t)
-    tiers.emplace_back(program.machine.tiers[t].name, program.arena_bytes[t]);
-  return Progress(out, screen_of(out), options.batch.steps, tiers);
-}
-
 // One rank of the run. The first rank records, prints and writes the report; the others only train.
 class Profiler {
  public:
@@ -172,7 +165,7 @@ class Profiler {
     TrainEvents events;
     events.recorder = recorder;
     if (recorder) {
-      progress.emplace(make_progress(options, session.plan().program, out_));
+      progress.emplace(progress_of(session.plan().program, options.batch.steps, out_));
       events.step = [&](const StepMetrics& m) {
         outcome.steps.push_back(m);
         progress->step(m, steady_seconds());

@@ -3,22 +3,13 @@
 #include <fmt/format.h>
 
 #include <utility>
-#include <vector>
 
 #include "engine/base/clock.h"
 #include "engine/base/units.h"
-#include "tools/command/screen.h"
 
 namespace sluice {
 
 namespace {
-
-Progress make_progress(const Options& options, const Program& program, std::FILE* out) {
-  std::vector<std::pair<std::string, uint64_t>> tiers;
-  for (size_t t = 0; t < program.arena_bytes.size(); ++t)
-    tiers.emplace_back(program.machine.tiers[t].name, program.arena_bytes[t]);
-  return Progress(out, screen_of(out), options.batch.steps, tiers);
-}
 
 // Prints the GPU memory that is held: it shows what a driver or library takes beyond the plan.
 void tell_memory(Accelerator& accelerator, uint64_t limit, Progress& progress) try {
@@ -42,7 +33,7 @@ std::string sample_note(const SampleMetrics& samples) {
 
 Records::Records(const Options& options, const std::string& metrics, int64_t done, const Program& program,
                  std::FILE* out)
-    : metrics_(metrics), progress_(make_progress(options, program, out)) {
+    : metrics_(metrics), progress_(progress_of(program, options.batch.steps, out)) {
   if (options.run.tensorboard) events_.emplace(options.run.out, done, unix_seconds());
 }
 
