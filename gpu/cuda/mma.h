@@ -16,14 +16,14 @@ namespace sluice::cuda {
 template <typename T, int kSize>
 struct Tile {
   static constexpr int kPerWord = 16 / static_cast<int>(sizeof(T)), kWords = kSize / kPerWord;
-  static_assert(kWords >= 4, "a row of fewer than four words leaves half of the banks unused");
+  static_assert(kWords >= 2, "a row of one word has no words to permute");
   T* data;
 
   // Where an element is in `data`. The columns up to the next multiple of kPerWord follow it. For a column
   // below 2 kPerWord and a multiple k of that, offset(row, column) ^ k = offset(row, column + k); and for a
   // multiple r of 8, offset(row, column) + r * kSize = offset(row + r, column).
   __device__ static int offset(int row, int column) {
-    const int word = column / kPerWord ^ (kWords >= 8 ? row & 7 : row >> 1 & 3);
+    const int word = column / kPerWord ^ (kWords >= 8 ? row & 7 : kWords >= 4 ? row >> 1 & 3 : row >> 2 & 1);
     return row * kSize + word * kPerWord + column % kPerWord;
   }
   __device__ T* at(int row, int column) const { return data + offset(row, column); }
@@ -203,11 +203,12 @@ __device__ void multiply_result(Sums<kRowTiles, kColumns>& sums, const Operand<f
 #pragma unroll 1
   for (int k = 0; k < kDepth; ++k) {
     const float upper = *scratch.at(row, k), lower = *scratch.at(row + 8, k);
+    const int first = Tile<float, kColumns>::offset(k, column);
 #pragma unroll
     for (int j = 0; j < kColumns / 8; ++j)
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
-        const float other = *b.at(k, column + 8 * j + i);
+        const float other = b.data[(first ^ 8 * j) + i];
         sums[0][j][i] = __fmaf_rn(upper, other, sums[0][j][i]);
         sums[0][j][i + 2] = __fmaf_rn(lower, other, sums[0][j][i + 2]);
       }
