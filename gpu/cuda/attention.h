@@ -86,7 +86,16 @@ AttentionTensors<T> attention_tensors(const AttentionShape& s, const OpShapes& s
 
 // ---- How a kernel cuts its work.
 
-enum class AttentionPart { forward, keys, queries };  // keys: gradients of k and v; queries: gradient of q
+// keys: gradients of k and v, or of k alone; values: gradient of v alone; queries: gradient of q.
+enum class AttentionPart { forward, keys, values, queries };
+
+// Head sizes that kernels are made for. Others are padded to the next.
+constexpr int kHeadSizes[] = {32, 64, 128, kHeadSizeMax};
+
+// Heads whose gradients of k and v do not fit into a thread's registers together: a kernel for each computes
+// the scores and probabilities anew.
+template <int kSize>
+constexpr bool kKeysApart = kSize > 128;
 
 // A multiprocessor's four schedulers need two warps each to hide latencies.
 constexpr int kResidentWarps = 8;
@@ -96,20 +105,24 @@ constexpr int warps_max(int row_tiles) { return row_tiles == 1 ? 8 : 4; }
 // For __launch_bounds__: so many blocks of warps_max() have kResidentWarps. It leaves a thread 255 registers.
 constexpr int blocks_at_once(int row_tiles) { return kResidentWarps / warps_max(row_tiles); }
 
-// A thread holds its part of the warp's results in kRowTiles * kSize / 2 registers (twice that for keys,
-// which have two results), and its part of a tile of scores in kRowTiles * kOthers / 2 (twice that in
-// backward). These must leave some of its 255.
+// A thread holds its part of the warp's results in kRowTiles * kSize / 2 registers (twice that where keys
+// have two results), and its part of a tile of scores in kRowTiles * kOthers / 2 (twice that in
+// backward). These must leave some of its 255. Of the largest heads, one warp at least must fit in 64 KiB of
+// shared memory in fp32, and two in 16 bits.
 template <AttentionPart kPart, typename T, int kSize, int kTiles>
 struct Tiling {
-  static constexpr bool kTensorCores = sizeof(T) == 2, kLarge = kSize > 64;
+  static constexpr bool kTensorCores = sizeof(T) == 2, kLarge = kSize > 64, kLargest = kSize > 128;
   static constexpr bool kForward = kPart == AttentionPart::forward, kOfKeys = kPart == AttentionPart::keys;
   static constexpr int kRowTiles = kTiles;
   static constexpr int kRows = 16 * kRowTiles;  // of a warp
-  static constexpr int kOthers = kTensorCores ? (kForward ? 64 : 32) : kLarge ? 16 : 32;
+  static constexpr int kOthersOfSmaller = kTensorCores ? (kForward ? 64 : 32) : kLarge ? 16 : 32;
+  static constexpr int kOthers = kLargest ? kOthersOfSmaller / 2 : kOthersOfSmaller;
   // Whether the warp's own rows stay in registers.
   static constexpr bool kHeld = kTensorCores && kRowTiles * kSize <= (kOfKeys ? 64 : 128);
-  static constexpr int kOwnTiles = kForward ? 1 : 2;    // tensors of which a block owns rows
-  static constexpr int kOtherTiles = kForward ? 2 : 4;  // of two tensors: one stage or two of each
+  static constexpr int kStages = kForward || (kLargest && !kTensorCores) ? 1 : 2;
+  // Tensors of which a block owns rows; tiles of two other tensors.
+  static constexpr int kOwnTiles = kForward || kPart == AttentionPart::values ? 1 : 2;
+  static constexpr int kOtherTiles = 2 * kStages;
   static constexpr int kScratch = kTensorCores ? 0 : 16 * kOthers;  // elements of a warp, for its products
 
   static constexpr uint64_t shared_bytes(int warps) {
@@ -120,7 +133,7 @@ struct Tiling {
 
 // The most row tiles of a warp: two serve more products with each load of the other side.
 template <AttentionPart kPart, typename T, int kSize>
-constexpr int kRowTilesMax = sizeof(T) == 2 && !(kPart == AttentionPart::keys && kSize > 64) ? 2 : 1;
+constexpr int kRowTilesMax = sizeof(T) == 2 && kSize <= (kPart == AttentionPart::keys ? 64 : 128) ? 2 : 1;
 
 struct Cut {
   int row_tiles, warps;
@@ -239,16 +252,20 @@ __device__ void load_tile(const Tile<T, kSize>& tile, int rows, const HeadColumn
 }
 
 // Works on `count` tiles: load(i, stage) begins to load tile i, work(i, stage) is called when it is loaded.
-// Work on the tile of one stage overlaps the load of the next tile into the other. ready() is called once,
-// when the first tile, and all that was begun to load before, is there.
-template <typename Load, typename Ready, typename Work>
+// With two stages, work on the tile of one overlaps the load of the next tile into the other. ready() is
+// called once, when the first tile, and all that was begun to load before, is there.
+template <int kStages, typename Load, typename Ready, typename Work>
 __device__ void for_tiles(int count, Load load, Ready ready, Work work) {
   load(0, 0);
   await_copies();
   ready();
   for (int i = 0; i < count; ++i) {
-    if (i + 1 < count) load(i + 1, (i + 1) % 2);
-    work(i, i % 2);
+    if (kStages == 2 && i + 1 < count) load(i + 1, (i + 1) % 2);
+    work(i, i % kStages);
+    if (kStages == 1) {
+      __syncthreads();
+      if (i + 1 < count) load(i + 1, 0);
+    }
     await_copies();
   }
 }
@@ -385,6 +402,7 @@ void for_head_size(DType precision, int64_t size, F f) {
   with_precision(precision, [&]<typename T>(T type) {
     if (size <= 32) return f(type, HeadSize<32>());
     if (size <= 64) return f(type, HeadSize<64>());
+    if (size <= 128) return f(type, HeadSize<128>());
     CHECK(size <= kHeadSizeMax, "a head size that workspace_bytes has refused");
     f(type, HeadSize<kHeadSizeMax>());
   });
@@ -393,7 +411,7 @@ void for_head_size(DType precision, int64_t size, F f) {
 template <typename F>
 void for_each_head_size(F f) {
   for (const DType precision : {DType::f32, DType::bf16, DType::f16})
-    for (const int64_t size : {int64_t{32}, int64_t{64}, kHeadSizeMax}) for_head_size(precision, size, f);
+    for (const int size : kHeadSizes) for_head_size(precision, size, f);
 }
 
 }  // namespace sluice::cuda

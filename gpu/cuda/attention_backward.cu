@@ -4,11 +4,13 @@
 //    And the gradients of sinks.
 // 2. dk, dv: a block owns some keys of one (sequence, key/value head) and passes over all tiles of queries
 //    that see them, head by head of the group: scores^T = k q^T, probabilities P from the log-sum-exp, dv +=
-//    P^T dO, dP^T = v dO^T, dS = P (dP - delta), dk += dS^T q.
+//    P^T dO, dP^T = v dO^T, dS = P (dP - delta), dk += dS^T q. Of the largest heads, one kernel computes dk
+//    and one dv.
 // 3. dq: a block owns some queries of one (sequence, head) and passes over the tiles of keys that they see:
 //    dq += dS k.
-// dk and dq are scaled at the end. Scores and dP are computed twice, seven products instead of five, so that
-// every gradient has one owner and a fixed order of additions without a T x T or a float atomic.
+// dk and dq are scaled at the end. Scores and dP are computed twice, seven products instead of five (of the
+// largest heads eight), so that every gradient has one owner and a fixed order of additions without a T x T
+// or a float atomic.
 #include "engine/base/error.h"
 #include "gpu/cuda/attention.h"
 
@@ -164,10 +166,12 @@ struct QueryTiles {
   __device__ int query(const KeyBlock& block, int i) const { return block.first + i % of_head * kQueries; }
 };
 
-template <typename T, int kSize, int kRowTiles>
+template <AttentionPart kPart, typename T, int kSize, int kRowTiles>
 __global__ void __launch_bounds__(warps_max(kRowTiles) * kWarp, blocks_at_once(kRowTiles))
     keys_kernel(BackwardArguments<T> a) {
-  using Tiles = Tiling<AttentionPart::keys, T, kSize, kRowTiles>;
+  using Tiles = Tiling<kPart, T, kSize, kRowTiles>;
+  constexpr bool kOfKeys = kPart == AttentionPart::keys;
+  constexpr bool kOfValues = kPart == AttentionPart::values || !kKeysApart<kSize>;
   constexpr int kQueries = Tiles::kOthers;
   const BlockMemory<T, kSize, Tiles> memory;
   OwnRows<T, kRowTiles, kSize, Tiles::kHeld> k(memory.warp_tile(0)), v(memory.warp_tile(1));
@@ -175,8 +179,9 @@ __global__ void __launch_bounds__(warps_max(kRowTiles) * kWarp, blocks_at_once(k
   const KeyBlock block(s, memory.own);
   const int key = block.first + memory.own_row;
   load_tile(memory.own_tile(0), memory.own, a.in.k.of(s, block.sequence, block.kv_head), block.first, s);
-  load_tile(memory.own_tile(1), memory.own, a.in.v.of(s, block.sequence, block.kv_head), block.first, s);
-  Sums<kRowTiles, kSize> dk = {}, dv = {};
+  if constexpr (kOfKeys)
+    load_tile(memory.own_tile(1), memory.own, a.in.v.of(s, block.sequence, block.kv_head), block.first, s);
+  [[maybe_unused]] Sums<kRowTiles, kSize> dk = {}, dv = {};
   const QueryTiles<kQueries> tiles(s, block, memory.own);
   const auto load = [&](int i, int stage) {
     const int sequence = unhoisted(block.sequence), head = tiles.head(s, block, i);
@@ -184,14 +189,17 @@ __global__ void __launch_bounds__(warps_max(kRowTiles) * kWarp, blocks_at_once(k
     load_tile(memory.other_tile(0, stage), kQueries, a.in.q.of(s, sequence, head), query, s);
     load_tile(memory.other_tile(1, stage), kQueries, a.d_o.of(s, sequence, head), query, s);
   };
-  const auto ready = [&] { k.load(), v.load(); };
+  const auto ready = [&] {
+    k.load();
+    if constexpr (kOfKeys) v.load();
+  };
   const auto work = [&](int i, int stage) {
     const int query = tiles.query(block, i);
     if (query + kQueries <= key) return;  // none of these queries sees a key of this warp
     const Tile<T, kSize> q = memory.other_tile(0, stage), d_o = memory.other_tile(1, stage);
     Sums<kRowTiles, kQueries> p = {}, ds = {};
     multiply_rows<kRowTiles, kQueries, kSize>(p, k, q);
-    multiply_rows<kRowTiles, kQueries, kSize>(ds, v, d_o);
+    if constexpr (kOfKeys) multiply_rows<kRowTiles, kQueries, kSize>(ds, v, d_o);
     cap_products<kRowTiles, kQueries>(p, s);
     const int64_t pair = unhoisted(block.sequence) * s.heads + tiles.head(s, block, i);
     const Statistics* statistics =
@@ -202,19 +210,26 @@ __global__ void __launch_bounds__(warps_max(kRowTiles) * kWarp, blocks_at_once(k
       differentiate_columns<true, kRowTiles, kQueries>(p, ds, statistics, s);
     mask_queries<kRowTiles, kQueries>(p, ds, s, block.sequence, key, query);
     Operand<T, kRowTiles, kQueries> left;
-    left.set(p);
-    multiply_result<kRowTiles, kSize, kQueries>(dv, left, d_o, memory.scratch());
-    left.set(ds);
-    multiply_result<kRowTiles, kSize, kQueries>(dk, left, q, memory.scratch());
+    if constexpr (kOfValues) {
+      left.set(p);
+      multiply_result<kRowTiles, kSize, kQueries>(dv, left, d_o, memory.scratch());
+    }
+    if constexpr (kOfKeys) {
+      left.set(ds);
+      multiply_result<kRowTiles, kSize, kQueries>(dk, left, q, memory.scratch());
+    }
   };
-  for_tiles(tiles.count(s), load, ready, work);
+  for_tiles<Tiles::kStages>(tiles.count(s), load, ready, work);
   const KeyBlock at_end(s, unhoisted(memory.own));
   const int row = at_end.first + BlockMemory<T, kSize, Tiles>().own_row;
-  scale_rows<kRowTiles, kSize>(dk, s.scale);
-  if (a.gradients.k.data != nullptr)
-    store_result<kRowTiles, kSize>(dk, a.gradients.k.of(s, at_end.sequence, at_end.kv_head), row, s);
-  if (a.gradients.v.data != nullptr)
-    store_result<kRowTiles, kSize>(dv, a.gradients.v.of(s, at_end.sequence, at_end.kv_head), row, s);
+  if constexpr (kOfKeys) {
+    scale_rows<kRowTiles, kSize>(dk, s.scale);
+    if (a.gradients.k.data != nullptr)
+      store_result<kRowTiles, kSize>(dk, a.gradients.k.of(s, at_end.sequence, at_end.kv_head), row, s);
+  }
+  if constexpr (kOfValues)
+    if (a.gradients.v.data != nullptr)
+      store_result<kRowTiles, kSize>(dv, a.gradients.v.of(s, at_end.sequence, at_end.kv_head), row, s);
 }
 
 template <typename T, int kSize, int kRowTiles>
@@ -256,7 +271,7 @@ __global__ void __launch_bounds__(warps_max(kRowTiles) * kWarp, blocks_at_once(k
     left.set(ds);
     multiply_result<kRowTiles, kSize, kKeys>(dq, left, k, memory.scratch());
   };
-  for_tiles((seen.end - seen.begin + kKeys - 1) / kKeys, load, ready, work);
+  for_tiles<Tiles::kStages>((seen.end - seen.begin + kKeys - 1) / kKeys, load, ready, work);
   const QueryBlock at_end(s, unhoisted(memory.own));
   scale_rows<kRowTiles, kSize>(dq, s.scale);
   store_result<kRowTiles, kSize>(dq, a.gradients.q.of(s, at_end.sequence, at_end.head),
@@ -294,15 +309,31 @@ void bring_addends(const Queue& queue, const OpCall& call) {
   }
 }
 
+template <AttentionPart kPart, typename T, int kSize>
+void load_keys_kernel(const Queue& queue) {
+  const Cut cut = cut_for<kPart, T, kSize>(queue);
+  with_row_tiles<kPart, T, kSize>(
+      cut, [&](auto tiles) { load_cut(queue, keys_kernel<kPart, T, kSize, tiles>, cut); });
+}
+
+template <AttentionPart kPart, int kSize, typename T>
+void launch_keys_kernel(const Queue& queue, const BackwardArguments<T>& a) {
+  const AttentionShape& s = a.shape;
+  const Cut cut = cut_for<kPart, T, kSize>(queue, s.length);
+  with_row_tiles<kPart, T, kSize>(cut, [&](auto tiles) {
+    launch(queue, keys_kernel<kPart, T, kSize, tiles>, s.sequences * s.kv_heads * cut.blocks(s.length),
+           cut.threads(), cut.shared_bytes, a);
+  });
+}
+
 }  // namespace
 
 void load_attention_backward_kernels(const Queue& queue) {
   for_each_precision([](auto type) { load(sinks_kernel<decltype(type)>); });
   for_each_head_size([&]<typename T, int kSize>(T, HeadSize<kSize>) {
     load(statistics_kernel<T, kSize>);
-    const Cut keys = cut_for<AttentionPart::keys, T, kSize>(queue);
-    with_row_tiles<AttentionPart::keys, T, kSize>(
-        keys, [&](auto tiles) { load_cut(queue, keys_kernel<T, kSize, tiles>, keys); });
+    load_keys_kernel<AttentionPart::keys, T, kSize>(queue);
+    if constexpr (kKeysApart<kSize>) load_keys_kernel<AttentionPart::values, T, kSize>(queue);
     const Cut queries = cut_for<AttentionPart::queries, T, kSize>(queue);
     with_row_tiles<AttentionPart::queries, T, kSize>(
         queries, [&](auto tiles) { load_cut(queue, queries_kernel<T, kSize, tiles>, queries); });
@@ -324,21 +355,17 @@ void attention_backward(const Queue& queue, const OpCall& call) {
                                  data_of<float>(call.parameter_gradients, 0),
                                  data_of<const float>(call.outputs, 1),
                                  reinterpret_cast<Statistics*>(call.workspace)};
-    const bool keys = a.gradients.k.data != nullptr || a.gradients.v.data != nullptr;
+    const bool keys = a.gradients.k.data != nullptr, values = a.gradients.v.data != nullptr;
     const bool queries = a.gradients.q.data != nullptr, sinks = a.sink_gradients != nullptr;
-    if (keys || queries || sinks)
+    if (keys || values || queries || sinks)
       launch(queue, statistics_kernel<T, kSize>,
              div_up(int64_t{s.sequences} * padded_length(s.length) * s.heads * (kSize / kWide),
                     kStatisticsThreads),
              kStatisticsThreads, 0, a);
     if (sinks) launch(queue, sinks_kernel<T>, s.heads, kSinkThreads, 0, a);
-    if (keys) {
-      const Cut cut = cut_for<AttentionPart::keys, T, kSize>(queue, s.length);
-      with_row_tiles<AttentionPart::keys, T, kSize>(cut, [&](auto tiles) {
-        launch(queue, keys_kernel<T, kSize, tiles>, s.sequences * s.kv_heads * cut.blocks(s.length),
-               cut.threads(), cut.shared_bytes, a);
-      });
-    }
+    if (keys || (values && !kKeysApart<kSize>)) launch_keys_kernel<AttentionPart::keys, kSize>(queue, a);
+    if constexpr (kKeysApart<kSize>)
+      if (values) launch_keys_kernel<AttentionPart::values, kSize>(queue, a);
     if (queries) {
       const Cut cut = cut_for<AttentionPart::queries, T, kSize>(queue, s.length);
       with_row_tiles<AttentionPart::queries, T, kSize>(cut, [&](auto tiles) {

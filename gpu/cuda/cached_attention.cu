@@ -12,7 +12,7 @@ namespace sluice::cuda {
 namespace {
 
 constexpr int kThreads = 128;
-static_assert(kCachedHeadSizeMax == kWarp * kWide);
+static_assert(kHeadSizeMax == kWarp * kWide);
 
 struct CachedShape {
   int rows, length, context, heads, kv_heads, size;

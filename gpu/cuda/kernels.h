@@ -76,7 +76,7 @@ void rope_backward(const Queue& queue, const OpCall& call);
 void attention_forward(const Queue& queue, const OpCall& call);
 void attention_backward(const Queue& queue, const OpCall& call);
 
-// cached_attention.cu. Head sizes up to kCachedHeadSizeMax.
+// cached_attention.cu. Head sizes up to kHeadSizeMax.
 void cached_attention_forward(const Queue& queue, const OpCall& call);
 void pick_rows_forward(const Queue& queue, const OpCall& call);
 

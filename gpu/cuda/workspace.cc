@@ -31,22 +31,22 @@ uint64_t linear_bytes(const OpShapes& shapes, Pass pass) {
                   partials_bytes(column_sum_chunks(shapes.inputs[0][0]), shapes.parameters[1][0]));
 }
 
-void check_head_size(const OpAttributes& a, int64_t most) {
-  if (a.head_size > most)
+void check_head_size(const OpAttributes& a) {
+  if (a.head_size > kHeadSizeMax)
     throw Error(ExitCode::usage,
-                "The cuda device's attention takes heads of up to " + std::to_string(most) +
+                "The cuda device's attention takes heads of up to " + std::to_string(kHeadSizeMax) +
                     " columns, the model's have " + std::to_string(a.head_size) + ".",
                 "Choose a model with smaller heads, or use --device cpu.");
 }
 
 uint64_t cached_attention_bytes(const OpShapes& shapes, Pass) {
-  check_head_size(shapes.attributes, kCachedHeadSizeMax);
+  check_head_size(shapes.attributes);
   return 0;
 }
 
 uint64_t attention_bytes(const OpShapes& shapes, Pass pass) {
   const OpAttributes& a = shapes.attributes;
-  check_head_size(a, kHeadSizeMax);
+  check_head_size(a);
   if (pass == Pass::forward) return 0;
   const int64_t sequences = shapes.inputs[0][0] / a.sequence;
   return static_cast<uint64_t>(sequences * a.heads * padded_queries(a.sequence)) * kStatisticsBytes;

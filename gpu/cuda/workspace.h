@@ -27,8 +27,9 @@ constexpr int64_t norm_chunks(int64_t rows, int64_t parameters) {
 // is room for one tile more.
 constexpr uint64_t kStatisticsBytes = 8;
 constexpr int64_t padded_queries(int64_t length) { return ((length + 63) / 64 + 1) * 64; }
-constexpr int64_t kHeadSizeMax = 128;
-constexpr int64_t kCachedHeadSizeMax = 256;  // of cached attention: 8 columns for each lane of a warp
+
+// The most columns of a head in attention and cached attention: 8 for each lane of a warp.
+constexpr int kHeadSizeMax = 256;
 
 // Rope keeps a sine and a cosine for every position and pair.
 constexpr uint64_t kTurnBytes = 8;

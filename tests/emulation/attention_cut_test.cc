@@ -10,6 +10,7 @@
 #include <map>
 #include <sstream>
 #include <string_view>
+#include <vector>
 
 #include "gpu/cuda/attention.h"
 #include "tests/emulation/emulated_gpu.h"
@@ -37,44 +38,66 @@ constexpr Gpu kGpus[] = {{75, 64 << 10, 0},        {80, 164 << 10, 1 << 10}, {86
 constexpr int kRegisters = 65536,
               kRegistersAtOnce = 8;  // of a multiprocessor; a warp's come in this step a lane
 
-// Calls f(part's name, type's mangled name, head size, cut) for every 16-bit kernel of a GPU.
+struct Kernel {
+  const char *part, *mangled_part, *mangled_type;
+  int size;
+  cuda::Cut cut;
+
+  std::string name() const { return std::string(part) + ' ' + std::to_string(size); }
+  std::string mangled() const {
+    return std::string(mangled_part) + mangled_type + "Li" + std::to_string(size) + "ELi" +
+           std::to_string(cut.row_tiles) + "EEE";
+  }
+};
+
+// Calls f(Kernel) for every 16-bit kernel of a GPU.
 template <AttentionPart kPart, typename F>
-void for_each_size(const cuda::Queue& queue, const char* name, F f) {
+void for_each_size(const cuda::Queue& queue, const char* part, const char* mangled_part, F f) {
   for (const DType precision : {DType::bf16, DType::f16})
-    for (const int64_t size : {int64_t{32}, int64_t{64}, cuda::kHeadSizeMax})
-      cuda::for_head_size(precision, size, [&]<typename T, int kSize>(T, cuda::HeadSize<kSize>) {
-        f(name, precision == DType::bf16 ? "4Bf16E" : "3F16E", kSize, cuda::cut_for<kPart, T, kSize>(queue));
+    for (const int padded : cuda::kHeadSizes)
+      cuda::for_head_size(precision, padded, [&]<typename T, int kSize>(T, cuda::HeadSize<kSize>) {
+        const char* const type = precision == DType::bf16 ? "NS_4Bf16E" : "NS_3F16E";
+        if (kPart != AttentionPart::values || cuda::kKeysApart<kSize>)
+          f(Kernel{part, mangled_part, type, kSize, cuda::cut_for<kPart, T, kSize>(queue)});
       });
 }
 template <typename F>
 void for_each_kernel(const cuda::Queue& queue, F f) {
-  for_each_size<AttentionPart::forward>(queue, "forward", f);
-  for_each_size<AttentionPart::keys>(queue, "keys", f);
-  for_each_size<AttentionPart::queries>(queue, "queries", f);
+  using enum AttentionPart;
+  static_assert(static_cast<int>(keys) == 1 && static_cast<int>(values) == 2, "as in mangled names");
+  for_each_size<forward>(queue, "forward", "forward_kernelI", f);
+  for_each_size<keys>(queue, "keys", "keys_kernelILNS0_13AttentionPartE1E", f);
+  for_each_size<values>(queue, "values", "keys_kernelILNS0_13AttentionPartE2E", f);
+  for_each_size<queries>(queue, "queries", "queries_kernelI", f);
 }
 
 TEST(AttentionCut, EightWarpsAreResidentFromCapability8On) {
   for (const Gpu& gpu : kGpus) {
     if (gpu.capability < 80) continue;
-    for_each_kernel(gpu.queue(), [&](const char* name, const char* type, int size, const cuda::Cut& cut) {
-      EXPECT_GE(cuda::resident_warps(gpu.queue(), cut), cuda::kResidentWarps)
-          << name << ' ' << type << ' ' << size << " on " << gpu.capability;
+    for_each_kernel(gpu.queue(), [&](const Kernel& kernel) {
+      if (kernel.size > 128) return;
+      EXPECT_GE(cuda::resident_warps(gpu.queue(), kernel.cut), cuda::kResidentWarps)
+          << kernel.name() << " on " << gpu.capability;
     });
   }
+}
+
+// Warps and rows of a warp for heads of these sizes.
+std::string cuts_of(const Gpu& gpu, const std::vector<int>& sizes) {
+  std::string text;
+  for_each_kernel(gpu.queue(), [&](const Kernel& kernel) {
+    const bool wanted = std::find(sizes.begin(), sizes.end(), kernel.size) != sizes.end();
+    if (std::string(kernel.mangled_type) == "NS_4Bf16E" && wanted)
+      text += kernel.name() + ' ' + std::to_string(kernel.cut.warps) + 'x' +
+              std::to_string(16 * kernel.cut.row_tiles) + "  ";
+  });
+  return text;
 }
 
 // At head size 128 shared memory decides: two blocks of 128 rows need 130 KiB in forward, 194 KiB in
 // backward.
 TEST(AttentionCut, TakesTheMostRowsAWarpThatLeaveEightWarps) {
-  const auto cuts = [](const Gpu& gpu) {
-    std::string text;
-    for_each_kernel(gpu.queue(), [&](const char* name, const char* type, int size, const cuda::Cut& cut) {
-      if (std::string(type) == "4Bf16E" && size >= 64)
-        text += std::string(name) + ' ' + std::to_string(size) + ' ' + std::to_string(cut.warps) + 'x' +
-                std::to_string(16 * cut.row_tiles) + "  ";
-    });
-    return text;
-  };
+  const auto cuts = [](const Gpu& gpu) { return cuts_of(gpu, {64, 128}); };
   const std::string small = "forward 64 4x32  forward 128 8x16  ";
   EXPECT_EQ(cuts(kGpus[0]), small + "keys 64 8x16  keys 128 4x16  queries 64 8x16  queries 128 4x16  ");
   const std::string backward = "keys 64 4x32  keys 128 8x16  queries 64 4x32  ";
@@ -82,6 +105,31 @@ TEST(AttentionCut, TakesTheMostRowsAWarpThatLeaveEightWarps) {
   for (const size_t i : {2, 3, 6}) EXPECT_EQ(cuts(kGpus[i]), small + backward + "queries 128 8x16  ");
   for (const size_t i : {4, 5})
     EXPECT_EQ(cuts(kGpus[i]), "forward 64 4x32  forward 128 4x32  " + backward + "queries 128 4x32  ");
+}
+
+// A warp's rows take 8 KiB of each tensor, the other side's tiles 32 KiB.
+TEST(AttentionCut, LargestHeadsTakeTheWarpsThatFit) {
+  EXPECT_EQ(cuts_of(kGpus[0], {256}), "forward 256 4x16  keys 256 2x16  values 256 4x16  queries 256 2x16  ");
+  for (const size_t i : {2, 3, 6})
+    EXPECT_EQ(cuts_of(kGpus[i], {256}),
+              "forward 256 8x16  keys 256 4x16  values 256 8x16  queries 256 4x16  ");
+  for (const size_t i : {1, 4, 5})
+    EXPECT_EQ(cuts_of(kGpus[i], {256}),
+              "forward 256 8x16  keys 256 8x16  values 256 8x16  queries 256 8x16  ");
+}
+
+// Every GPU loads all kernels, so one that does not fit would end every run on it.
+TEST(AttentionCut, Fp32FitsEveryGpu) {
+  for (const Gpu& gpu : kGpus)
+    for (const int padded : cuda::kHeadSizes)
+      cuda::for_head_size(DType::f32, padded, [&]<typename T, int kSize>(T, cuda::HeadSize<kSize>) {
+        using enum AttentionPart;
+        const cuda::Queue queue = gpu.queue();
+        for (const cuda::Cut& cut :
+             {cuda::cut_for<forward, T, kSize>(queue), cuda::cut_for<keys, T, kSize>(queue),
+              cuda::cut_for<values, T, kSize>(queue), cuda::cut_for<queries, T, kSize>(queue)})
+          EXPECT_LE(cut.shared_bytes, queue.shared_bytes_max) << kSize << " on " << gpu.capability;
+      });
 }
 
 // ---- What ptxas says of compiled kernels.
@@ -158,9 +206,9 @@ TEST(AttentionCut, CompiledKernelsHaveTheRegisters) {
   for (const Gpu& gpu : kGpus) {
     if (!is_built(gpu)) continue;  // a build may be for fewer
     const cuda::Queue queue = gpu.queue();
-    for_each_kernel(queue, [&](const char* name, const char* type, int size, const cuda::Cut& cut) {
-      const std::string kernel = std::string(name) + "_kernelINS_" + type + "Li" + std::to_string(size) +
-                                 "ELi" + std::to_string(cut.row_tiles) + "EEE";
+    for_each_kernel(queue, [&](const Kernel& of_gpu) {
+      const std::string kernel = of_gpu.mangled();
+      const cuda::Cut& cut = of_gpu.cut;
       const auto found = std::find_if(usage.begin(), usage.end(), [&](const auto& entry) {
         return entry.first.first == gpu.capability && entry.first.second.find(kernel) != std::string::npos;
       });

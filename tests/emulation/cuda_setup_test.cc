@@ -118,16 +118,16 @@ TEST(CudaSetUp, AProductThatTheGpuHasNotIsNamed) {
 }
 
 TEST(CudaSetUp, LargeHeadsAreRefusedBeforeTheFirstStep) {
-  OpShapes shapes = shapes_of("attention_wide_heads", DType::bf16);
-  EXPECT_GT(cuda_workspace_bytes(shapes, Pass::backward), 0u);  // heads of 128 columns
-  shapes.attributes.head_size = 136;
+  OpShapes shapes = shapes_of("attention_widest_heads", DType::bf16);
+  EXPECT_GT(cuda_workspace_bytes(shapes, Pass::backward), 0u);  // heads of 256 columns
+  shapes.attributes.head_size = 264;
   for (const Pass pass : {Pass::forward, Pass::backward}) {
     try {
       cuda_workspace_bytes(shapes, pass);
-      FAIL() << "heads of 136 columns are taken";
+      FAIL() << "heads of 264 columns are taken";
     } catch (const Error& error) {
       EXPECT_EQ(error.code(), ExitCode::usage);
-      EXPECT_NE(std::string(error.what()).find("up to 128 columns, the model's have 136"), std::string::npos);
+      EXPECT_NE(std::string(error.what()).find("up to 256 columns, the model's have 264"), std::string::npos);
       EXPECT_NE(error.remedy().find("--device cpu"), std::string::npos);
     }
   }

@@ -130,6 +130,52 @@ inline std::vector<OpCase> attention_score_cases() {
   };
 }
 
+// attention with heads of more than 128 columns, for which kernels are cut otherwise: 8 to 128 rows a block,
+// 8 to 32 of the other side a tile.
+inline std::vector<OpCase> widest_attention_cases() {
+  const auto heads = [](int64_t sequence, int64_t count, int64_t kv, int64_t size) {
+    return OpAttributes{.sequence = sequence, .heads = count, .kv_heads = kv, .head_size = size};
+  };
+  const auto with = [](OpAttributes a, int64_t window, double soft_cap = 0, double scale = 0) {
+    a.window = window, a.soft_cap = soft_cap, a.scale = scale;
+    return a;
+  };
+  using enum OpKind;
+  return {
+      {"attention_widest_heads", attention, heads(37, 1, 1, 256), {{37, 256}, {37, 256}, {37, 256}}, {}},
+      {"attention_odd_widest_heads", attention, heads(19, 1, 1, 133), {{19, 399}}, {}},
+      {"attention_heads_of_160_documents",
+       attention,
+       heads(21, 2, 1, 160),
+       {{42, 320}, {42, 160}, {42, 160}, {42}},
+       {},
+       1,
+       0,
+       false,
+       {5, 1, 12, 20}},
+      {"attention_heads_of_192_window", attention, with(heads(45, 1, 1, 192), 10, 3), {{45, 576}}, {}},
+      {"attention_widest_heads_long", attention, heads(139, 1, 1, 256), {{139, 768}}, {}, 1, 0, true},
+      {"attention_everything_widest_heads_long",
+       attention,
+       with(heads(170, 2, 1, 256), 70, 5, 0.1),
+       {{170, 512}, {170, 256}, {170, 256}, {170}},
+       {{2}},
+       1,
+       0,
+       true,
+       {100, 33}},
+      {"attention_everything_widest_heads",
+       attention,
+       with(heads(41, 2, 1, 256), 17, 10, 0.08),
+       {{41, 1024}, {41}},
+       {{2}},
+       1,
+       0,
+       false,
+       {16, 25}},
+  };
+}
+
 // Frequencies of `pairs` pairs, from one radian per position down.
 inline std::vector<double> frequencies(int64_t pairs, double theta = 10000) {
   std::vector<double> out;
@@ -307,7 +353,8 @@ inline std::vector<OpCase> op_cases() {
       {"cross_entropy_parts", linear_cross_entropy, rows16, {{37, 40}, {37}}, {{300, 40}}},
       {"cross_entropy_wide_parts", linear_cross_entropy, rows512, {{520, 8}, {520}}, {{3001, 8}}, 1, 0, true},
   };
-  for (const auto& more : {attention_score_cases(), position_cases(), option_cases()})
+  for (const auto& more :
+       {attention_score_cases(), widest_attention_cases(), position_cases(), option_cases()})
     cases.insert(cases.end(), more.begin(), more.end());
   return cases;
 }
