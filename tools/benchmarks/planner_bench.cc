@@ -63,7 +63,7 @@ const Scale kLarge{
      "--ranks", "64", "--machine", "h100-cluster", "--shard-weights", "all"},
     {"--model", "gpt2:layers=128,width=25600,heads=160,context=2048", "--batch", "1024", "--micro-batch", "1",
      "--ranks", "1024", "--machine", "h100-cluster", "--gpu-mem", "75GiB", "--host-mem", "230GiB", "--device",
-     "cpu"},  // on a GPU, attention heads have at most 128 columns
+     "cpu"},
     {"--model", "gpt2:layers=40,width=5120,heads=40,context=1024", "--batch", "160", "--micro-batch", "2",
      "--ranks", "80", "--machine", "a100-cluster", "--device", "cuda", "--gpu-mem", "78GiB", "--host-mem",
      "230GiB"},
