@@ -17,8 +17,13 @@ Error error_at(Position at, const Fault& fault) {
   switch (fault.kind()) {
     case FaultKind::refused:
       return error(what, "Write the template without it.");
-    case FaultKind::raised:
-      return error("the template rejects the conversation: " + what, "Change the conversation accordingly.");
+    case FaultKind::raised: {
+      constexpr size_t kBytesMax = 500;  // it may quote a whole message
+      const std::string said = fault.what();
+      return error("the template rejects the conversation: " + printable(said.substr(0, kBytesMax)) +
+                       (said.size() > kBytesMax ? "..." : ""),
+                   "Change the conversation accordingly.");
+    }
     case FaultKind::exhausted:
       return error(what, "Correct the template so that it ends, or shorten the conversation.");
     case FaultKind::failed:

@@ -128,6 +128,9 @@ TEST(ChatTemplate, SaysWhatIsWrongAndWhere) {
   };
   for (const auto& [source, wanted] : cases)
     EXPECT_EQ(error_of(source), "chat template, " + std::string(wanted)) << source;
+  EXPECT_EQ(error_of("{{ raise_exception('" + std::string(2000, 'x') + "') }}"),
+            "chat template, line 1, column 19: the template rejects the conversation: " +
+                std::string(500, 'x') + "....");
 }
 
 // ---- Limits ----
