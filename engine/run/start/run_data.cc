@@ -48,7 +48,7 @@ class SampleData : public RowData {
   }
   uint64_t tokens() const override { return set_->counts().tokens; }
   uint64_t checksum() const override { return set_->checksum(); }
-  std::string description() const override { return "the samples in " + printable(set_->directory()); }
+  std::string description() const override { return "The prepared set " + printable(set_->directory()); }
   std::string extent() const override {
     const double fill = 100 * static_cast<double>(facts_.tokens) /
                         static_cast<double>(facts_.rows * static_cast<uint64_t>(choice_.sequence));

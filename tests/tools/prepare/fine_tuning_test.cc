@@ -240,6 +240,14 @@ TEST_F(FineTuning, ARunMayBeResumedFromAnywhere) {
 
 // The two commands of the user: a model with random weights learns chats that nothing else tells, and says
 // them word for word.
+TEST_F(FineTuning, ARunDoesNotGoOnWithOtherData) {
+  ASSERT_EQ(run(tune("run", {"--steps", "1"})).code, 0);
+  const std::string other = directory / "other.jsonl";
+  write_bytes(other, read_text_file(chats, 1 << 20) + read_text_file(chats, 1 << 20));
+  expect_refusal({"train", "--out", directory / "run", "--resume", "auto", "--steps", "2", "--data", other},
+                 2, {"The prepared set ", "; the run trained on ", "Give the run's own --data"});
+}
+
 TEST_F(FineTuning, FiftyChatsAreLearnedWordForWord) {
   const std::string here = kFixtures + "fifty_chats/";
   const CommandResult trained = run(Words{"train", "--model", here + "model", "--data", here + "chats.jsonl",
