@@ -219,7 +219,8 @@ TokenData::Part TokenData::open_part(const std::string& path, int64_t vocabulary
   if (type == TokenType::automatic && extension != ".txt" && extension != ".bin")
     throw Error(
         ExitCode::usage, fmt::format("{} is neither a .txt nor a .bin file.", printable(path)),
-        "Give text as .txt, tokens as .bin (raw uint16, an llm.c shard or LLMQ's), or say --data-type.");
+        "Give chats or texts as .jsonl, text as .txt, tokens as .bin (raw uint16, an llm.c shard or LLMQ's), "
+        "or say --data-type.");
   if (file.bytes() == 0) malformed(path, "is empty", "Give a file with data.");
   if (type == TokenType::automatic ? extension == ".bin" : type != TokenType::text) {
     if (has_megatron_index(path)) megatron_is_planned(path);

@@ -21,7 +21,8 @@ namespace fs = std::filesystem;
 
 constexpr uint64_t kVersion = 3;  // of what samples are made of given data, and what a set says about them
 constexpr uint64_t kStretchBytesLeast = 1 << 20;
-constexpr uint64_t kStretchesMost = 256;  // about, so that a set has few files
+constexpr uint64_t kStretchesMost = 256;     // about, so that a set has few files
+constexpr uint64_t kListStretchesMost = 16;  // each scans its list from the beginning
 constexpr uint64_t kPieceBytes = 1 << 20;
 
 class Checksum {
@@ -75,6 +76,17 @@ bool ends_in(const std::string& path, const char* extension) {
   return own == extension;
 }
 
+// Of what is wrong with a record.
+const char* remedy_of(const std::invalid_argument& error) {
+  if (dynamic_cast<const NoChatTemplate*>(&error) != nullptr)
+    return "Give --chat-template FILE, a Jinja template, or the --tokenizer DIR of a model for chats.";
+  if (dynamic_cast<const UnknownForm*>(&error) != nullptr)
+    return "Say what its keys are called, as in --data-keys prompt=question,completion=answer, or leave out "
+           "what "
+           "is malformed with --bad-records skip.";
+  return "Correct it, or leave out what is malformed with --bad-records skip.";
+}
+
 }  // namespace
 
 bool is_record_file(const std::string& path) {
@@ -105,7 +117,12 @@ Preparation::Preparation(PrepareRequest request)
       throw Error(ExitCode::usage, printable(path) + " is a Parquet file, which is not read.",
                   "Convert it: python3 -c \"import sys, pandas; pandas.read_parquet(sys.argv[1])"
                   ".to_json(sys.argv[2], orient='records', lines=True)\" IN.parquet OUT.jsonl");
-    const Division division = is_record_file(path)         ? Division::lines
+    if (!is_record_file(path) && !is_text_file(path))
+      throw Error(
+          ExitCode::usage,
+          printable(path) + " is neither a .jsonl, a .json nor a .txt file, which hold chats or text.",
+          "Convert it to JSON lines, as {\"messages\": [...]} or {\"text\": ...}, or to a .txt file.");
+    const Division division = is_record_file(path)         ? division_of_json(path)
                               : request_.separator.empty() ? Division::stretches
                                                            : Division::separator;
     files_.emplace_back(path, division, request_.separator);
@@ -165,11 +182,14 @@ std::string Preparation::name(const std::function<void(const PrepareProgress&)>&
 }
 
 std::vector<Preparation::Stretch> Preparation::stretches() const {
-  const uint64_t length = std::max(kStretchBytesLeast, bytes() / kStretchesMost);
   std::vector<Stretch> all;
-  for (size_t f = 0; f < files_.size(); ++f)
+  for (size_t f = 0; f < files_.size(); ++f) {
+    const bool is_list = files_[f].division() == Division::elements;
+    const uint64_t length = std::max(
+        kStretchBytesLeast, is_list ? files_[f].bytes() / kListStretchesMost : bytes() / kStretchesMost);
     for (uint64_t begin = 0; begin < files_[f].bytes(); begin += length)
       all.push_back({f, begin, std::min(begin + length, files_[f].bytes())});
+  }
   return all;
 }
 
@@ -194,7 +214,7 @@ PreparedCounts Preparation::make_samples(const Stretch& stretch, SampleMaker& ma
     } catch (const std::invalid_argument& error) {
       if (!request_.skips_bad)
         throw Error(ExitCode::malformed_file, fmt::format("{}: {}.", file.place(begin), error.what()),
-                    "Correct it, or leave out what is malformed with --bad-records skip.");
+                    remedy_of(error));
       ++counts.bad;
       return true;
     } catch (const Error& error) {

@@ -108,6 +108,8 @@ bool fuzz_records(Input input) {
   is_taken([&] {
     checked_records(RecordFile(file.path(), Division::stretches));
     checked_records(RecordFile(file.path(), Division::separator, "\n\n"));
+    if (division_of_json(file.path()) == Division::elements)
+      is_taken([&] { checked_records(RecordFile(file.path(), Division::elements)); });
     const std::vector<std::string> lines = checked_records(RecordFile(file.path(), Division::lines));
     for (size_t i = 0; i < lines.size(); ++i) {
       const bool taken = read_line(lines[i]);

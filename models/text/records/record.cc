@@ -148,16 +148,27 @@ Json tools_of(const Reader& reader) {
   malformed("\"tools\" is no list in JSON");
 }
 
+// Messages with the keys of their form, or of the other where the first message has the role of that only.
+void add_dialog(const Json& list, bool is_sharegpt, const NameMap& names, Messages& to) {
+  static constexpr const char* kKeys[2][2] = {{"role", "content"}, {"from", "value"}};
+  const auto has = [&](const char* key) {
+    return !list.empty() && list[0].is_object() && Reader(list[0], names).find(key) != nullptr;
+  };
+  const bool other = !has(kKeys[is_sharegpt][0]) && has(kKeys[!is_sharegpt][0]);
+  const auto& keys = kKeys[is_sharegpt != other];
+  add_messages(list, keys[0], keys[1], names, to);
+}
+
 Conversation read_messages(const Reader& reader, const NameMap& names) {
   Messages out;
-  add_messages(reader.list("messages"), "role", "content", names, out);
+  add_dialog(reader.list("messages"), false, names, out);
   return out.finish(tools_of(reader));
 }
 
 Conversation read_sharegpt(const Reader& reader, const NameMap& names) {
   Messages out;
   if (const std::string system = reader.text_or_empty("system"); !system.empty()) out.add("system", system);
-  add_messages(reader.list("conversations"), "from", "value", names, out);
+  add_dialog(reader.list("conversations"), true, names, out);
   return out.finish(tools_of(reader));
 }
 
@@ -196,7 +207,7 @@ RecordForm recognised(const Reader& reader) {
   if (reader.find("instruction") && reader.find("output")) return RecordForm::alpaca;
   if (reader.find("prompt") && reader.find("completion")) return RecordForm::completion;
   if (reader.find("text")) return RecordForm::text;
-  malformed(
+  throw UnknownForm(
       "it has none of the keys that are known: messages; conversations; instruction and output; prompt and "
       "completion; text");
 }

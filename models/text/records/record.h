@@ -15,6 +15,7 @@
 #include <map>
 #include <memory>
 #include <nlohmann/json_fwd.hpp>
+#include <stdexcept>
 #include <string>
 #include <variant>
 #include <vector>
@@ -41,8 +42,15 @@ struct PlainText {
 
 using Record = std::variant<Conversation, PlainText>;
 
+// A record has no keys that tell its form.
+struct UnknownForm : std::invalid_argument {
+  using std::invalid_argument::invalid_argument;
+};
+
 // `line` is one JSON object. Throws std::invalid_argument whose what() is to be put behind "FILE, line N: ";
-// names from the line are printable in it. Where the line is not JSON, it says the column.
+// names from the line are printable in it. Where the line is not JSON, it says the column. A list of messages
+// may have the keys of either form, whatever it is called: files have `conversations` of roles and contents,
+// too.
 Record parse_record(const std::string& line, RecordForm form, const NameMap& names);
 
 }  // namespace sluice

@@ -68,7 +68,76 @@ fs::file_time_type time_of_change(const std::string& path) {
   return fs::last_write_time(path, ignored);
 }
 
+bool is_blank(char c) { return c == ' ' || c == '\t' || c == '\r' || c == '\n'; }
+bool is_byte_order_mark(char c) { return c == '\xef' || c == '\xbb' || c == '\xbf'; }
+
+// Finds the elements of a JSON list, byte by byte. What is wrong within an element is for its reader to find.
+class ListScan {
+ public:
+  enum class Found : uint8_t { nothing, element, too_many_commas, no_list };
+
+  // `element`: it is [begin(), end()), and ended before this byte.
+  Found take(char c, uint64_t at) {
+    switch (place_) {
+      case Place::before:
+        if (c == '[') place_ = Place::between;
+        return c == '[' || is_blank(c) || is_byte_order_mark(c) ? Found::nothing : Found::no_list;
+      case Place::between:
+        if (is_blank(c)) return Found::nothing;
+        if (c == ']' && elements_ == 0) {
+          place_ = Place::behind;
+          return Found::nothing;
+        }
+        if (c == ',' || c == ']') return Found::too_many_commas;
+        place_ = Place::within;
+        begin_ = at;
+        return within(c, at);
+      case Place::within:
+        return within(c, at);
+      case Place::behind:
+        return is_blank(c) ? Found::nothing : Found::no_list;
+    }
+    check_failed("a place", __FILE__, __LINE__, "");
+  }
+  uint64_t begin() const { return begin_; }
+  uint64_t end() const { return end_; }
+  bool has_ended() const { return place_ == Place::behind; }
+
+ private:
+  enum class Place : uint8_t { before, between, within, behind };
+
+  Found within(char c, uint64_t at) {
+    if (quoted_) {
+      quoted_ = escaped_ || c != '"';
+      escaped_ = !escaped_ && c == '\\';
+    } else if (depth_ == 0 && (c == ',' || c == ']')) {
+      place_ = c == ',' ? Place::between : Place::behind;
+      ++elements_;
+      return Found::element;
+    } else {
+      quoted_ = c == '"';
+      if (c == '{' || c == '[') ++depth_;
+      if ((c == '}' || c == ']') && depth_ > 0) --depth_;
+    }
+    if (!is_blank(c)) end_ = at + 1;
+    return Found::nothing;
+  }
+
+  Place place_ = Place::before;
+  uint64_t begin_ = 0, end_ = 0, elements_ = 0, depth_ = 0;
+  bool quoted_ = false, escaped_ = false;
+};
+
 }  // namespace
+
+Division division_of_json(const std::string& path) {
+  const InputFile file(path);
+  std::string head(std::min(kPieceBytes, file.bytes()), '\0');
+  file.read(0, head.data(), head.size());
+  const auto first =
+      std::find_if(head.begin(), head.end(), [](char c) { return !is_blank(c) && !is_byte_order_mark(c); });
+  return first != head.end() && *first == '[' ? Division::elements : Division::lines;
+}
 
 RecordFile::RecordFile(const std::string& path, Division division, std::string separator)
     : file_(path),
@@ -85,6 +154,7 @@ bool RecordFile::is_as_opened() const {
 
 void RecordFile::read(uint64_t begin, uint64_t end,
                       const std::function<bool(const std::string& text, uint64_t begin)>& record) const {
+  if (division_ == Division::elements) return read_elements(begin, end, record);
   Window window(file_);
   const auto next_from = [&](uint64_t from) {
     return next_begin(window, file_.bytes(), from, division_, separator_);
@@ -92,19 +162,48 @@ void RecordFile::read(uint64_t begin, uint64_t end,
   std::string text;
   for (uint64_t at = next_from(begin); at < std::min(end, file_.bytes());) {
     const uint64_t next = next_from(at + 1);
-    if (next - at > kRecordBytesMax)
-      throw Error(ExitCode::malformed_file,
-                  fmt::format("{}: a record of {} bytes is longer than the {} that are possible.", place(at),
-                              next - at, kRecordBytesMax),
-                  "Divide it.");
-    text.resize(next - at);
-    file_.read(at, text.data(), text.size());
+    text = text_of(at, next);
     if (division_ != Division::stretches && text.ends_with(separator_))
       text.resize(text.size() - separator_.size());
     if (division_ == Division::lines && text.ends_with('\r')) text.pop_back();
     if (!record(text, at)) return;
     at = next;
   }
+}
+
+std::string RecordFile::text_of(uint64_t begin, uint64_t end) const {
+  if (end - begin > kRecordBytesMax)
+    throw Error(ExitCode::malformed_file,
+                fmt::format("{}: a record of {} bytes is longer than the {} that are possible.", place(begin),
+                            end - begin, kRecordBytesMax),
+                "Divide it.");
+  std::string text(end - begin, '\0');
+  file_.read(begin, text.data(), text.size());
+  return text;
+}
+
+void RecordFile::read_elements(
+    uint64_t begin, uint64_t end,
+    const std::function<bool(const std::string& text, uint64_t begin)>& record) const {
+  const auto fault = [&](uint64_t at, const char* what) {
+    throw Error(ExitCode::malformed_file,
+                fmt::format("{}, line {}: {}.", printable(path()), line_of(at), what),
+                "Give one JSON list of records, or one record a line.");
+  };
+  ListScan scan;
+  Window window(file_);
+  for (uint64_t at = 0; at < file_.bytes();) {
+    const std::string_view piece = window.from(at);
+    for (size_t i = 0; i < piece.size(); ++i) {
+      const ListScan::Found found = scan.take(piece[i], at + i);
+      if (found == ListScan::Found::too_many_commas) fault(at + i, "a comma has no element beside it");
+      if (found == ListScan::Found::no_list) fault(at + i, "text stands outside of the list");
+      if (found != ListScan::Found::element || scan.begin() < begin) continue;
+      if (scan.begin() >= end || !record(text_of(scan.begin(), scan.end()), scan.begin())) return;
+    }
+    at += piece.size();
+  }
+  if (!scan.has_ended()) fault(file_.bytes(), "the list that the file begins with does not end");
 }
 
 uint64_t RecordFile::line_of(uint64_t begin) const {
@@ -121,8 +220,10 @@ uint64_t RecordFile::line_of(uint64_t begin) const {
 }
 
 std::string RecordFile::place(uint64_t begin) const {
-  return division_ == Division::lines ? fmt::format("{}, line {}", printable(path()), line_of(begin))
-                                      : fmt::format("{}, byte {}", printable(path()), begin);
+  if (division_ == Division::lines) return fmt::format("{}, line {}", printable(path()), line_of(begin));
+  if (division_ == Division::elements)
+    return fmt::format("{}, the element from line {} on", printable(path()), line_of(begin));
+  return fmt::format("{}, byte {}", printable(path()), begin);
 }
 
 }  // namespace sluice

@@ -2,9 +2,11 @@
 // one file and a stop loses one stretch only.
 //
 // A record begins where the one before it ends: behind a line end, behind a separator, or, in a text without
-// separators, at the first line that begins behind a multiple of kTextBytes. A stretch of bytes has the
-// records that begin in it, so any division of a file into stretches gives each record once. Reads are const
-// and may come from any thread; memory is bounded by the longest record.
+// separators, at the first line that begins behind a multiple of kTextBytes. The records of a JSON list are
+// its elements. A stretch of bytes has the records that begin in it, so any division of a file into stretches
+// gives each record once. Reads are const and may come from any thread; memory is bounded by the longest
+// record. A read of a list scans it from its beginning, since only what stands before a byte tells whether it
+// is part of a string: few stretches serve it best.
 #pragma once
 
 #include <cstdint>
@@ -19,7 +21,10 @@ namespace sluice {
 constexpr uint64_t kTextBytes = uint64_t{1} << 20;
 constexpr uint64_t kRecordBytesMax = uint64_t{1} << 28;
 
-enum class Division : uint8_t { lines, separator, stretches };
+enum class Division : uint8_t { lines, separator, stretches, elements };
+
+// How the file of JSON is divided: `elements` if it begins with a list, else `lines`. Throws as InputFile.
+Division division_of_json(const std::string& path);
 
 class RecordFile {
  public:
@@ -30,19 +35,24 @@ class RecordFile {
   uint64_t bytes() const { return file_.bytes(); }
   // Whether the path still names what was opened, unchanged, as far as size and time of change tell.
   bool is_as_opened() const;
+  Division division() const { return division_; }
 
   // Calls record(text, begin) for every record that begins in bytes [begin, end), in order; the text is
   // without line end or separator. Stops where it returns false. Throws Error(malformed_file) for a record
-  // above kRecordBytesMax, Error(io).
+  // above kRecordBytesMax or a list that is none, Error(io).
   void read(uint64_t begin, uint64_t end,
             const std::function<bool(const std::string& text, uint64_t begin)>& record) const;
 
   // The number of the line that begins at `begin`, from 1.
   uint64_t line_of(uint64_t begin) const;
-  // "FILE, line 12", or "FILE, byte 4096" where records are no lines.
+  // "FILE, line 12"; "FILE, the element from line 12 on"; or "FILE, byte 4096" where records are texts.
   std::string place(uint64_t begin) const;
 
  private:
+  void read_elements(uint64_t begin, uint64_t end,
+                     const std::function<bool(const std::string& text, uint64_t begin)>& record) const;
+  std::string text_of(uint64_t begin, uint64_t end) const;
+
   InputFile file_;
   std::filesystem::file_time_type changed_;
   Division division_;

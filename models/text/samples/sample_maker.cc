@@ -121,8 +121,7 @@ Sample SampleMaker::sample_of(const Rendered& text, const std::vector<ByteRange>
 }
 
 void SampleMaker::require_chat_template() const {
-  if (!model_.chat)
-    throw std::invalid_argument("it is a conversation, and the tokenizer has no chat template");
+  if (!model_.chat) throw NoChatTemplate("it is a conversation, and the tokenizer has no chat template");
 }
 
 std::vector<uint32_t> SampleMaker::prompt(const Conversation& conversation) {

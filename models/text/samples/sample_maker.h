@@ -12,6 +12,7 @@
 
 #include <memory>
 #include <nlohmann/json_fwd.hpp>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -34,6 +35,11 @@ struct Sample {
   size_t unknown_characters = 0, spelled_controls = 0;  // as Encoding has them
 
   size_t trained_tokens() const;  // the first token never counts: nothing predicts it
+};
+
+// A conversation, and a tokenizer without a chat template.
+struct NoChatTemplate : std::invalid_argument {
+  using std::invalid_argument::invalid_argument;
 };
 
 class SampleMaker {

@@ -142,6 +142,39 @@ TEST_F(PrepareTest, DataThatChangeMeanwhileLeaveNoPart) {
   expect_refusal_of(gone);
 }
 
+// As Alpaca and others are published.
+TEST_F(PrepareTest, AListGivesTheSamplesOfItsLines) {
+  const std::string chats = write_chats("chats.jsonl", 3 << 20);
+  std::string list = read_text_file(chats, 1 << 24);
+  for (size_t end = list.find('\n'); end + 1 < list.size(); end = list.find('\n', end + 1)) list[end] = ',';
+  const std::string json = write_file("chats.json", "[" + list + "]");
+  const std::string lines = made(Preparation(request({chats})), "lines");
+  const std::string one = made(Preparation(request({json}, 1)), "one");
+  EXPECT_EQ(PreparedSet::open(one, 1 << 20).counts(), PreparedSet::open(lines, 1 << 20).counts());
+  EXPECT_EQ(checksum(made(Preparation(request({json}, 3)), "three")), checksum(one));
+}
+
+TEST_F(PrepareTest, RefusalsSayWhatHelps) {
+  const auto remedy = [&](const std::string& file) -> std::string {
+    try {
+      made(Preparation(request({file})), "set");
+    } catch (const Error& error) {
+      return error.remedy();
+    }
+    return "";
+  };
+  const auto has = [&](const std::string& file, const char* words) {
+    const std::string found = remedy(file);
+    EXPECT_NE(found.find(words), std::string::npos) << found;
+  };
+  has(write_file("a.jsonl", R"({"question":"a","answer":"b"})"),
+      "--data-keys prompt=question,completion=answer");
+  has(write_file("b.jsonl", R"({"text":1})"), "Correct it, or leave out what is malformed");
+  has(write_file("c.csv", "a,b\n"), "Convert it to JSON lines");
+  std::filesystem::remove(path("model/chat_template.jinja"));
+  has(write_chats("d.jsonl", 1), "Give --chat-template FILE");
+}
+
 TEST_F(PrepareTest, NamesTellWhatASetDependsOn) {
   const std::string chats = write_chats("chats.jsonl", 1 << 12);
   const std::string name = name_of(Preparation(request({chats})));

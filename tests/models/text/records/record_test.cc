@@ -109,6 +109,20 @@ TEST(RecordTest, MappedNamesCountBeforeOthers) {
   EXPECT_EQ(c.trained_messages, (std::vector{false, true}));
 }
 
+// Some files have the lists of one form with the keys of the other.
+TEST(RecordTest, ListsMayHaveTheKeysOfTheOtherForm) {
+  EXPECT_EQ(*chat(R"({"conversations":[{"role":"user","content":"q"},{"role":"assistant","content":"a"}]})")
+                 .messages,
+            kTwo);
+  EXPECT_EQ(*chat(R"({"messages":[{"from":"human","value":"q"},{"from":"gpt","value":"a"}]})").messages,
+            kTwo);
+  EXPECT_EQ(fault(R"({"conversations":[{"role":"user","content":"q"},{"from":"gpt","value":"a"}]})"),
+            "\"role\" is missing")
+      << "within a list, keys are of one form";
+  EXPECT_EQ(fault(R"({"conversations":[{"who":"user","content":"q"}]})"), "\"from\" is missing");
+  EXPECT_THROW(parse_record(R"({"question":"q"})", RecordForm::automatic, {}), UnknownForm);
+}
+
 TEST(RecordTest, FaultsAreNamed) {
   EXPECT_EQ(fault(R"({"messages": [}])"), "column 15 is not valid JSON");
   EXPECT_EQ(fault("{\"text\": \"\xFF\"}"), "column 11 is not valid JSON");
@@ -204,6 +218,44 @@ TEST_F(RecordFileTest, AnyDivisionOfATextGivesAllOfIt) {
     for (int c = 0; c < 10; ++c) {
       const uint64_t cut = random() % (text.size() + 1);
       ASSERT_TRUE(records(file, {0, cut, file.bytes()}) == whole) << round << ", cut at " << cut;
+    }
+  }
+}
+
+TEST_F(RecordFileTest, ListsAreDividedIntoTheirElements) {
+  const std::string text =
+      "\xef\xbb\xbf [\n {\"a\": \"],[\\\"\\\\\"},\n\n\t{\"b\":\n [1, {\"c\": []}] } , 7,\"x\"]\r\n";
+  const std::vector<std::string> all = {R"({"a": "],[\"\\"})", "{\"b\":\n [1, {\"c\": []}] }", "7", "\"x\""};
+  const std::string path = write_file("a.json", text);
+  ASSERT_EQ(division_of_json(path), Division::elements);
+  const RecordFile file(path, Division::elements);
+  for (uint64_t cut = 0; cut <= file.bytes(); ++cut)
+    EXPECT_EQ(records(file, {0, cut, file.bytes()}), all) << cut;
+  EXPECT_TRUE(file.place(text.find("{\"b")).ends_with("a.json, the element from line 4 on"));
+  // Elements that are longer than what is read at once.
+  const std::string longer = "{\"a\":\"" + std::string(300'000, ',') + "\"}";
+  const RecordFile two(write_file("b.json", "[" + longer + "," + longer + "]"), Division::elements);
+  EXPECT_EQ(records(two, {0, two.bytes()}), (std::vector<std::string>{longer, longer}));
+  for (const char* empty : {"[]", " [ ]\n"})
+    EXPECT_TRUE(records(RecordFile(write_file("c.json", empty), Division::elements), {0, 10}).empty());
+  EXPECT_EQ(division_of_json(write_file("d.jsonl", "\n{\"text\": \"[\"}\n")), Division::lines);
+}
+
+TEST_F(RecordFileTest, ListsThatAreNoneAreRefused) {
+  const std::vector<std::pair<const char*, const char*>> faults = {
+      {"[1,\n2", "line 2: the list that the file begins with does not end"},
+      {"[{\"a\": [1}]", "line 1: the list that the file begins with does not end"},
+      {"[1]\n2", "line 2: text stands outside of the list"},
+      {"[1,]", "line 1: a comma has no element beside it"},
+      {"[1,\n,2]", "line 2: a comma has no element beside it"}};
+  for (const auto& [text, words] : faults) {
+    const RecordFile file(write_file("a.json", text), Division::elements);
+    try {
+      records(file, {0, 2, file.bytes()});
+      ADD_FAILURE() << text;
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ExitCode::malformed_file);
+      EXPECT_NE(std::string(error.what()).find(words), std::string::npos) << error.what();
     }
   }
 }
