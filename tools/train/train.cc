@@ -107,19 +107,22 @@ std::string metrics_path(const RunOptions& run) {
 
 // Whether the run has done all its steps. Throws if it has done more.
 bool is_done(const Options& options, const CheckpointReader& checkpoint, std::FILE* out) {
-  const int64_t done = checkpoint.state().step, wanted = options.batch.steps;
+  const int64_t done = checkpoint.state().step, wanted = options.batch.steps, epochs = options.batch.epochs;
   if (done < wanted) return false;
   if (done > wanted) {
     const auto before = checkpoint_before(checkpoints_directory(run_of(checkpoint.path())), wanted);
-    throw Error(ExitCode::usage,
-                "--steps " + std::to_string(wanted) + " is behind " + printable(checkpoint.path()) +
-                    ", which has done " + std::to_string(done) + ".",
-                fmt::format("Give --steps above {}{}.", done,
-                            before ? ", or go back with --resume " + printable(*before) : ""));
+    const std::string length = epochs > 0 ? fmt::format("--epochs {}, which is step {},", epochs, wanted)
+                                          : fmt::format("--steps {}", wanted);
+    throw Error(
+        ExitCode::usage,
+        fmt::format("{} is behind {}, which has done {}.", length, printable(checkpoint.path()), done),
+        fmt::format("Give {}--steps above {}{}.", epochs > 0 ? "more --epochs, or " : "", done,
+                    before ? ", or go back with --resume " + printable(*before) : ""));
   }
   if (out)
-    show(out, "All " + std::to_string(done) +
-                  " steps are done: nothing to do. To go on, give a larger --steps.\n");
+    show(out, fmt::format("All {} steps are done: nothing to do. To go on, give {}.\n", done,
+                          epochs > 0 ? fmt::format("more --epochs than {}, or --steps", epochs)
+                                     : "a larger --steps"));
   return true;
 }
 
@@ -228,6 +231,10 @@ std::vector<Fact> facts_of(const Options& options, const Start& start) {
   return facts;
 }
 
+// Fewer updates than that hardly teach anything at the usual learning rates. They come about unnoticed where
+// many short samples share the long sequences that are the default.
+constexpr int64_t kFewSteps = 20;
+
 // How many tokens there are, how often the run reads them, and what else is to be known about them.
 std::string data_text(const RunData& data, const Options& options) {
   const double times = static_cast<double>(options.batch.steps) * static_cast<double>(options.batch.batch) /
@@ -237,6 +244,11 @@ std::string data_text(const RunData& data, const Options& options) {
                   options.batch.steps, options.batch.steps == 1 ? "step reads" : "steps read",
                   times < 100 ? fmt::format("{:.3g}", times) : fmt::format("{:.0f}", times));
   for (const std::string& remark : data.train->remarks()) text += "  " + remark + "\n";
+  if (options.batch.epochs > 0 && options.batch.steps < kFewSteps)
+    text += fmt::format(
+        "  only {} {}, of {} sequences of {} tokens: a smaller --seq or --batch makes more of them\n",
+        options.batch.steps, options.batch.steps == 1 ? "update" : "updates", options.batch.batch,
+        *options.batch.sequence);
   return text;
 }
 

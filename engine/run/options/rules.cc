@@ -31,7 +31,15 @@ void demand(const Options& options, const std::vector<const char*>& names, Verb 
 void check_needs(const Options& options, const char* name, const char* needed, bool is_there) {
   if (is_given(options, name) && !is_there)
     throw Error(ExitCode::usage, fmt::format("--{} needs --{}.", name, needed),
-                fmt::format("Add --{}, or leave out --{}.", needed, name));
+                fmt::format("Add --{}{}{}, or leave out --{}.", needed,
+                            *find_option(needed)->value ? " " : "", find_option(needed)->value, name));
+}
+
+// Of what only a run that validates has.
+void check_validates(const Options& options, const char* name, bool validates) {
+  if (is_given(options, name) && !validates)
+    throw Error(ExitCode::usage, fmt::format("--{} needs --val-data or --val-split.", name),
+                fmt::format("Add --val-split 2%, or --val-data FILE..., or leave out --{}.", name));
 }
 
 void check_min_learning_rate(const Options& options) {
@@ -58,6 +66,13 @@ void check_batch(const BatchOptions& batch, int64_t ranks, bool is_of_run) {
                                       : ranks == 1     ? "--micro-batch that divides"
                                                        : "--micro-batch and ranks whose product divides")
                         : fmt::format("The nearest multiple is --batch {}.", slices * least));
+}
+
+// Both would say how long the run is.
+void check_length(const Options& options) {
+  if (options.batch.epochs > 0 && is_given(options, "epochs") && is_given(options, "steps"))
+    throw Error(ExitCode::usage, "--epochs and --steps exclude each other.",
+                "Give --epochs for so many times all data, or --steps for so many batches.");
 }
 
 // Of a step of one rank; of sequences where the micro-batch is open.
@@ -246,11 +261,12 @@ void check_options(const Options& options, Verb verb, ManifestUse manifest) {
   if (verb == Verb::generate) needed = {"from"};
   if (verb == Verb::report) needed = {"run"};
   demand(options, needed, verb);
+  if (verb == Verb::train) check_length(options);
   if (trains && !resuming) {
     const bool validates = !options.data.validation.empty() || options.data.val_split.percent > 0;
-    check_needs(options, "val-every", "val-data", validates);
-    check_needs(options, "val-batches", "val-data", validates);
-    check_needs(options, "keep-best", "val-data", validates || !options.run.keep_best);
+    check_validates(options, "val-every", validates);
+    check_validates(options, "val-batches", validates);
+    check_validates(options, "keep-best", validates || !options.run.keep_best);
     const bool samples = options.sample.every > 0;
     check_needs(options, "sample-every", "sample-prompts", !samples || !options.sample.prompts.empty());
     for (const char* name : {"sample-prompts", "sample-tokens", "sample-temperature"})
@@ -313,6 +329,10 @@ std::vector<std::string> apply_manifest(Options& options, const std::vector<Mani
                               joined(then)),
                   fmt::format("Leave out --{} to resume, or start a new run with another --out.", row.name));
     }
+  }
+  if (options.batch.epochs > 0 && is_given(options, "steps") && !is_given(options, "epochs")) {
+    notes.push_back(fmt::format("--steps counts; the run had --epochs {}.", options.batch.epochs));
+    options.batch.epochs = 0;
   }
   if (!of_run.empty()) notes.push_back("As the run had it:" + of_run);
   return notes;

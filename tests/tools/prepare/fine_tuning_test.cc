@@ -103,6 +103,27 @@ TEST_F(FineTuning, BudgetsRanksAndStopsChangeNothing) {
   EXPECT_EQ(lines_of(ranks).size(), lines_of(expected).size());
 }
 
+// --steps of a resume counts, whatever --epochs the run had; what says how to go on names both.
+TEST_F(FineTuning, ARunOfEpochsGoesOnBySteps) {
+  const CommandResult first = run(tune("run", {"--epochs", "1"}));
+  ASSERT_EQ(first.code, 0) << first.err;
+  EXPECT_NE(first.out.find("updates, of 2 sequences of 128 tokens: a smaller --seq"), std::string::npos)
+      << first.out;
+  const size_t steps = lines_of(numbers("run")).size();
+  const auto resumed = [&](const Words& more) {
+    return run(Words{"train", "--out", directory / "run", "--resume", "auto"} + more);
+  };
+  EXPECT_NE(resumed({}).out.find("To go on, give more --epochs than 1, or --steps."), std::string::npos);
+  const CommandResult longer = resumed({"--steps", std::to_string(steps + 2)});
+  EXPECT_EQ(longer.code, 0) << longer.err;
+  EXPECT_NE(longer.out.find("--steps counts; the run had --epochs 1."), std::string::npos) << longer.out;
+  EXPECT_EQ(longer.out.find("updates, of"), std::string::npos) << longer.out;
+  EXPECT_EQ(lines_of(numbers("run")).size(), steps + 2);
+  EXPECT_NE(resumed({}).out.find("To go on, give a larger --steps."), std::string::npos);
+  expect_refusal({"train", "--out", directory / "run", "--resume", "auto", "--epochs", "1"}, 2,
+                 {"--epochs 1, which is step ", "Give more --epochs, or --steps above "});
+}
+
 TEST_F(FineTuning, PrepareShowsWhatIsTrained) {
   const CommandResult shown = prepare(chats, {"--show", "1"});
   ASSERT_EQ(shown.code, 0) << shown.err;
