@@ -50,9 +50,10 @@ std::string text_of(const Plan& plan, const Budgets& budgets, const Options& opt
   out += device_text(plan, options);
   out += memory_text(plan, budgets);
   for (const ReadingRate& r : rates_of(plan))
-    out += fmt::format("  predicted: {} {} of each sequence in {}, {:.3g} tokens/s\n", r.reading->name,
+    out += fmt::format("  predicted: {} {} of each sequence in {}, {} tokens/s\n", r.reading->name,
                        counted(r.reading->tokens, "token", "tokens"), readable_seconds(r.seconds),
-                       r.tokens_per_second);
+                       r.tokens_per_second < 100 ? fmt::format("{:.3g}", r.tokens_per_second)
+                                                 : fmt::format("{:.0f}", r.tokens_per_second));
   return out;
 }
 

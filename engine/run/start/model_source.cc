@@ -17,6 +17,21 @@ namespace {
 
 constexpr uint64_t kConfigBytesMax = 1 << 20;
 
+// Throws for a path that names nothing, which may be meant as a model on Hugging Face.
+void check_exists(const std::filesystem::path& path) {
+  std::error_code ignored;
+  if (std::filesystem::exists(path, ignored) || path.extension() == ".json") return;
+  const bool is_hub_name = path.is_relative() && path.parent_path().filename() == path.parent_path() &&
+                           !path.string().starts_with('.') && !path.filename().empty();
+  const std::string name = printable(path.string()), here = printable(path.filename().string());
+  throw Error(ExitCode::usage, fmt::format("There is no directory {}.", name),
+              is_hub_name
+                  ? fmt::format("Sluice downloads no model. If it is one on Hugging Face: hf download {} "
+                                "--local-dir {}, then --model ./{}.",
+                                name, here, here)
+                  : "Check the path.");
+}
+
 }  // namespace
 
 Adapters adapters_of(const LoraOptions& options) {
@@ -78,6 +93,7 @@ ModelSource resolve_model(const ModelOptions& options) {
     source.config = config_from_name(options.model);
     return source;
   }
+  check_exists(path);
   if (directory && std::filesystem::exists(path / kAdapterConfig, ignored) &&
       !std::filesystem::exists(path / "config.json", ignored))
     throw Error(ExitCode::usage,

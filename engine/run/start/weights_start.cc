@@ -5,6 +5,7 @@
 #include "engine/run/start/devices.h"
 #include "engine/run/start/run_directory.h"
 #include "engine/run/start/run_start.h"
+#include "models/weights/peft.h"
 
 namespace sluice {
 
@@ -23,6 +24,11 @@ WeightsStart open_weights_start(Options& options, Verb verb) {
     check_not_before_first(from);
     options.model.model = from;
     std::error_code ignored;
+    if (std::filesystem::exists(std::filesystem::path(from) / kAdapterConfig, ignored) &&
+        !std::filesystem::exists(std::filesystem::path(from) / "config.json", ignored))
+      throw Error(
+          ExitCode::usage, "--from " + printable(from) + " holds adapters, not a model.",
+          "Name the run that trained them, or a whole model: `sluice export --merge` makes one of a run.");
     if (std::filesystem::exists(std::filesystem::path(from) / "config.json", ignored))
       start.source = resolve_model(options.model);
     if (start.source.weights_directory.empty())

@@ -154,6 +154,11 @@ TEST_F(LoraCli, WhatMakesNoSenseIsRefused) {
   Words of_adapters = lora("no", 2);
   of_adapters[2] = kFixtures + "lora/llama";
   expect_refusal(of_adapters, 2, {"holds adapters, not a model", "--lora-from"});
+  expect_refusal({"generate", "--from", kFixtures + "lora/llama", "--chat"}, 2,
+                 {"holds adapters, not a model", "sluice export --merge"});
+  expect_refusal({"plan", "--model", "Org/Model-8B"}, 2,
+                 {"There is no directory Org/Model-8B.", "hf download Org/Model-8B --local-dir Model-8B"});
+  expect_refusal({"plan", "--model", "./Org/Model-8B"}, 2, {"There is no directory", "Check the path."});
   refused({"--lora", "2", "--lora-from", kFixtures + "lora/llama"}, {"--lora differs from the adapters"});
   expect_refusal(train("no", 2, {"--lora", "2"}), 2, {"has no weights for --lora"});
   // Adapters of another model.
