@@ -33,6 +33,9 @@ bool takes_many(const OptionRow& row) { return std::string(row.value).ends_with(
   std::string called;
   if (const auto [row, unlike] = find_elsewhere(name, verb); row)
     called = unlike ? row->hints.difference : fmt::format("It is called --{} here.", row->name);
+  if (called.empty() && verb == Verb::plan && find_option(name, Verb::train) != nullptr &&
+      (find_option(name, Verb::train)->verbs & verb_bit(Verb::train)))
+    called = "Leave it out: `plan` reads no data and writes no run.";
   if (find_option(name) != nullptr)
     throw Error(ExitCode::usage, fmt::format("--{} is not an option of `sluice {}`.", name, verb_name(verb)),
                 called.empty() ? see : called + " " + see);

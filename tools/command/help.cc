@@ -173,18 +173,22 @@ HelpPage program_page() {
       verbs,
       {.title = "examples",
        .examples = "sluice plan --model gpt2-xl --host-mem 3GiB --nvme-dir /mnt/fast\n"
-                   "sluice train --model gpt2 --data train.bin --out runs/first --steps 1000\n"
-                   "sluice export --from runs/first --to exported\n"},
+                   "sluice train --model ./Qwen3-8B --data chats.jsonl --out runs/mine --epochs 3 --seq 2048 "
+                   "--lr 1e-5\n"
+                   "sluice generate --from runs/mine --chat\n"
+                   "sluice export --from runs/mine --to exported\n"},
       {.title = "exit codes",
        .text =
            "0 done, 1 bug, 2 usage, 3 the budgets cannot work, 4 environment, 5 a file is malformed, 6 I/O "
            "failed or space ran out, 7 a rank was lost, 8 numbers are not finite, 75 stopped on a signal: "
-           "`train` with a durable checkpoint, `profile` with its report\n"},
+           "`train` with a durable checkpoint, `profile` with its report, `generate` with what it has "
+           "said\n"},
       {.title = "signals",
        .text =
            "SIGINT, SIGTERM, SIGHUP or SIGUSR1 ends training after the step under way, with a checkpoint; a "
            "line says how long that may take. `profile` ends its steps in the same way, with a report and no "
-           "checkpoint. Before the first step, and in other verbs, it ends the command at once, except that "
+           "checkpoint; `generate` ends after the token at hand. Before the first step, and in other verbs, "
+           "it ends the command at once, except that "
            "SIGUSR1 only asks ranks of a launcher for a stop. A second signal, but for "
            "SIGUSR1, also ends the command at once; two within a second count as one. To stop ranks of "
            "mpirun, send SIGUSR1 to mpirun, which passes it on; at SIGINT and SIGTERM mpirun kills its "

@@ -29,7 +29,8 @@ constexpr VerbRow kTable[] = {
          "# Go on where the run stopped.\n"
          "sluice train --out runs/first --resume auto\n"
          "# Train a model from Hugging Face on chats of your own (docs/fine-tuning.md).\n"
-         "sluice train --model ./Qwen3-8B --data chats.jsonl --out runs/tuned --epochs 3 --lr 1e-5\n"},
+         "sluice train --model ./Qwen3-8B --data chats.jsonl --out runs/tuned --epochs 3 --seq 2048 --lr "
+         "1e-5\n"},
     {.verb = Verb::prepare,
      .run = run_prepare,
      .on_ranks = false,
@@ -57,8 +58,8 @@ constexpr VerbRow kTable[] = {
               "the bytes moved and the predicted time. If the budgets cannot work, prints why, and the "
               "smallest that would. Also prints where the time of a step goes: how busy every lane is, what "
               "compute waits for, the critical path, the bottleneck, and what is written to drives in a day "
-              "(docs/plan.md). Reads no data and allocates no tensors. Takes the options of `sluice train`; "
-              "with --resume, plans how that run would go on.\n",
+              "(docs/plan.md). Reads no data and allocates no tensors. Takes the options of `sluice train` "
+              "that bear on a step; with --resume, plans how that run would go on.\n",
      .examples = "sluice plan --model gpt2-xl --batch 4 --host-mem 3GiB --nvme-dir /mnt/fast\n"
                  "sluice plan --model llama-8b --gpu-mem 8GiB --host-mem 24GiB --nvme-dir /mnt/fast --json\n"
                  "# A run under other budgets.\n"

@@ -9,7 +9,7 @@ namespace {
 constexpr OptionRow kTable[] = {
     {"from", "input and output", "PATH",
      "run directory, checkpoint, or (eval, generate) Hugging Face directory", "", kLoads | kExport,
-     OnResume::own, FIELD(transfer.from)},
+     OnResume::own, FIELD(transfer.from), kNoNumber, nullptr, called("", kGenerate)},
     {"best", "input and output", "",
      "of the run of --from, the checkpoint with the lowest validation loss; without, the newest one", "",
      kLoads | kExport, OnResume::own, FIELD(transfer.best)},
@@ -30,8 +30,10 @@ constexpr OptionRow kTable[] = {
      "", kGenerate, OnResume::own, FIELD(generate.chat), kNoNumber, nullptr,
      called("interactive", kGenerate)},
     {"prompts", "generate", "FILE",
-     "prompts, a line each: {\"prompt\": TEXT} or {\"messages\": [...]}; each answer is a line of JSON", "",
-     kGenerate, OnResume::own, FIELD(generate.prompts), kNoNumber, nullptr,
+     "prompts, a line each: {\"messages\": [...]}, as a chat, or {\"prompt\": TEXT}, a text to go on with; "
+     "each "
+     "answer is a line of JSON",
+     "", kGenerate, OnResume::own, FIELD(generate.prompts), kNoNumber, nullptr,
      called("prompt-file input-file", kGenerate)},
     {"batch",
      "generate",
@@ -116,8 +118,7 @@ constexpr OptionRow kTable[] = {
 
     {"lora", "lora", "RANK",
      "train adapters of this rank beside the linear ops of the layers, and nothing else; 0: all weights", "0",
-     kRuns, OnResume::fixed, FIELD(lora.rank), kAdapterRank, nullptr, called("lora-r lora-rank lora-dim"),
-     true},
+     kRuns, OnResume::fixed, FIELD(lora.rank), kAdapterRank, nullptr, kLoraHints, true},
     {"lora-targets", "lora", "NAME[,NAME...]",
      "linear ops that get adapters, by the end of their names, as q_proj,v_proj", "all-linear", kRuns,
      OnResume::fixed, FIELD(lora.targets), kNoNumber, nullptr, kTargetHints, true},
@@ -139,19 +140,22 @@ constexpr OptionRow kTable[] = {
      kRuns, OnResume::fixed, FIELD(lora.from), kNoNumber, nullptr,
      called("adapter adapter-name-or-path peft-model-id resume-from-adapter"), true},
     {"base", "lora", "DIR", "where the --model of a run with adapters is, if it has moved", "",
-     kRuns | kLoads | kExport, OnResume::own, FIELD(lora.base), kNoNumber, nullptr, called("base-model")},
+     kRuns | kLoads | kExport, OnResume::own, FIELD(lora.base)},
 
     {"data", "data", "FILE...",
-     "chats or texts: .jsonl (messages, ShareGPT, Alpaca, prompt and completion, or text) or .txt, which the "
+     "chats or texts: .jsonl or .json (messages, ShareGPT, Alpaca, prompt and completion, or text) or .txt, "
+     "which the "
      "model's tokenizer reads; or tokens: .bin (nanoGPT uint16, llm.c shard, LLMQ). Without a tokenizer, "
      "bytes of .txt are tokens, and the vocabulary must be 256",
      "", kRuns | kEval | kPrepare, OnResume::replaced, FIELD(data.train), kNoNumber, nullptr,
-     called("train-data train-file train-files dataset data-path data-dir input-bin", kTrain | kPrepare)},
+     called("train-data train-file train-files dataset datasets data-path data-dir input-bin",
+            kTrain | kPrepare)},
     {"data-type", "data", "TYPE",
      "what the files of --data and --val-data are: text, uint16 or uint32 (raw tokens), or auto (by name and "
      "header; what looks like something else is refused)",
      "auto", kRuns | kEval, OnResume::kept, FIELD(data.type)},
-    {"val-data", "data", "FILE...", "tokens to validate on; none: not even where the run that goes on did",
+    {"val-data", "data", "FILE...",
+     "what to validate on, in the forms of --data; none: nothing, even where the run that goes on did",
      "none", kRuns, OnResume::kept, FIELD(data.validation), kNoNumber, nullptr, kValidationHints},
     {"val-every", "data", "N", "validate after every N steps; 0: after the last only", "0", kRuns,
      OnResume::kept, FIELD(data.val_every), kCountOrZero, nullptr,
@@ -201,7 +205,8 @@ constexpr OptionRow kTable[] = {
      {},
      true},
     {"chat-template", "text", "FILE", "Jinja template for conversations", "the tokenizer's", kHasTokenizer,
-     OnResume::replaced, FIELD(text.chat_template), kNoNumber, nullptr, called("chat-template-path"), true},
+     OnResume::replaced, FIELD(text.chat_template), kNoNumber, nullptr, called("chat-template-path template"),
+     true},
     {"template-values", "text", "NAME=JSON...", "variables of the chat template: enable_thinking=false", "",
      kHasTokenizer, OnResume::fixed, FIELD(text.template_values), kNoNumber, nullptr,
      called("chat-template-kwargs"), true},
@@ -242,7 +247,7 @@ constexpr OptionRow kTable[] = {
      "rows of the model's embedding: a token beyond them is refused; 0: those of --model, if it is given",
      "0", kPrepare, OnResume::own, FIELD(text.vocabulary), kCountOrZero},
     {"show", "text", "N", "samples to print, with their trained parts marked", "0", kPrepare, OnResume::own,
-     FIELD(text.show), kCountOrZero},
+     FIELD(text.show), kCountOrZero, nullptr, called("", kPrepare)},
 
     {"sample-every", "samples", "N",
      "after every N steps, and after the last, the model goes on with the --sample-prompts, into the "
@@ -251,8 +256,10 @@ constexpr OptionRow kTable[] = {
      "0", kRuns, OnResume::kept, FIELD(sample.every), kCountOrZero, nullptr,
      called("sample-steps sample-interval generate-every")},
     {"sample-prompts", "samples", "FILE",
-     "prompts of the samples, a line each: {\"prompt\": TEXT} or {\"messages\": [...]}", "", kRuns,
-     OnResume::kept, FIELD(sample.prompts)},
+     "prompts of the samples, a line each: {\"messages\": [...]}, as a chat, or {\"prompt\": TEXT}, a text "
+     "to "
+     "go on with",
+     "", kRuns, OnResume::kept, FIELD(sample.prompts)},
     {"sample-tokens", "samples", "N", "tokens of a sample at most", "64", kRuns, OnResume::kept,
      FIELD(sample.tokens), kCount},
     {"sample-temperature",
@@ -269,8 +276,7 @@ constexpr OptionRow kTable[] = {
      OnResume::fixed, FIELD(batch.batch), kCount, nullptr,
      called("batch-size bs global-batch-size train-batch-size total-batch-size", kRuns)},
     {"seq", "batch", "TOKENS", "tokens of one sequence", "the model's context", kRuns | kEval | kBench,
-     OnResume::fixed, FIELD(batch.sequence), kCount, nullptr,
-     called("seq-length seq-len sequence-length max-seq-length max-seq-len block-size context-length")},
+     OnResume::fixed, FIELD(batch.sequence), kCount, nullptr, kSequenceHints},
     {"micro-batch", "batch", "N|auto", "sequences that run through a layer at once", "auto",
      kRuns | kEval | kBench, OnResume::fixed, FIELD(batch.micro_batch), kCount, nullptr, kMicroBatchHints},
     {"waves", "batch", "N|auto",
@@ -288,7 +294,7 @@ constexpr OptionRow kTable[] = {
      kNoNumber, nullptr, called("optim")},
     {"lr", "optimizer", "X", "highest learning rate", "3e-4", kRuns, OnResume::replaced,
      FIELD(optimizer.learning_rate), kPositive, nullptr,
-     called("learning-rate max-lr max-learning-rate peak-lr")},
+     called("learning-rate max-lr max-learning-rate peak-lr", kTrain)},
     {"min-lr", "optimizer", "X",
      "learning rate to which --lr falls by the end of the run (reached one step after the last)",
      "a tenth of --lr", kRuns, OnResume::replaced, FIELD(optimizer.min_learning_rate), kNotNegative, nullptr,
@@ -323,7 +329,7 @@ constexpr OptionRow kTable[] = {
     {"gpu-mem", "memory", "SIZE",
      "device memory, hard limit; on the cpu device, an arena in host memory that stands for it", "auto",
      kRuns | kLoads, OnResume::kept, FIELD(memory.gpu), kNoNumber, nullptr,
-     called("gpu-memory gpu-mem-limit device-mem device-memory vram max-gpu-memory", kPlan)},
+     called("gpu-memory gpu-mem-limit device-mem device-memory vram max-gpu-memory", kRuns)},
     {"host-mem", "memory", "SIZE", "memory of the process, hard limit", "auto", kRuns | kLoads | kBench,
      OnResume::kept, FIELD(memory.host), kNoNumber, nullptr,
      called("host-memory cpu-mem cpu-memory max-cpu-memory memory mem ram", kRuns)},
@@ -413,11 +419,10 @@ constexpr OptionRow kTable[] = {
     {"out", "run", "DIR", "run directory: checkpoints and metrics", "", kRuns, OnResume::own, FIELD(run.out),
      kNoNumber, nullptr, called("output output-dir out-dir save save-dir checkpoint-dir", kTrain)},
     {"metrics", "run", "FILE", "file for one line of JSON a step; new or empty, except with --resume",
-     "metrics.jsonl in --out", kRuns, OnResume::kept, FIELD(run.metrics), kNoNumber, nullptr,
-     called("log log-file metrics-file")},
+     "metrics.jsonl in --out", kRuns, OnResume::kept, FIELD(run.metrics), kNoNumber, nullptr, kMetricsHints},
     {"tensorboard", "run", "",
      "also write the metrics for TensorBoard: an event file in --out, and another at each --resume", "",
-     kTrain, OnResume::kept, FIELD(run.tensorboard)},
+     kTrain, OnResume::kept, FIELD(run.tensorboard), kNoNumber, nullptr, kTensorboardHints},
     {"resume", "run", "DIR|auto",
      "checkpoint to go on from: its path, or auto (the newest complete one in --out; a fresh start if there "
      "is none)",

@@ -64,16 +64,32 @@ constexpr OptionHints called(const char* elsewhere, uint32_t first_in = 0) {
   return {.elsewhere = elsewhere, .first_in = first_in};
 }
 inline constexpr OptionHints kModelHints = {
-    .elsewhere = "model-name model-name-or-path arch pretrained-model hf-model",
-    .first_in = kRuns,
+    .elsewhere = "model-name model-name-or-path base-model arch pretrained-model hf-model",
+    .first_in = kRuns | kPrepare,
     .words = preset_names};
 inline constexpr Range kAdapterRank = {0, static_cast<double>(kAdapterRankMax)};
+inline constexpr OptionHints kLoraHints = {.elsewhere = "lora-r lora-rank lora-dim",
+                                           .unlike = "lora-dropout",
+                                           .difference = "Dropout is not applied: leave it out.",
+                                           .first_in = kTrain};
+inline constexpr OptionHints kMetricsHints = {
+    .elsewhere = "log log-file metrics-file",
+    .unlike = "logging-steps log-every log-interval log-freq",
+    .difference = "Leave it out: every step is logged, in metrics.jsonl of --out."};
+inline constexpr OptionHints kTensorboardHints = {
+    .unlike = "report-to log-with logger wandb wandb-project",
+    .difference = "Give --tensorboard; the same figures are in metrics.jsonl of --out."};
 inline constexpr OptionHints kTargetHints = {.elsewhere = "lora-target target-modules lora-target-modules",
                                              .words = all_linear_word};
 inline constexpr OptionHints kMicroBatchHints = {
     .elsewhere = "micro-batch-size per-device-train-batch-size train-micro-batch-size-per-gpu",
     .unlike = "gradient-accumulation-steps grad-accum-steps accumulate-grad-batches accumulation-steps",
     .difference = "Give --micro-batch: a step has as many micro-batches as make up its --batch."};
+inline constexpr OptionHints kSequenceHints = {
+    .elsewhere =
+        "seq-length seq-len sequence-length sequence-len max-seq-length max-seq-len cutoff-len max-length "
+        "model-max-length block-size context-length",
+    .first_in = kRuns};
 inline constexpr OptionHints kStepsHints = {
     .elsewhere = "max-steps num-steps total-steps iters max-iters train-iters num-iterations",
     .first_in = kTrain};
@@ -90,7 +106,7 @@ inline constexpr OptionHints kValidationHints = {
     .words = none_word};
 inline constexpr OptionHints kNvmeHints = {
     .elsewhere = "nvme-path nvme-dirs offload-dir offload-folder swap-dir",
-    .first_in = kPlan,
+    .first_in = kRuns,
     .words = none_word};
 inline constexpr OptionHints kMachineHints = {.first_in = kPlan, .words = built_in_machine_list};
 inline constexpr OptionHints kAlgorithmsHints = {.words = none_word};

@@ -70,7 +70,8 @@ TEST_F(CliBest, TheBestOfARunIsEvaluatedAndExported) {
 
 TEST_F(CliBest, WhatCannotBeTheBestIsRefused) {
   expect_refused_training({"--keep-best"}, 2,
-                          {"sluice: --keep-best needs --val-data.", "Add --val-data, or leave out"});
+                          {"sluice: --keep-best needs --val-data or --val-split.",
+                           "Add --val-split 2%, or --val-data FILE..., or leave out"});
   ASSERT_EQ(run(train("run", 2)).code, 0);
   const auto refused = [&](const std::string& from, const Words& parts) {
     expect_refusal({"eval", "--from", from, "--best", "--data", validation}, 2, parts);

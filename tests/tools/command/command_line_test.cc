@@ -116,6 +116,9 @@ TEST(CommandLine, OtherVerbsTakeTheirOwnOptions) {
   EXPECT_EQ(exporting.options.transfer.dtype, DType::f32);
   EXPECT_FALSE(parse("export --from run --to dir").options.transfer.dtype);
   EXPECT_EQ(refusal("plan --model gpt2 --from run"), "--from is not an option of `sluice plan`.");
+  EXPECT_EQ(remedy("plan --model gpt2 --from run"), "See `sluice plan --help`.");
+  EXPECT_EQ(remedy("plan --model gpt2 --epochs 2"),
+            "Leave it out: `plan` reads no data and writes no run. See `sluice plan --help`.");
 }
 
 TEST(CommandLine, UnknownWordsGetTheNearestSuggestion) {
@@ -207,8 +210,10 @@ TEST(CommandLine, WhatBelongsTogetherIsDemanded) {
   EXPECT_EQ(refusal("eval --from r"), "`sluice eval` needs --data.");
   EXPECT_EQ(refusal("eval --data d"), "`sluice eval` needs --from.");
   EXPECT_EQ(refusal("export --from r"), "`sluice export` needs --to.");
-  EXPECT_EQ(refusal(kTrain + "--val-every 5"), "--val-every needs --val-data.");
-  EXPECT_EQ(refusal(kTrain + "--keep-best"), "--keep-best needs --val-data.");
+  EXPECT_EQ(refusal(kTrain + "--val-every 5"), "--val-every needs --val-data or --val-split.");
+  EXPECT_EQ(refusal(kTrain + "--keep-best"), "--keep-best needs --val-data or --val-split.");
+  EXPECT_EQ(refusal(kTrain + "--epochs 2 --steps 9"), "--epochs and --steps exclude each other.");
+  EXPECT_EQ(refusal(kTrain + "--epochs 0 --steps 9"), "accepted");
   EXPECT_EQ(refusal(kTrain + "--nvme-mem 5GiB"), "--nvme-mem needs --nvme-dir.");
   EXPECT_EQ(refusal(kTrain + "--lr 1e-4 --min-lr 1e-3"), "--min-lr 0.001 is above --lr 0.0001.");
   EXPECT_EQ(refusal("plan --model gpt2 --json --text"), "--json and --text exclude each other.");
