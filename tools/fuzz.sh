@@ -13,7 +13,9 @@ if [[ ! $seconds =~ ^[0-9]+$ ]]; then
 fi
 targets=("${@:2}")
 if [[ ${#targets[@]} -eq 0 ]]; then
-  targets=(tokenizer chat_template records text_model safetensors model_config model_description machine config_file)
+  targets=(tests/fuzz/fuzz_*.cc)
+  targets=("${targets[@]#tests/fuzz/fuzz_}")
+  targets=("${targets[@]%.cc}")
 fi
 launcher=()
 if command -v ccache > /dev/null; then launcher=(-DCMAKE_CXX_COMPILER_LAUNCHER=ccache); fi
