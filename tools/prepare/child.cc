@@ -76,8 +76,13 @@ std::string output_of(const std::vector<std::string>& words) {
     if (n < 0 && errno != EINTR) break;
   }
   int status = 0;
-  while (waitpid(child, &status, 0) < 0 && errno == EINTR) {
+  pid_t waited = 0;
+  while ((waited = waitpid(child, &status, 0)) < 0 && errno == EINTR) {
   }
+  if (waited < 0)  // whoever started this process ignores the ends of children
+    throw Error(ExitCode::environment,
+                std::string("Cannot wait for `sluice prepare`: ") + std::strerror(errno) + ".",
+                "Let the program that starts Sluice not ignore SIGCHLD, or prepare the data first.");
   if (WIFEXITED(status) && WEXITSTATUS(status) == 0) return text;
   if (WIFEXITED(status))  // it has said why
     throw Error(static_cast<ExitCode>(WEXITSTATUS(status)), "", "");

@@ -223,6 +223,7 @@ std::vector<Fact> facts_of(const Options& options, const Start& start) {
   add("--sample-every", static_cast<uint64_t>(options.sample.every));
   add("--sample-tokens", static_cast<uint64_t>(options.sample.tokens));
   facts.push_back({"content of --sample-prompts", start.samples ? words_of(start.samples->tokens) : ""});
+  facts.push_back({"end tokens of samples", start.samples ? words_of({start.samples->ends}) : ""});
   add("--zero", static_cast<uint64_t>(options.ranks.zero.value()));
   add("--shard-weights", static_cast<uint64_t>(options.ranks.shard_weights.value()));
   add("--checkpoint-every", static_cast<uint64_t>(options.run.checkpoint_every.steps));

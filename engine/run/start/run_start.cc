@@ -135,6 +135,16 @@ std::vector<std::string> leave_out_lost(Options& options) {
   return notes;
 }
 
+// The default of --lr is for weights that begin at random.
+std::optional<std::string> rate_note(const RunStart& start, const Options& options) {
+  const ModelSource& source = start.source;
+  if (start.checkpoint || source.weights_directory.empty() || source.config.adapters.rank > 0 ||
+      is_given(options, "lr"))
+    return std::nullopt;
+  return fmt::format("--lr is {}, as for new weights: those that were trained before commonly get 1e-5.",
+                     options.optimizer.learning_rate);
+}
+
 ModelSource new_source(Options& options, RunStart& start) {
   ModelSource source = resolve_model(options.model);
   source.config.adapters = settle_adapters(options.lora, start.notes);
@@ -173,6 +183,7 @@ RunStart open_run_start(Options& options, Verb verb) {
     start.source = new_source(options, start);
   if (verb != Verb::plan) note({weights_text(start, options, verb)});
   note(start.source.config.notes);
+  if (const auto sentence = rate_note(start, options); sentence && verb == Verb::train) note({*sentence});
   options.batch.sequence = options.batch.sequence.value_or(start.source.config.context);
   const std::optional<MachineRates> elsewhere =
       verb == Verb::plan ? described_machine(options.memory) : std::nullopt;

@@ -22,7 +22,8 @@ class Eval : public Cli {
   void SetUp() override {
     Cli::SetUp();
     write_bytes(text, std::string(4000, 'a'));
-    ASSERT_EQ(run(train("run", 40, {"--lr", "1e-2", "--precision", "fp32"})).code, 0);
+    const CommandResult trained = run(train("run", 100, {"--precision", "fp32"}));
+    ASSERT_EQ(trained.code, 0) << trained.err;
   }
   // Two batches of four sequences of 32 tokens.
   Words evaluation(const std::string& content, const Words& more = {}) const {

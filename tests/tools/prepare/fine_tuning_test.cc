@@ -61,6 +61,21 @@ TEST_F(FineTuning, LossesAreThoseOfTransformersPackedOrNot) {
   }
 }
 
+TEST_F(FineTuning, AccuracyIsThatOfTransformers) {
+  const auto expected = nlohmann::json::parse(read_text_file(folder + "expected.json", 1 << 16))["guessed"];
+  const double tokens = expected["tokens"], right = expected["right"];
+  ASSERT_EQ(tokens, 8 * 32);
+  for (const char* device : {"cpu", "reference"}) {
+    const CommandResult result =
+        run({"eval", "--from", model, "--data", folder + "guessed.bin", "--precision", "fp32", "--seq", "32",
+             "--batch", "2", "--val-batches", "4", "--device", device, "--json"});
+    ASSERT_EQ(result.code, 0) << result.err;
+    const auto facts = nlohmann::json::parse(result.out);
+    EXPECT_EQ(facts["tokens"], expected["tokens"]);
+    EXPECT_EQ(facts["accuracy"], right / tokens) << device;
+  }
+}
+
 // Documents stay apart in rows to validate on, whatever the run trains on.
 TEST_F(FineTuning, ARunOnTokensValidatesOnChats) {
   const Words same{"--precision",   "fp32", "--seq",     "128", "--batch", "2",
@@ -136,6 +151,21 @@ TEST_F(FineTuning, PrepareShowsWhatIsTrained) {
   const auto facts = nlohmann::json::parse(last.out);
   EXPECT_LT(facts["trained"], 906);
   EXPECT_TRUE(std::filesystem::exists(facts["directory"].get<std::string>() + "/set.json"));
+}
+
+// Its default would spoil weights that were trained before.
+TEST_F(FineTuning, ALearningRateThatWasNotChosenIsSaid) {
+  const auto says = [&](const std::string& out, const Words& more) {
+    const CommandResult result = run(Words{"train", "--model", model, "--data", chats, "--out",
+                                           directory / out, "--batch", "2", "--seq", "128", "--steps", "1"} +
+                                     text_options(more));
+    EXPECT_EQ(result.code, 0) << result.err;
+    return result.out.find("--lr is 0.0003, as for new weights: ") != std::string::npos;
+  };
+  EXPECT_TRUE(says("default", {}));
+  EXPECT_FALSE(says("chosen", {"--lr", "3e-4"}));
+  EXPECT_FALSE(says("adapters", {"--lora", "4"}));
+  EXPECT_FALSE(says("new", {"--from-scratch"}));
 }
 
 TEST_F(FineTuning, WhatIsUnusualIsSaidByPrepareAndTrain) {
