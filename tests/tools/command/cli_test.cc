@@ -76,8 +76,11 @@ TEST_F(Cli, SpecialFilesAsConfigurations) {
                                                       : Words{"plan", "--model", kTiny, option, other},
                      5, {other, "not a regular file"});
   expect_refusal({"plan", "--config", directory.path()}, 5, {"not a regular file"});
-  for (const char* absent : {"nowhere/model", "nowhere.json"})
-    expect_refusal({"plan", "--model", absent}, 2, {absent, "No such file"});
+  expect_refusal({"plan", "--model", "nowhere.json"}, 2, {"nowhere.json", "No such file"});
+  expect_refusal({"plan", "--model", "nowhere/model"}, 2,
+                 {"There is no directory nowhere/model.", "hf download nowhere/model --local-dir model"});
+  expect_refusal({"plan", "--model", "./nowhere"}, 2,
+                 {"There is no directory ./nowhere.", "Check the path."});
 }
 
 // A step that would take minutes to plan is refused.
