@@ -81,9 +81,8 @@ const char* remedy_of(const std::invalid_argument& error) {
   if (dynamic_cast<const NoChatTemplate*>(&error) != nullptr)
     return "Give --chat-template FILE, a Jinja template, or the --tokenizer DIR of a model for chats.";
   if (dynamic_cast<const UnknownForm*>(&error) != nullptr)
-    return "Say what its keys are called, as in --data-keys prompt=question,completion=answer, or leave out "
-           "what "
-           "is malformed with --bad-records skip.";
+    return "Say what its keys are called, as in --data-keys prompt=question,completion=answer, or leave "
+           "out what is malformed with --bad-records skip.";
   return "Correct it, or leave out what is malformed with --bad-records skip.";
 }
 

@@ -30,9 +30,8 @@ constexpr OptionRow kTable[] = {
      "", kGenerate, OnResume::own, FIELD(generate.chat), kNoNumber, nullptr,
      called("interactive", kGenerate)},
     {"prompts", "generate", "FILE",
-     "prompts, a line each: {\"messages\": [...]}, as a chat, or {\"prompt\": TEXT}, a text to go on with; "
-     "each "
-     "answer is a line of JSON",
+     "prompts, a line each: {\"messages\": [...]}, as a chat, or {\"prompt\": TEXT}, a text to go on "
+     "with; each answer is a line of JSON",
      "", kGenerate, OnResume::own, FIELD(generate.prompts), kNoNumber, nullptr,
      called("prompt-file input-file", kGenerate)},
     {"batch",
@@ -256,9 +255,8 @@ constexpr OptionRow kTable[] = {
      "0", kRuns, OnResume::kept, FIELD(sample.every), kCountOrZero, nullptr,
      called("sample-steps sample-interval generate-every")},
     {"sample-prompts", "samples", "FILE",
-     "prompts of the samples, a line each: {\"messages\": [...]}, as a chat, or {\"prompt\": TEXT}, a text "
-     "to "
-     "go on with",
+     "prompts of the samples, a line each: {\"messages\": [...]}, as a chat, or "
+     "{\"prompt\": TEXT}, a text to go on with",
      "", kRuns, OnResume::kept, FIELD(sample.prompts)},
     {"sample-tokens", "samples", "N", "tokens of a sample at most", "64", kRuns, OnResume::kept,
      FIELD(sample.tokens), kCount},

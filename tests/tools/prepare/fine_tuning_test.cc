@@ -244,6 +244,16 @@ TEST_F(FineTuning, KillsLoseAPartAtMostAndTwoMayPrepareTheSame) {
 }
 
 // A limit on the size of files ends a write as a full drive does.
+TEST_F(FineTuning, AParentThatIgnoresEndsOfChildrenIsNamed) {
+  const Words words =
+      Words{"env", "--ignore-signal=CHLD"} + sluice_words(tune("run", {"--steps", "1"}), "sluice");
+  const CommandResult result = Command(directory / "", words).wait();
+  EXPECT_EQ(result.code, static_cast<int>(ExitCode::environment)) << result.out;
+  EXPECT_NE(result.err.find("Cannot wait for `sluice prepare`: No child processes.\n  Let the program that "),
+            std::string::npos)
+      << result.err;
+}
+
 TEST_F(FineTuning, AFullDriveLosesNothing) {
   std::string many;
   const std::string some = read_text_file(chats, 1 << 20);
