@@ -37,6 +37,7 @@ struct OpCall {
   // where the rule says that they can be overwritten; data is nullptr when the parameter is frozen.
   std::span<const TensorView> output_gradients, input_gradients, parameter_gradients;
   std::byte* workspace = nullptr;  // workspace_bytes(shapes, pass), aligned to 64
+  int64_t expert = 0;              // of an op of one expert
   // linear_cross_entropy, backward: two of the step's scalars, in the device's memory. d(objective) by
   // d(sum of losses) is their quotient, rounded to fp32.
   const double *loss_scale = nullptr, *valid_tokens = nullptr;

@@ -9,6 +9,7 @@
 #include <stdexcept>
 
 #include "engine/base/error.h"
+#include "engine/graph/routing.h"
 
 namespace sluice {
 
@@ -69,7 +70,9 @@ std::optional<OpKind> op_kind(std::string_view name) {
 }
 
 DType input_type(const OpShapes& s, size_t input) {
-  return s.inputs[input].size() == 1 ? DType::i32 : s.precision;
+  if (s.inputs[input].size() == 1) return DType::i32;
+  const bool weights = s.attributes.routing.weighted && input + 1 == s.inputs.size();
+  return weights || bit(op_rule(s.kind).fp32_inputs, input) ? DType::f32 : s.precision;
 }
 
 bool has_gradient(const OpShapes& s, size_t input) {
@@ -93,15 +96,21 @@ uint64_t op_bytes(const OpShapes& s, Pass pass) {
   std::vector<DType> types;
   rule.infer(s, outputs, types);
   const bool forward = pass == Pass::forward;
+  // Of tensors of rows, an expert's op touches those of its expert.
+  const double touched = rule.of_an_expert ? expected_rows(s) : 0;
+  const auto moved = [&](const Shape& shape, DType type) {
+    if (!rule.of_an_expert || shape.size() == 1) return bytes_of(shape, type);
+    const double row = static_cast<double>(bytes_of(shape, type)) / static_cast<double>(shape[0]);
+    return static_cast<uint64_t>(touched * row);
+  };
   uint64_t bytes = 0;
   for (size_t i = 0; i < s.inputs.size(); ++i) {
-    if (forward || bit(rule.backward_reads_inputs, i)) bytes += bytes_of(s.inputs[i], input_type(s, i));
-    if (!forward && has_gradient(s, i)) bytes += bytes_of(s.inputs[i], s.precision);
+    if (forward || bit(rule.backward_reads_inputs, i)) bytes += moved(s.inputs[i], input_type(s, i));
+    if (!forward && has_gradient(s, i)) bytes += moved(s.inputs[i], input_type(s, i));
   }
   for (size_t i = 0; i < outputs.size(); ++i) {
-    if (forward || rule.is_loss || bit(rule.backward_reads_outputs, i))
-      bytes += bytes_of(outputs[i], types[i]);
-    if (!forward && bit(rule.gradient_outputs, i)) bytes += bytes_of(outputs[i], s.precision);
+    if (forward || rule.is_loss || bit(rule.backward_reads_outputs, i)) bytes += moved(outputs[i], types[i]);
+    if (!forward && bit(rule.gradient_outputs, i)) bytes += moved(outputs[i], types[i]);
   }
   for (size_t i = 0; i < s.parameters.size(); ++i) {
     if (forward || bit(rule.backward_reads_parameters, i))

@@ -5,7 +5,7 @@
 // devices on the examples. No code of models or devices is here. Activations and their gradients are in the
 // working precision; statistics (mean, rstd, log-sum-exp) are fp32; parameter gradients are fp32 and added
 // to, or overwritten where the rule allows it. A "row" is one token: activations are [rows, columns], rows =
-// sequences of the micro-batch * T, in sequence order.
+// sequences of the micro-batch * T, in sequence order. routing.h says how rows come to experts and back.
 #pragma once
 
 #include <array>
@@ -54,6 +54,24 @@ enum class OpKind : uint8_t {
                          //   attention has them -> o [R, heads*D] | optionally sinks [heads] | no backward
   pick_rows,             // x [R,C], rows i32 [N], which it picks, each from 0 to R - 1 -> y [N,C]
                          //   | - | no backward
+  router,                // x [R,C] -> logits f32 [R,E] | weight [E,C], optionally bias [E] | x
+  route,                 // logits f32 [R,E] -> weights f32 [R,K], routing i32
+                         //   | optionally a correction bias [E], added to scores for the choice alone; it has
+                         //   no gradient | logits, routing
+  router_statistics,     // logits f32 [R,E], routing -> statistics f32 [1,2E+1], ADDED to: by expert the sum
+                         //   of the rows' softmax; the sum of squares of the rows' log-sum-exp; by expert the
+                         //   number of choices, which has no gradient | - | logits
+  router_loss,           // statistics f32 [1,2E+1], labels i32 [R] -> loss f64 [1], ADDED to: the number of
+                         //   labels that are not ignored times what Routing says | - | all inputs
+  dispatch,              // routing, x [R,C] -> y [M,C]: the expert's rows of x | - | routing
+  expert_linear,         // routing, x [M,A], if weighted weights f32 [R,K] -> y [M,B] | weight [A,B] or, if
+                         //   weight_out_in, [B,A]; optionally bias [B], times the row's weight if weighted
+                         //   | all inputs, bias
+  expert_swiglu,         // routing, gate, up [M,A] (or one packed gate|up [M,2A]), if weighted weights f32
+                         //   [R,K] -> y [M,A] = swiglu, times the row's weight if weighted | - | all inputs
+  combine,               // routing, x [M,C] -> sum f32 [R,C], ADDED to: each row of the expert's at its place
+                         //   | - | routing
+  add_sum,               // x [R,C], sum f32 [R,C] -> y [R,C] = x + sum | - | nothing
   number_of_kinds,       // not a kind: new kinds stand before it
 };
 constexpr size_t kOpKinds = static_cast<size_t>(OpKind::number_of_kinds);
@@ -91,6 +109,30 @@ struct Required {
   constexpr operator Function*() const { return function; }
 };
 
+// How a layer with a mixture of experts chooses the experts of a row, and what its routers' loss is.
+struct Routing {
+  int64_t experts = 0, chosen = 0;  // E, and K: experts of a row
+  enum class Scores : uint8_t {
+    softmax,         // of all logits; a row's K largest are chosen, and are its weights
+    softmax_chosen,  // the K largest logits are chosen; their softmax is the row's weights
+    sigmoid,         // as softmax, with the sigmoid of each logit
+  };
+  Scores scores = Scores::softmax;
+  bool normalized = false;  // a row's weights are divided by their sum; of sigmoids, by it and 1e-20
+  // Experts are in so many groups of equal size. Only those in the best of them can be chosen; a group's
+  // score is the sum of its so many largest. 0: there are no groups.
+  int64_t groups = 0, best_groups = 0, group_scores = 0;
+  double scale = 0;  // a factor of all weights; 0: 1
+  // router_loss, of the N rows of `layers` layers: balance_loss * E * sum over experts of (choices / N) *
+  // (sum of softmax / N), as transformers 5.23 has it (Fedus et al. 2021, arXiv:2101.03961), and z_loss * sum
+  // of squares / N (Zoph et al. 2022, arXiv:2202.08906).
+  int64_t layers = 0;
+  double balance_loss = 0, z_loss = 0;
+  bool weighted = false;  // the last input holds the rows' weights
+
+  double factor() const { return scale == 0 ? 1 : scale; }
+};
+
 struct OpAttributes {
   int64_t sequence = 0;  // T: rows per sequence
   // Above 0: the rows of a sequence are a part of a document of at most so many tokens, and the document may
@@ -126,6 +168,7 @@ struct OpAttributes {
   // linear_cross_entropy. A row is right if none of its logits, before a soft cap, is above its label's. An
   // ignored row is not.
   bool counts_right = false;
+  Routing routing;
 
   double factor() const { return scale == 0 ? 1 : scale; }  // of all but attention
 };
@@ -197,7 +240,12 @@ struct OpRule {
   uint32_t overwrites_parameters = 0;
   // bit i: forward also writes to input i. So it is an activation that is kept (Activation::kept).
   uint32_t updates_inputs = 0;
-  bool is_loss = false;        // its output is the loss, to which both passes add; it ends its segment
+  // bit i: forward adds to output i, which begins as zeros. So it is an activation that is a sum
+  // (Activation::sum).
+  uint32_t adds_to_outputs = 0;
+  uint32_t fp32_inputs = 0;    // bit i: input i is fp32
+  bool of_an_expert = false;   // of the rows that routing gives to one expert: M is the most that may be
+  bool is_loss = false;        // its output is the loss, to which both passes add; it ends a segment
   bool looks_up_rows = false;  // reads single rows of its parameters: their gradients are of high rank
   // Elements of a parameter that one pass touches; nullptr: all.
   uint64_t (*touched_elements)(const OpShapes& s, size_t parameter) = nullptr;
@@ -210,8 +258,9 @@ struct OpRule {
 const OpRule& op_rule(OpKind kind);
 std::optional<OpKind> op_kind(std::string_view name);
 
-// The type of an op's input. An input of one dimension holds integers (token ids, labels, document begins) as
-// i32, every other one numbers in the working precision.
+// The type of an op's input. An input of one dimension holds integers (token ids, labels, document begins,
+// routing) as i32, every other one numbers in the working precision, or in fp32 where the rule says so. A
+// gradient has the type of its tensor.
 DType input_type(const OpShapes& s, size_t input);
 // Whether backward can give a gradient of the input. Integers have none.
 bool has_gradient(const OpShapes& s, size_t input);

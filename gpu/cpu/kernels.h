@@ -93,6 +93,15 @@ inline constexpr Kernels kKernels[kOpKinds] = {
      linear_cross_entropy_workspace_bytes},
     {OpKind::cached_attention, cached_attention_forward, no_backward, cached_attention_workspace_bytes},
     {OpKind::pick_rows, pick_rows_forward, no_backward},
+    {OpKind::router, no_backward, no_backward},
+    {OpKind::route, no_backward, no_backward},
+    {OpKind::router_statistics, no_backward, no_backward},
+    {OpKind::router_loss, no_backward, no_backward},
+    {OpKind::dispatch, no_backward, no_backward},
+    {OpKind::expert_linear, no_backward, no_backward},
+    {OpKind::expert_swiglu, no_backward, no_backward},
+    {OpKind::combine, no_backward, no_backward},
+    {OpKind::add_sum, no_backward, no_backward},
 };
 static_assert(NoneMissing<first_missing(kKernels)>,
               "gpu/cpu/kernels.h: every OpKind has a row in kKernels, in the order of OpKind");

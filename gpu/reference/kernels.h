@@ -62,6 +62,29 @@ uint64_t cached_attention_workspace_bytes(const OpShapes& shapes, Pass pass);
 // rows.cc.
 void pick_rows_forward(const OpCall& call);
 
+// routers.cc. Jacobs et al. 1991; Shazeer et al. 2017 (arXiv:1701.06538); sigmoids, groups and corrections as
+// in DeepSeek-V3 (arXiv:2412.19437).
+void router_forward(const OpCall& call);
+void router_backward(const OpCall& call);
+void route_forward(const OpCall& call);
+void route_backward(const OpCall& call);
+void router_statistics_forward(const OpCall& call);
+void router_statistics_backward(const OpCall& call);
+void router_loss_forward(const OpCall& call);
+void router_loss_backward(const OpCall& call);
+
+// experts.cc.
+void dispatch_forward(const OpCall& call);
+void dispatch_backward(const OpCall& call);
+void expert_linear_forward(const OpCall& call);
+void expert_linear_backward(const OpCall& call);
+void expert_swiglu_forward(const OpCall& call);
+void expert_swiglu_backward(const OpCall& call);
+void combine_forward(const OpCall& call);
+void combine_backward(const OpCall& call);
+void add_sum_forward(const OpCall& call);
+void add_sum_backward(const OpCall& call);
+
 // The table: what the device runs for an op.
 inline constexpr KernelRow<void(const OpCall&), uint64_t(const OpShapes&, Pass)> kKernels[kOpKinds] = {
     {OpKind::embedding, embedding_forward, embedding_backward, embedding_workspace_bytes},
@@ -77,6 +100,15 @@ inline constexpr KernelRow<void(const OpCall&), uint64_t(const OpShapes&, Pass)>
      linear_cross_entropy_workspace_bytes},
     {OpKind::cached_attention, cached_attention_forward, no_backward, cached_attention_workspace_bytes},
     {OpKind::pick_rows, pick_rows_forward, no_backward},
+    {OpKind::router, router_forward, router_backward},
+    {OpKind::route, route_forward, route_backward},
+    {OpKind::router_statistics, router_statistics_forward, router_statistics_backward},
+    {OpKind::router_loss, router_loss_forward, router_loss_backward},
+    {OpKind::dispatch, dispatch_forward, dispatch_backward},
+    {OpKind::expert_linear, expert_linear_forward, expert_linear_backward},
+    {OpKind::expert_swiglu, expert_swiglu_forward, expert_swiglu_backward},
+    {OpKind::combine, combine_forward, combine_backward},
+    {OpKind::add_sum, add_sum_forward, add_sum_backward},
 };
 static_assert(NoneMissing<first_missing(kKernels)>,
               "gpu/reference/kernels.h: every OpKind has a row in kKernels, in the order of OpKind");

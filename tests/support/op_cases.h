@@ -3,31 +3,12 @@
 #pragma once
 
 #include <cmath>
-#include <ostream>
 #include <string>
 #include <vector>
 
-#include "engine/graph/op.h"
+#include "tests/support/expert_cases.h"
 
 namespace sluice {
-
-struct OpCase {
-  std::string name;
-  OpKind kind;
-  OpAttributes attributes;
-  std::vector<Shape> inputs, parameters;
-  double scale = 1, shift = 0;  // inputs are uniform in shift +- scale
-  bool large = false;           // only compared with the reference device and over thread counts
-  // Lengths of the documents, over the rows of all sequences; again from the first after the last one. A
-  // sequence's end ends a document. Empty: every sequence is one.
-  std::vector<int64_t> documents = {};
-  // With a context (OpAttributes): tokens of each sequence's document before its rows, and idle rows at the
-  // end of each sequence.
-  std::vector<int64_t> before = {};
-  int64_t idle = 0;
-};
-
-inline void PrintTo(const OpCase& c, std::ostream* out) { *out << c.name; }  // googletest's name for it
 
 // attention with what decides which keys a query sees and how large a score is. Blocks of kernels have 16 to
 // 256 queries or keys: windows and documents end inside of such blocks and on their edges.
@@ -354,7 +335,7 @@ inline std::vector<OpCase> op_cases() {
       {"cross_entropy_wide_parts", linear_cross_entropy, rows512, {{520, 8}, {520}}, {{3001, 8}}, 1, 0, true},
   };
   for (const auto& more :
-       {attention_score_cases(), widest_attention_cases(), position_cases(), option_cases()})
+       {attention_score_cases(), widest_attention_cases(), position_cases(), option_cases(), expert_cases()})
     cases.insert(cases.end(), more.begin(), more.end());
   return cases;
 }

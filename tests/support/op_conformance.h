@@ -195,6 +195,7 @@ bool has_nan(const std::vector<Result>& results) {
 // A step that diverged or overflowed shows in its loss and norm, so no op may turn a NaN into a number.
 TEST_P(SmallOpConformance, NotANumberIsNeverHidden) {
   const OpCase& c = GetParam();
+  if (c.crowd == OpCase::Crowd::none) GTEST_SKIP() << "the expert has no row that could be one";
   const double nan = std::nan("");
   for (const DeviceEntry& entry : devices())
     for (const DType precision : precisions(c)) {
@@ -203,7 +204,7 @@ TEST_P(SmallOpConformance, NotANumberIsNeverHidden) {
       for (size_t i = 0; i < c.inputs.size(); ++i) {
         Operands operands(c, precision);
         if (operands.is_index(i)) continue;
-        write_value(operands.inputs[i].data(), precision, 0, nan);
+        write_value(operands.inputs[i].data(), input_type(operands.shapes, i), 0, nan);
         operands.freeze();
         std::vector<Guarded> outputs = run_forward(*device, operands);
         EXPECT_TRUE(has_nan({results_of(operands, outputs).front()})) << "forward, input " << i;
@@ -220,7 +221,7 @@ TEST_P(SmallOpConformance, NotANumberIsNeverHidden) {
       }
       Operands operands(c, precision);
       if (operands.output_gradients.empty()) continue;
-      write_value(operands.output_gradients[0].data(), precision, 0, nan);
+      write_value(operands.output_gradients[0].data(), operands.output_types[0], 0, nan);
       operands.freeze();
       std::vector<Guarded> outputs = run_forward(*device, operands);
       EXPECT_TRUE(has_nan(run_backward(*device, operands, outputs))) << "backward";

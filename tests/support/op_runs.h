@@ -54,6 +54,10 @@ inline std::vector<double> read_values(const void* data, DType type, int64_t cou
     std::memcpy(out.data(), data, out.size() * sizeof(double));
     return out;
   }
+  if (type == DType::i32) {
+    for (size_t i = 0; i < out.size(); ++i) out[i] = static_cast<const int32_t*>(data)[i];
+    return out;
+  }
   reference::with_precision(type, [&]<typename T>(T) {
     for (size_t i = 0; i < out.size(); ++i) out[i] = reference::widen(static_cast<const T*>(data)[i]);
   });
@@ -127,13 +131,18 @@ struct Operands {
   OpShapes shapes;
   std::vector<DType> output_types;
   std::vector<Guarded> inputs, parameters, output_gradients;
+  CaseRouting routing;
 
   Operands(const OpCase& c, DType precision)
       : shapes{c.kind, c.attributes, precision, c.inputs, {}, c.parameters} {
     op_rule(c.kind).infer(shapes, shapes.outputs, output_types);
     uint32_t seed = 1;
     for (size_t i = 0; i < c.inputs.size(); ++i) {
-      if (is_index(i) && c.kind == OpKind::pick_rows)
+      if (is_index(i) && is_routing())
+        inputs.push_back(routing_tensor(c, i));
+      else if (is_index(i) && c.kind == OpKind::router_loss)
+        inputs.push_back(random_indices(element_count(c.inputs[i]), 100, seed++, true));
+      else if (is_index(i) && c.kind == OpKind::pick_rows)
         inputs.push_back(random_indices(element_count(c.inputs[i]), c.inputs[0][0], seed++, false));
       else if (is_index(i) && i > 0 && c.attributes.context > 0)
         inputs.push_back(earlier_begins(c, c.inputs[i][0]));
@@ -142,21 +151,52 @@ struct Operands {
       else if (is_index(i))
         inputs.push_back(random_indices(element_count(c.inputs[i]), c.parameters[0][0], seed++, i == 1));
       else
-        inputs.push_back(random_tensor(c.inputs[i], precision, seed++, c.scale, c.shift));
+        inputs.push_back(random_tensor(c.inputs[i], input_type(shapes, i), seed++, c.scale, c.shift));
     }
     // Norm weights lie around 1. The weights of one output have a length of about 1, so that results have the
     // size of the inputs.
     const bool norm = c.kind == OpKind::layer_norm || c.kind == OpKind::rms_norm;
     for (size_t i = 0; i < c.parameters.size(); ++i) {
-      const bool matrix = i == 0 && (c.kind == OpKind::linear || c.kind == OpKind::linear_cross_entropy);
-      const double columns = matrix ? static_cast<double>(c.inputs[0][1]) : 3;
+      const bool of_expert = c.kind == OpKind::expert_linear;
+      const bool matrix = i == 0 && (c.kind == OpKind::linear || c.kind == OpKind::linear_cross_entropy ||
+                                     c.kind == OpKind::router || of_expert);
+      const double columns = matrix ? static_cast<double>(c.inputs[of_expert ? 1 : 0][1]) : 3;
       parameters.push_back(random_tensor(c.parameters[i], precision, seed++, std::sqrt(3 / columns),
                                          norm && i == 0 && !c.attributes.weight_from_one ? 1 : 0));
     }
     for (size_t i = 0; i < shapes.outputs.size(); ++i)
       if (op_rule(c.kind).gradient_outputs >> i & 1)
-        output_gradients.push_back(random_tensor(shapes.outputs[i], precision, seed++, 1, 0));
+        output_gradients.push_back(random_tensor(shapes.outputs[i], output_types[i], seed++, 1, 0));
+    for (size_t i = 0; i < inputs.size(); ++i)
+      if (is_of_expert(i)) settle(inputs[i], shapes.inputs[i]);
+    if (op_rule(c.kind).of_an_expert && c.kind != OpKind::combine)
+      settle(output_gradients[0], shapes.outputs[0]);
     freeze();
+  }
+
+  // An input has the routing of rows.
+  bool is_routing() const {
+    return op_rule(shapes.kind).of_an_expert || shapes.kind == OpKind::router_statistics;
+  }
+  Guarded routing_tensor(const OpCase& c, size_t input) {
+    routing = routing_of(c, c.inputs[input][0]);
+    Guarded out(routing.routing.size() * sizeof(int32_t), 0);
+    std::memcpy(out.data(), routing.routing.data(), out.bytes());
+    return out;
+  }
+  // Whether the input's rows are the expert's.
+  bool is_of_expert(size_t input) const {
+    const bool weights = shapes.attributes.routing.weighted && input + 1 == shapes.inputs.size();
+    return op_rule(shapes.kind).of_an_expert && input > 0 && !weights && shapes.kind != OpKind::dispatch;
+  }
+  // Of a tensor of the expert's rows: zeros and, behind them, what nothing reads or writes.
+  void settle(Guarded& tensor, const Shape& shape) const {
+    const uint64_t row = tensor.bytes() / static_cast<uint64_t>(shape[0]);
+    const uint64_t begin = static_cast<uint64_t>(routing.rows) * row;
+    const uint64_t end = static_cast<uint64_t>(routing.with_zeros()) * row;
+    auto* const data = static_cast<uint8_t*>(tensor.data());
+    std::memset(data + begin, 0, end - begin);
+    std::memset(data + end, kPoison, tensor.bytes() - end);
   }
 
   bool is_index(size_t input) const { return input_type(shapes, input) == DType::i32; }
@@ -184,7 +224,7 @@ struct Result {
   std::vector<double> values;
 };
 
-constexpr double kLossBefore = 1.5;  // the value to which the loss is added
+constexpr double kLossBefore = 1.5;  // the value to which the loss, or another sum, is added
 constexpr float kSeed = 4;  // loss scale / valid tokens: logits' gradients stay among fp16's normal numbers
 
 // Outputs full of poison; the numbers of the loss begin at `kLossBefore`.
@@ -194,11 +234,23 @@ inline std::vector<Guarded> make_outputs(const Operands& operands) {
     const DType type = operands.output_types[i];
     outputs.emplace_back(static_cast<uint64_t>(element_count(operands.shapes.outputs[i])) * dtype_bytes(type),
                          kPoison);
-    if (type == DType::f64)
-      std::fill_n(static_cast<double*>(outputs.back().data()), element_count(operands.shapes.outputs[i]),
-                  kLossBefore);
+    const int64_t count = element_count(operands.shapes.outputs[i]);
+    if (type == DType::f64) std::fill_n(static_cast<double*>(outputs.back().data()), count, kLossBefore);
+    if (op_rule(operands.shapes.kind).adds_to_outputs >> i & 1)
+      std::fill_n(static_cast<float*>(outputs.back().data()), count, static_cast<float>(kLossBefore));
   }
   return outputs;
+}
+
+// Nothing has written to rows of an expert's tensor that it does not have; they become zeros.
+inline void expect_idle(const Operands& operands, const Guarded& tensor, const Shape& shape, Result& result) {
+  const uint64_t row = tensor.bytes() / static_cast<uint64_t>(shape[0]);
+  const auto* const data = static_cast<const uint8_t*>(tensor.data());
+  const uint64_t end = static_cast<uint64_t>(operands.routing.with_zeros()) * row;
+  EXPECT_TRUE(std::all_of(data + end, data + tensor.bytes(), [](uint8_t b) { return b == kPoison; }))
+      << result.name << " was written behind the expert's rows";
+  const auto first = static_cast<std::ptrdiff_t>(operands.routing.with_zeros() * shape[1]);
+  std::fill(result.values.begin() + first, result.values.end(), 0.0);
 }
 
 inline std::vector<Guarded> run_forward(Device& device, Operands& operands) {
@@ -210,6 +262,7 @@ inline std::vector<Guarded> run_forward(Device& device, Operands& operands) {
   OpCall call{.shapes = &operands.shapes, .inputs = input_views, .outputs = output_views};
   call.parameters = parameter_views;
   call.workspace = static_cast<std::byte*>(workspace.data());
+  call.expert = operands.routing.expert;
   device.forward(call);
   operands.expect_unchanged();
   EXPECT_TRUE(workspace.bands_intact()) << "forward wrote outside of its workspace";
@@ -223,6 +276,8 @@ inline std::vector<Result> results_of(const Operands& operands, const std::vecto
     const DType type = operands.output_types[i];
     const int64_t count = element_count(operands.shapes.outputs[i]);
     results.push_back({"output " + std::to_string(i), type, read_values(outputs[i].data(), type, count)});
+    if (op_rule(operands.shapes.kind).of_an_expert && operands.shapes.kind != OpKind::combine)
+      expect_idle(operands, outputs[i], operands.shapes.outputs[i], results.back());
   }
   return results;
 }
@@ -256,8 +311,20 @@ struct Gradients {
   std::vector<Guarded> tensors, addends;
   std::vector<Result> results;
   std::vector<TensorView> inputs, parameters;
-  Guarded loss;  // of one number or two
+  std::vector<uint32_t> of_inputs;  // by tensor, of the first: which input's gradient it is
+  Guarded loss;                     // of one number or two
 
+  Gradients(const Operands& operands, const BackwardOptions& options) : Gradients(operands.shapes, options) {
+    for (size_t k = 0; k < tensors.size(); ++k) {
+      if (k >= of_inputs.size() || !operands.is_of_expert(of_inputs[k])) continue;
+      if (options.addend == Addend::in_place)
+        operands.settle(tensors[k], operands.shapes.inputs[of_inputs[k]]);
+      if (k < addends.size()) {
+        operands.settle(addends[k], operands.shapes.inputs[of_inputs[k]]);
+        addends[k].freeze();
+      }
+    }
+  }
   Gradients(const OpShapes& shapes, const BackwardOptions& options)
       : inputs(shapes.inputs.size()),
         parameters(shapes.parameters.size()),
@@ -265,17 +332,19 @@ struct Gradients {
     const double spread = options.from_zero ? 0 : 1;
     for (uint32_t i = 0; i < inputs.size(); ++i) {
       if (!has_gradient(shapes, i) || (options.without_inputs >> i & 1) != 0) continue;
-      tensors.push_back(random_tensor(shapes.inputs[i], shapes.precision, 101 + i, spread, 0));
+      const DType type = input_type(shapes, i);
+      tensors.push_back(random_tensor(shapes.inputs[i], type, 101 + i, spread, 0));
+      of_inputs.push_back(i);
       Guarded& tensor = tensors.back();
       inputs[i] = {tensor.data()};
       if (options.addend == Addend::in_place) inputs[i].addend = tensor.data();
       if (options.addend == Addend::elsewhere) {
-        addends.push_back(random_tensor(shapes.inputs[i], shapes.precision, 101 + i, spread, 0));
+        addends.push_back(random_tensor(shapes.inputs[i], type, 101 + i, spread, 0));
         addends.back().freeze();
         inputs[i].addend = addends.back().data();
       }
       if (options.addend != Addend::in_place) std::memset(tensor.data(), kPoison, tensor.bytes());
-      results.push_back({"gradient of input " + std::to_string(i), shapes.precision, {}});
+      results.push_back({"gradient of input " + std::to_string(i), type, {}});
     }
     for (uint32_t i = 0; i < parameters.size(); ++i) {
       if (options.without_parameters >> i & 1) continue;
@@ -290,11 +359,13 @@ struct Gradients {
   }
 
   // Checks the guard bands, and fills the results with what was written.
-  std::vector<Result> collect(bool with_loss) {
+  std::vector<Result> collect(const Operands& operands, bool with_loss) {
     for (size_t i = 0; i < tensors.size(); ++i) {
       EXPECT_TRUE(tensors[i].bands_intact()) << "backward wrote outside of the " << results[i].name;
       const uint64_t count = tensors[i].bytes() / dtype_bytes(results[i].type);
       results[i].values = read_values(tensors[i].data(), results[i].type, static_cast<int64_t>(count));
+      if (i < of_inputs.size() && operands.is_of_expert(of_inputs[i]))
+        expect_idle(operands, tensors[i], operands.shapes.inputs[of_inputs[i]], results[i]);
     }
     for (const Guarded& addend : addends) EXPECT_TRUE(addend.unchanged()) << "backward wrote to an addend";
     EXPECT_TRUE(loss.bands_intact()) << "backward wrote outside of the loss";
@@ -311,7 +382,7 @@ inline std::vector<Result> run_backward(Device& device, Operands& operands, std:
                                         const BackwardOptions& options = {}) {
   const OpShapes& shapes = operands.shapes;
   const OpRule& rule = op_rule(shapes.kind);
-  Gradients gradients(shapes, options);
+  Gradients gradients(operands, options);
   std::vector<TensorView> inputs = views(operands.inputs), outputs(saved.size()),
                           output_gradients(saved.size());
   for (size_t i = 0; i < inputs.size(); ++i)
@@ -332,13 +403,14 @@ inline std::vector<Result> run_backward(Device& device, Operands& operands, std:
   call.input_gradients = gradients.inputs;
   call.parameter_gradients = gradients.parameters;
   call.workspace = static_cast<std::byte*>(workspace.data());
+  call.expert = operands.routing.expert;
   const double loss_scale = kSeed * 3, valid_tokens = 3;
   if (loss) call.loss_scale = &loss_scale, call.valid_tokens = &valid_tokens;
   device.backward(call);
   operands.expect_unchanged();
   for (Guarded& output : saved) EXPECT_TRUE(output.unchanged()) << "backward wrote to a saved output";
   EXPECT_TRUE(workspace.bands_intact()) << "backward wrote outside of its workspace";
-  return gradients.collect(loss);
+  return gradients.collect(operands, loss);
 }
 
 }  // namespace sluice

@@ -1,0 +1,57 @@
+// How rows come to experts and back: the layout of what OpKind::route writes, and of the rows of an expert.
+// Pure functions, any thread.
+//
+// Routing is a vector of i32 in three parts:
+//   begins   [E+1]  the entries of expert e are [begins[e], begins[e+1])
+//   entries  [R*K]  by expert, then by row: row * K + which of the row's choices. Those behind begins[E], of
+//                   choices that no expert takes, are -1
+//   experts  [R*K]  by row and choice: the expert. A row's choices are in descending order of their scores;
+//   of
+//                   equal scores, the lower expert comes first, and NaN is the largest
+//
+// An op of one expert (OpRule::of_an_expert) has tensors of M rows, R rounded up to a multiple of
+// kExpertTile. Row i is the expert's entry begins[e] + i. Rows behind the last one are zeros up to a multiple
+// of kExpertTile, in what the op writes and in what it reads; the rest is neither written nor read. A row of
+// a product does not depend on how many rows there are. Where a gradient covers all rows or choices, an op
+// adds to those of its expert; without an addend it also writes zeros to all others.
+#pragma once
+
+#include "engine/graph/op.h"
+
+namespace sluice {
+
+constexpr int64_t kExpertTile = 64;
+
+constexpr int64_t expert_rows_most(int64_t rows) {
+  return (rows + kExpertTile - 1) / kExpertTile * kExpertTile;
+}
+
+struct RoutingLayout {
+  int64_t rows, experts, chosen;
+
+  int64_t entries() const { return experts + 1; }               // offset
+  int64_t experts_of() const { return entries() + choices(); }  // offset
+  int64_t choices() const { return rows * chosen; }
+  int64_t size() const { return experts_of() + choices(); }
+};
+
+// Of routing that is an input with so many elements.
+inline RoutingLayout routing_layout(const Routing& routing, int64_t elements) {
+  return {(elements - routing.experts - 1) / (2 * routing.chosen), routing.experts, routing.chosen};
+}
+
+// Of an op of an expert.
+inline RoutingLayout routing_layout(const OpShapes& s) {
+  return routing_layout(s.attributes.routing, s.inputs[0][0]);
+}
+
+// Routing in which every choice has an entry. `experts`: by row and choice.
+std::vector<int32_t> make_routing(const RoutingLayout& layout, std::span<const int32_t> experts);
+
+// The rows of an expert if all experts have equally many.
+inline double expected_rows(const OpShapes& s) {
+  const RoutingLayout layout = routing_layout(s);
+  return static_cast<double>(layout.choices()) / static_cast<double>(layout.experts);
+}
+
+}  // namespace sluice
