@@ -76,6 +76,16 @@ std::vector<bool> updated_inputs(const Segment& segment) {
   return updated;
 }
 
+std::vector<bool> added_outputs(const Segment& segment) {
+  std::vector<bool> added(segment.outputs.size(), false);
+  for (const Op& op : segment.ops)
+    for (size_t i = 0; i < op.outputs.size(); ++i)
+      if (op_rule(op.kind).adds_to_outputs >> i & 1)
+        for (size_t k = 0; k < added.size(); ++k)
+          if (segment.outputs[k] == op.outputs[i]) added[k] = true;
+  return added;
+}
+
 uint64_t parameter_count(const Model& model, bool trainable_only) {
   uint64_t count = 0;
   for (const Group& group : model.groups)
@@ -227,6 +237,15 @@ void check_updates(const Model& model, const Segment& segment, const SegmentUse&
                                  updated[i] ? "updated and not kept" : "kept and not updated"));
 }
 
+// What ops add to is a sum, and nothing else is.
+void check_sums(const Model& model, const Segment& segment, const SegmentUse& use, const std::string& where) {
+  const std::vector<bool> added = added_outputs(segment);
+  for (size_t i = 0; i < added.size(); ++i)
+    if (const Activation& activation = model.activations[use.outputs[i]]; activation.sum != added[i])
+      reject(where + fmt::format("activation {} is {}.", activation.name,
+                                 added[i] ? "added to and no sum" : "a sum and not added to"));
+}
+
 // Readings divide the layers among them that are not trained.
 void check_readings(const Model& model) {
   uint32_t next = model.trained_layers();
@@ -247,7 +266,7 @@ void check_readings(const Model& model) {
 // Layers in forward order: what a segment reads was produced by an earlier one, is kept, or comes with the
 // batch.
 void check_layers(const Model& model) {
-  std::vector<bool> produced;
+  std::vector<bool> produced, read(model.activations.size(), false);
   for (const Activation& activation : model.activations)
     produced.push_back(activation.input || activation.kept);
   for (const Layer& layer : model.layers)
@@ -260,12 +279,17 @@ void check_layers(const Model& model) {
       check_activation_binding(model, segment, segment.inputs, use.inputs, where);
       check_activation_binding(model, segment, segment.outputs, use.outputs, where);
       check_updates(model, segment, use, where);
-      for (const uint32_t activation : use.inputs)
+      check_sums(model, segment, use, where);
+      for (const uint32_t activation : use.inputs) {
         if (!produced[activation])
           reject(where + fmt::format("nothing produces activation {}.", model.activations[activation].name));
+        read[activation] = true;
+      }
       for (const uint32_t activation : use.outputs) {
-        if (produced[activation])
-          reject(where + fmt::format("activation {} has two producers.", model.activations[activation].name));
+        const Activation& made = model.activations[activation];
+        if (produced[activation] && !made.sum)
+          reject(where + fmt::format("activation {} has two producers.", made.name));
+        if (read[activation]) reject(where + fmt::format("activation {} was read before.", made.name));
         produced[activation] = true;
       }
     }

@@ -73,6 +73,9 @@ struct Activation {  // one for each micro-batch
   // Stays from one body to the next; zeros at first. No segment makes it: ops that read it update it
   // (OpRule::updates_inputs).
   bool kept = false;
+  // Several segments add to it, in forward order, before any reads it (OpRule::adds_to_outputs). It begins as
+  // zeros. Its gradient is that of each of them.
+  bool sum = false;
 };
 
 struct SegmentUse {  // a template bound to groups and activations
@@ -80,6 +83,7 @@ struct SegmentUse {  // a template bound to groups and activations
   std::vector<uint32_t> groups;   // by slot
   std::vector<uint32_t> inputs;   // activations, as Segment::inputs
   std::vector<uint32_t> outputs;  // activations, as Segment::outputs
+  uint32_t expert = 0;            // of ops of one expert (OpRule::of_an_expert)
 };
 
 struct Layer {
@@ -143,6 +147,9 @@ void check_model(const Model& model);
 
 // By segment input: whether an op updates it (OpRule::updates_inputs).
 std::vector<bool> updated_inputs(const Segment& segment);
+
+// By segment output: whether an op adds to it (OpRule::adds_to_outputs).
+std::vector<bool> added_outputs(const Segment& segment);
 
 // Operands of one op of a template, as its rule and the devices see them.
 OpShapes shapes_of(const Segment& segment, const Op& op, DType precision);

@@ -34,6 +34,7 @@ class Compiler {
   void run() {
     find_gradients();
     find_reads();
+    for (const uint32_t t : segment_.outputs) plan_.has_output_gradient.push_back(carries_gradient_[t]);
     for (const Recompute level : kRecomputes) {
       SegmentPasses& passes = plan_.levels[static_cast<size_t>(level)];
       find_kept(level);
@@ -273,7 +274,8 @@ class Compiler {
     }
     Written written{std::vector<uint32_t>(segment_.tensors.size(), kNone),
                     std::vector<bool>(segment_.parameters.size())};
-    for (const uint32_t t : segment_.outputs) written.gradients[t] = t;
+    for (const uint32_t t : segment_.outputs)
+      if (carries_gradient_[t]) written.gradients[t] = t;
     for (size_t i = 0; i < segment_.inputs.size(); ++i)
       if (plan_.wanted.added[i]) written.gradients[segment_.inputs[i]] = segment_.inputs[i];
     plan_.output_gradient_added.assign(segment_.outputs.size(), false);

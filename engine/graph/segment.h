@@ -77,6 +77,7 @@ struct SegmentPlan {
   DType precision = DType::bf16;
   std::vector<OpShapes> shapes;  // by op
   WantedGradients wanted;
+  std::vector<bool> has_output_gradient;    // by segment output: backward reads its gradient
   std::vector<bool> output_gradient_added;  // by segment output: inner consumers add to it
   std::array<SegmentPasses, kRecomputes.size()> levels;
   const SegmentPasses& at(Recompute level) const { return levels[static_cast<size_t>(level)]; }

@@ -29,24 +29,6 @@ bool is_target(const Adapters& adapters, const std::string& linear) {
          std::ranges::any_of(adapters.targets, [&](const auto& target) { return is_named(linear, target); });
 }
 
-void check_targets(const Adapters& adapters, std::span<const Parameter> layer) {
-  for (const std::string& target : adapters.targets) {
-    std::set<std::string> known;
-    bool found = false;
-    for (const Parameter& p : layer) {
-      if (!is_matrix(p)) continue;
-      const std::string linear = linear_name(p.name);
-      known.insert(linear.substr(linear.rfind('.') + 1));
-      found |= is_named(linear, target);
-    }
-    if (!found)
-      throw Error(ExitCode::usage,
-                  fmt::format("--lora-targets names {}, which the layers of the model do not have.",
-                              printable(target)),
-                  fmt::format("Name some of {}, or all-linear.", fmt::join(known, ", ")));
-  }
-}
-
 Parameter factor(std::string name, int64_t rows, int64_t columns, Initializer initializer) {
   // PEFT's kaiming_uniform with a = sqrt(5): bounds of 1 / sqrt(columns), a deviation of that / sqrt(3).
   return {.name = std::move(name),
@@ -66,11 +48,10 @@ std::string linear_name(std::string_view weight) {
   return std::string(weight.substr(0, weight.size() - kWeight.size()));
 }
 
-std::vector<Parameter> adapter_parameters(const Adapters& adapters, std::span<const Parameter> layer,
+std::vector<Parameter> adapter_parameters(const Adapters& adapters, std::span<const Parameter> group,
                                           bool in_out) {
-  check_targets(adapters, layer);
   std::vector<Parameter> factors;
-  for (const Parameter& p : layer) {
+  for (const Parameter& p : group) {
     const std::string name = is_matrix(p) ? linear_name(p.name) : "";
     if (name.empty() || !is_target(adapters, name)) continue;
     const int64_t in = p.shape[in_out ? 0 : 1], out = p.shape[in_out ? 1 : 0];
@@ -84,6 +65,25 @@ std::vector<Parameter> adapter_parameters(const Adapters& adapters, std::span<co
     factors.push_back(factor(name + std::string(kAdapterUp), out, adapters.rank, Initializer::zeros));
   }
   return factors;
+}
+
+void check_targets(const Adapters& adapters, std::span<const Group> layers) {
+  for (const std::string& target : adapters.targets) {
+    std::set<std::string> known;
+    bool found = false;
+    for (const Group& group : layers)
+      for (const Parameter& p : group.parameters) {
+        if (!is_matrix(p)) continue;
+        const std::string linear = linear_name(p.name);
+        known.insert(linear.substr(linear.rfind('.') + 1));
+        found |= is_named(linear, target);
+      }
+    if (!found)
+      throw Error(ExitCode::usage,
+                  fmt::format("--lora-targets names {}, which the layers of the model do not have.",
+                              printable(target)),
+                  fmt::format("Name some of {}, or all-linear.", fmt::join(known, ", ")));
+  }
 }
 
 }  // namespace sluice

@@ -13,6 +13,7 @@
 
 namespace sluice {
 
+struct Group;
 struct Parameter;
 
 struct Adapters {
@@ -31,9 +32,12 @@ constexpr std::string_view kAdapterDown = ".lora_A.weight", kAdapterUp = ".lora_
 // "h.0.attn.c_attn.weight" -> "h.0.attn.c_attn".
 std::string linear_name(std::string_view weight);
 
-// The adapters beside those matrices of a layer that are targets. `in_out`: the matrices are [in, out].
-// Throws Error(usage) for targets that no matrix has, and for a rank beyond a matrix's.
-std::vector<Parameter> adapter_parameters(const Adapters& adapters, std::span<const Parameter> layer,
+// The adapters beside those matrices of a group that are targets. `in_out`: the matrices are [in, out].
+// Throws Error(usage) for a rank beyond a matrix's.
+std::vector<Parameter> adapter_parameters(const Adapters& adapters, std::span<const Parameter> group,
                                           bool in_out);
+
+// Throws Error(usage) for targets that no matrix of the layers' groups has.
+void check_targets(const Adapters& adapters, std::span<const Group> layers);
 
 }  // namespace sluice

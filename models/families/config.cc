@@ -87,7 +87,9 @@ double parameters_in_total(const ModelConfig& c) {
   const double attention = 2 * width * static_cast<double>((c.heads + c.kv_heads) * c.head_size);
   const double tables = width * static_cast<double>(c.vocabulary) * (c.tied ? 1 : 2) +
                         (c.rope_theta == 0 ? width * static_cast<double>(c.context) : 0);
-  return tables + static_cast<double>(c.layers) * (attention + 3 * width * ffn);
+  // As if every layer had a feed-forward part and experts.
+  const double experts = width * static_cast<double>(c.experts) * (3 * static_cast<double>(c.expert_ffn) + 1);
+  return tables + static_cast<double>(c.layers) * (attention + 3 * width * ffn + experts);
 }
 
 // What makes no sense of a scaling; empty: nothing.
@@ -120,6 +122,10 @@ std::string wrong_scaling(const RopeScaling& s, int64_t head_size) {
 LayerType layer_type(const ModelConfig& config, int64_t layer) {
   const auto& types = config.layer_types;
   return types.empty() ? LayerType::full : types[static_cast<size_t>(layer) % types.size()];
+}
+
+bool has_experts(const ModelConfig& config, int64_t layer) {
+  return config.experts > 0 && !std::ranges::binary_search(config.dense_layers, layer);
 }
 
 ModelConfig config_from_json(const std::string& text, const std::string& file) {
@@ -182,6 +188,13 @@ void check_config(const ModelConfig& c, const std::string& where, ExitCode code)
   in_range("the number of key/value heads", c.kv_heads, kHeadsMax);
   in_range("the head size", c.head_size, kWidthMax);
   in_range("the feed-forward width", c.ffn, kFfnMax);
+  if (c.experts > 0) {
+    in_range("the number of experts", c.experts, kExpertsMax);
+    in_range("the number of experts of a token", c.experts_per_token, c.experts);
+    in_range("the feed-forward width of an expert", c.expert_ffn, kFfnMax);
+    require(std::isfinite(c.router_loss) && c.router_loss >= 0,
+            fmt::format("the factor {} of the routers' loss is negative.", c.router_loss));
+  }
   require(c.heads % c.kv_heads == 0,
           fmt::format("{} key/value heads do not divide {} heads.", c.kv_heads, c.heads));
   require(c.heads * c.head_size <= kWidthMax,

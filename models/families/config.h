@@ -48,8 +48,15 @@ struct ModelConfig {
   // 1 / sqrt(head_size). Logits are divided by logits_divisor; 0: they are not.
   double embedding_scale = 0, residual_scale = 0, attention_scale = 0, logits_divisor = 0;
   double attention_cap = 0, logits_cap = 0;  // soft caps of scores and logits; 0: none
-  Adapters adapters;                         // which no config.json names
-  bool nested = false;                       // it was the text part of a larger model's (Family::nested)
+  // A mixture of experts in place of the feed-forward part; experts 0: there is none. expert_ffn is an
+  // expert's ffn. Dense layers have none.
+  int64_t experts = 0, experts_per_token = 0, expert_ffn = 0;
+  std::vector<int64_t> dense_layers;  // ascending
+  bool normalized_experts = false;    // the weights of a token's experts sum to 1
+  double router_loss = 0;             // factor of the routers' loss, where it counts
+  bool has_router_loss = false;       // it counts
+  Adapters adapters;                  // which no config.json names
+  bool nested = false;                // it was the text part of a larger model's (Family::nested)
   // bos_token_id and the like, as JSON text; carried to exports.
   std::map<std::string, std::string> special_tokens;
   // Sentences to print: what the file says and training does not apply.
@@ -72,6 +79,7 @@ std::string config_to_json(const ModelConfig& config, DType weights);
 ModelConfig config_from_name(const std::string& text);
 
 LayerType layer_type(const ModelConfig& config, int64_t layer);
+bool has_experts(const ModelConfig& config, int64_t layer);
 
 // Names and aliases that config_from_name takes without a description.
 std::vector<std::string> preset_names();

@@ -55,6 +55,6 @@ class ConfigReader {
 // Largest sizes that are accepted: far beyond any model, and small enough that a product of two fits 64 bits.
 constexpr int64_t kVocabularyMax = int64_t{1} << 28, kContextMax = int64_t{1} << 28;
 constexpr int64_t kWidthMax = int64_t{1} << 20, kFfnMax = int64_t{1} << 22;
-constexpr int64_t kLayersMax = int64_t{1} << 11, kHeadsMax = int64_t{1} << 16;
+constexpr int64_t kLayersMax = int64_t{1} << 11, kHeadsMax = int64_t{1} << 16, kExpertsMax = int64_t{1} << 12;
 
 }  // namespace sluice

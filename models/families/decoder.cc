@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <map>
 #include <optional>
 
@@ -30,21 +31,41 @@ uint32_t add_norm(const Decoder& decoder, Model& model, int64_t width) {
   return add_group(model, decoder.norm, std::move(parameters));
 }
 
+// A group of parameters, and that of its adapters if it has any.
+using Adapted = std::vector<uint32_t>;
+
+struct LayerGroups {
+  Adapted own;
+  std::vector<Adapted> experts;
+};
+
 struct Groups {
   std::vector<uint32_t> tables;
-  std::vector<std::vector<uint32_t>> layers;  // each its own, and that of its adapters if it has any
+  std::vector<LayerGroups> layers;
   uint32_t norm = 0, head = 0;
 };
 
-std::vector<uint32_t> add_layer_groups(const ModelConfig& c, const Decoder& decoder, Model& model,
-                                       const std::string& name) {
-  std::vector<uint32_t> groups = {add_group(model, name, decoder.parameters(name + "."))};
+Adapted add_adapted(const ModelConfig& c, Model& model, const std::string& name,
+                    std::vector<Parameter> parameters) {
+  Adapted groups = {add_group(model, name, std::move(parameters))};
   if (c.adapters.rank == 0) return groups;
   const bool in_out = find_family(c.family)->matrices_in_out;
   std::vector<Parameter> adapters =
       adapter_parameters(c.adapters, model.groups[groups.front()].parameters, in_out);
+  if (adapters.empty()) return groups;
   groups.push_back(add_group(model, name + ".lora", std::move(adapters)));
   model.groups[groups.back()].adapter = true;
+  return groups;
+}
+
+LayerGroups add_layer_groups(const ModelConfig& c, const Decoder& decoder, Model& model, int64_t layer) {
+  const std::string name = fmt::format("{}.{}", decoder.layers, layer);
+  const bool experts = has_experts(c, layer);
+  LayerGroups groups{add_adapted(c, model, name, decoder.parameters(name + ".", experts)), {}};
+  for (int64_t e = 0; experts && e < c.experts; ++e) {
+    const std::string expert = fmt::format("{}.{}.{}", name, decoder.mixture.experts, e);
+    groups.experts.push_back(add_adapted(c, model, expert, decoder.mixture.parameters(expert + ".")));
+  }
   return groups;
 }
 
@@ -53,14 +74,17 @@ Groups add_groups(const ModelConfig& c, const Decoder& decoder, Model& model) {
   groups.tables = {add_table(model, decoder.embedding, c.vocabulary, c.width)};
   if (!decoder.positions.empty())
     groups.tables.push_back(add_table(model, decoder.positions, c.context, c.width));
-  for (int64_t i = 0; i < c.layers; ++i) {
-    const std::string name = fmt::format("{}.{}", decoder.layers, i);
-    groups.layers.push_back(add_layer_groups(c, decoder, model, name));
-  }
+  const size_t first = model.groups.size();
+  for (int64_t i = 0; i < c.layers; ++i) groups.layers.push_back(add_layer_groups(c, decoder, model, i));
+  check_targets(c.adapters, std::span(model.groups).subspan(first));
   groups.norm = add_norm(decoder, model, c.width);
   groups.head = c.tied ? groups.tables.front() : add_table(model, "lm_head", c.vocabulary, c.width);
   return groups;
 }
+
+// What a layer's router leaves, in the order of its segment's outputs.
+enum Routed : size_t { kMiddle, kRows, kWeights, kRouting };
+constexpr std::array<const char*, 4> kRoutedNames = {"middle", "rows", "weights", "routing"};
 
 // Appends the layers of a way through the groups: that of training, or a reading.
 class Way {
@@ -105,20 +129,30 @@ class Way {
     return sluice::add_activation(
         model_, {.name = prefix_ + name, .shape = std::move(shape), .dtype = model_.precision});
   }
+  // In the shape and type of the tensor; a sum if ops of the segment add to it.
+  uint32_t add_activation(const std::string& name, uint32_t segment, size_t output) {
+    const Segment& of = model_.segments[segment];
+    const SegmentTensor& tensor = of.tensors[of.outputs[output]];
+    return sluice::add_activation(model_, {.name = prefix_ + name,
+                                           .shape = tensor.shape,
+                                           .dtype = tensor.dtype,
+                                           .sum = added_outputs(of)[output]});
+  }
   void add_input(const char* name, int64_t rows) {
     inputs_.push_back(
         {name, sluice::add_activation(
                    model_, {.name = prefix_ + name, .shape = {rows}, .dtype = DType::i32, .input = true})});
   }
   void add_layer(const std::string& name, uint32_t segment, std::vector<uint32_t> groups,
-                 std::vector<uint32_t> inputs, std::vector<uint32_t> outputs) {
+                 std::vector<uint32_t> inputs, std::vector<uint32_t> outputs, uint32_t expert = 0) {
     model_.layers.push_back(
-        {prefix_ + name, {{segment, std::move(groups), std::move(inputs), std::move(outputs)}}});
+        {prefix_ + name, {{segment, std::move(groups), std::move(inputs), std::move(outputs), expert}}});
   }
-  // The way's inputs, x and, if there is one, the cache.
+  // The way's inputs, x and, if there are any, the cache and the routers' statistics.
   std::vector<uint32_t> bound(uint32_t segment, uint32_t x, std::optional<uint32_t> cache = {}) const {
     std::vector<NamedActivation> activations = {{"x", x}};
     if (cache) activations.push_back({"cache", *cache});
+    if (statistics_) activations.push_back({"statistics", *statistics_});
     activations.insert(activations.end(), inputs_.begin(), inputs_.end());
     return bound_inputs(model_.segments[segment], activations);
   }
@@ -136,12 +170,46 @@ class Way {
     return b.take();
   }
 
-  Segment layer_segment(const std::vector<uint32_t>& groups, LayerType type, const std::string& name) const {
-    SegmentBuilder b = builder(name);
+  void bind(SegmentBuilder& b, const Adapted& groups) const {
     const std::string prefix = model_.groups[groups.front()].name + ".";
     b.bind(model_.groups[groups.front()], prefix);
     if (groups.size() > 1) b.bind_adapters(model_.groups[groups.back()], prefix, c_.adapters.scale());
-    b.output(decoder_.layer(b, b.input("x", c_.width), type));
+  }
+  Segment layer_segment(const Adapted& groups, LayerType type, bool experts, const std::string& name) const {
+    SegmentBuilder b = builder(name);
+    bind(b, groups);
+    const auto x = b.input("x", c_.width);
+    if (!experts) {
+      b.output(decoder_.layer(b, x, type));
+      return b.take();
+    }
+    const Mixture::Routed routed = decoder_.mixture.route(b, x, type);
+    for (const auto tensor : {routed.middle, routed.rows, routed.weights, routed.routing}) b.output(tensor);
+    if (routed.statistics) b.output(*routed.statistics);
+    return b.take();
+  }
+  // Of an expert, whose inputs are the router's outputs but for `middle`.
+  Segment expert_segment(const Adapted& groups, const Segment& router) const {
+    SegmentBuilder b = builder("expert");
+    bind(b, groups);
+    std::vector<SegmentBuilder::Tensor> inputs;
+    for (const size_t output : {kRows, kWeights, kRouting}) {
+      const SegmentTensor& tensor = router.tensors[router.outputs[output]];
+      inputs.push_back(b.input(kRoutedNames[output], tensor.shape, tensor.dtype));
+    }
+    const auto [x, weights, routing] = std::tuple(inputs[0], inputs[1], inputs[2]);
+    const OpAttributes attributes{.routing = decoder_.mixture.routing};
+    const auto rows = b.op(OpKind::dispatch, "expert_rows", {routing, x}, {}, attributes);
+    const auto y = decoder_.mixture.expert(b, rows, weights, routing);
+    b.output(b.op(OpKind::combine, "sum", {routing, y}, {}, attributes));
+    return b.take();
+  }
+  Segment sum_segment() const {
+    SegmentBuilder b = builder("sum");
+    const auto x = b.input("x", c_.width);
+    const Segment& expert = model_.segments[*expert_];
+    const auto sum = b.input("sum", expert.tensors[expert.outputs.front()].shape, DType::f32);
+    b.output(b.op(OpKind::add_sum, "y", {x, sum}));
     return b.take();
   }
 
@@ -163,6 +231,12 @@ class Way {
     }
     const auto labels = b.input_tokens("labels");
     const auto y = normed();
+    if (statistics_) {
+      const SegmentBuilder::Tensor statistics =
+          b.input("statistics", model_.activations[*statistics_].shape, DType::f32);
+      b.op(OpKind::router_loss, "router_loss", {statistics, labels}, {},
+           {.routing = decoder_.mixture.routing});
+    }
     b.op(OpKind::linear_cross_entropy, "loss", {y, labels}, {bound_weight(b, model_.groups[groups_.head])},
          {.soft_cap = c_.logits_cap, .scale = scale});
     return b.take();
@@ -170,21 +244,52 @@ class Way {
 
   // Returns the activation that the last of them writes.
   uint32_t add_layers(uint32_t x, int64_t rows) {
-    std::map<LayerType, uint32_t> shared;
+    std::map<std::pair<LayerType, bool>, uint32_t> shared;  // by whether it has experts, too
     for (int64_t i = 0; i < c_.layers; ++i) {
-      const std::vector<uint32_t>& groups = groups_.layers[static_cast<size_t>(i)];
-      const std::string& name = model_.groups[groups.front()].name;
-      const auto [segment, is_new] = shared.try_emplace(layer_type(c_, i));
+      const LayerGroups& groups = groups_.layers[static_cast<size_t>(i)];
+      const std::string& name = model_.groups[groups.own.front()].name;
+      const auto [segment, is_new] = shared.try_emplace({layer_type(c_, i), has_experts(c_, i)});
+      const auto& [type, experts] = segment->first;
       if (is_new) {
         const std::string block = shared.size() == 1 ? "block" : fmt::format("block.{}", shared.size() - 1);
-        segment->second = add_segment(layer_segment(groups, segment->first, block));
+        segment->second = add_segment(layer_segment(groups.own, type, experts, block));
       }
+      const std::vector<uint32_t> inputs = bound(segment->second, x, cache_of(segment->second, name));
       const uint32_t y = add_activation(name, {rows, c_.width});
-      add_layer(name, segment->second, groups, bound(segment->second, x, cache_of(segment->second, name)),
-                {y});
+      if (experts)
+        add_mixture(name, segment->second, groups, inputs, y);
+      else
+        add_layer(name, segment->second, groups.own, inputs, {y});
       x = y;
     }
     return x;
+  }
+
+  // A router, its experts in ascending order, and their sum.
+  void add_mixture(const std::string& name, uint32_t router, const LayerGroups& groups,
+                   std::vector<uint32_t> inputs, uint32_t y) {
+    std::vector<uint32_t> routed;
+    for (size_t i = 0; i < kRoutedNames.size(); ++i)
+      routed.push_back(add_activation(fmt::format("{}.{}", name, kRoutedNames[i]), router, i));
+    std::vector<uint32_t> outputs = routed;
+    if (model_.segments[router].outputs.size() > routed.size()) {
+      if (!statistics_) statistics_ = add_activation("statistics", router, routed.size());
+      outputs.push_back(*statistics_);
+    }
+    add_layer(name, router, groups.own, std::move(inputs), std::move(outputs));
+    if (!expert_) {
+      expert_ = add_segment(expert_segment(groups.experts.front(), model_.segments[router]));
+      sum_ = add_segment(sum_segment());
+    }
+    const uint32_t sum = add_activation(name + ".sum", *expert_, 0);
+    const std::vector<NamedActivation> taken = {{kRoutedNames[kRows], routed[kRows]},
+                                                {kRoutedNames[kWeights], routed[kWeights]},
+                                                {kRoutedNames[kRouting], routed[kRouting]}};
+    const std::vector<uint32_t> of_expert = bound_inputs(model_.segments[*expert_], taken);
+    for (size_t e = 0; e < groups.experts.size(); ++e)
+      add_layer(model_.groups[groups.experts[e].front()].name, *expert_, groups.experts[e], of_expert, {sum},
+                static_cast<uint32_t>(e));
+    add_layer(name + ".sum", *sum_, {}, {routed[kMiddle], sum}, {y});
   }
 
   // The layer's kept activation, in the shape that its segment says; none: the segment has no cache.
@@ -208,6 +313,8 @@ class Way {
   const Reading* reading_;
   std::string prefix_;  // of names
   std::vector<NamedActivation> inputs_;
+  // With experts: the segments of an expert and of a sum, and the activation of the routers' statistics.
+  std::optional<uint32_t> expert_, sum_, statistics_;
 };
 
 }  // namespace

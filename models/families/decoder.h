@@ -8,12 +8,34 @@
 #pragma once
 
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "models/families/segment_builder.h"
 
 namespace sluice {
+
+// The part of a decoder that its layers with a mixture of experts have (ModelConfig::experts). Such a layer
+// is a segment that ends in the choice of experts, a segment for each expert, and one that adds their sum.
+// Each expert has a parameter group of its own.
+struct Mixture {
+  using Tensor = SegmentBuilder::Tensor;
+  // What the experts of a layer take, and the residual stream to which their sum is added.
+  struct Routed {
+    Tensor middle, rows, weights, routing;
+    std::optional<Tensor> statistics;  // if the routers have a loss
+  };
+
+  Routing routing;
+  std::string experts;  // expert e of layer i has parameters LAYERS.i.EXPERTS.e.*
+  std::function<std::vector<Parameter>(const std::string& prefix)> parameters;  // of an expert
+  // Appends the ops of a layer on x up to the choice of experts.
+  std::function<Routed(SegmentBuilder& builder, Tensor x, LayerType type)> route;
+  // Appends the ops of an expert between dispatch and combine; returns its result, of the shape of `rows`,
+  // the expert's. Weights are named by the part of their name after the prefix.
+  std::function<Tensor(SegmentBuilder& builder, Tensor rows, Tensor weights, Tensor routing)> expert;
+};
 
 struct Decoder {
   // Parameter groups, named as in checkpoints: EMBEDDING.weight, POSITIONS.weight, LAYERS.i.*, NORM.weight.
@@ -25,12 +47,15 @@ struct Decoder {
   bool weight_from_one = false;         // the norm's (op.h)
   double embedding_scale = 0;           // a factor of the token embedding; 0: none
 
-  // Parameters of one layer, whose names begin with `prefix`, "LAYERS.i.".
-  std::function<std::vector<Parameter>(const std::string& prefix)> parameters;
+  // Parameters of one layer, whose names begin with `prefix`, "LAYERS.i.". `experts`: it has a mixture of
+  // experts, and these are its parameters without those of the experts.
+  std::function<std::vector<Parameter>(const std::string& prefix, bool experts)> parameters;
   // Appends the ops of a layer of that type on x [rows, width] and returns their result, of the same shape.
   // Weights are named by the part of their name after the prefix.
   std::function<SegmentBuilder::Tensor(SegmentBuilder& builder, SegmentBuilder::Tensor x, LayerType type)>
       layer;
+
+  Mixture mixture;
 };
 
 // Fills in the parameter groups, segments, activations and layers of a model that has none: those that are

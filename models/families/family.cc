@@ -11,16 +11,16 @@ namespace sluice {
 
 // The registry, in the order in which help and messages list it.
 extern const Family kGpt2, kLlama, kQwen2, kQwen3, kMistral, kGemma, kGemma2, kGemma3Text, kPhi3, kOlmo2,
-    kOlmo3, kSmolLm3, kGranite;
+    kOlmo3, kSmolLm3, kGranite, kMixtral, kQwen3Moe;
 std::span<const Family* const> families() {
-  static constexpr std::array kFamilies = {&kGpt2,  &kLlama,   &kQwen2,      &kQwen3, &kMistral,
-                                           &kGemma, &kGemma2,  &kGemma3Text, &kPhi3,  &kOlmo2,
-                                           &kOlmo3, &kSmolLm3, &kGranite};
+  static constexpr std::array kFamilies = {&kGpt2,  &kLlama,   &kQwen2,      &kQwen3,   &kMistral,
+                                           &kGemma, &kGemma2,  &kGemma3Text, &kPhi3,    &kOlmo2,
+                                           &kOlmo3, &kSmolLm3, &kGranite,    &kMixtral, &kQwen3Moe};
   return kFamilies;
 }
 
 std::span<const std::string_view> planned_families() {
-  static constexpr std::array<std::string_view, 2> kPlanned = {"mixtral", "bert"};
+  static constexpr std::array<std::string_view, 1> kPlanned = {"bert"};
   return kPlanned;
 }
 

@@ -102,7 +102,7 @@ SegmentBuilder::Tensor layer(const ModelConfig& c, SegmentBuilder& b, SegmentBui
 void build(const ModelConfig& c, Model& model) {
   Decoder decoder{.embedding = "wte", .positions = "wpe", .layers = "h", .norm = "ln_f"};
   decoder.norm_kind = OpKind::layer_norm;
-  decoder.parameters = [&](const std::string& prefix) { return layer_parameters(c, prefix); };
+  decoder.parameters = [&](const std::string& prefix, bool) { return layer_parameters(c, prefix); };
   decoder.layer = [&](SegmentBuilder& b, SegmentBuilder::Tensor x, LayerType) { return layer(c, b, x); };
   build_decoder(c, decoder, model);
 }

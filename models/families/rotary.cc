@@ -158,7 +158,7 @@ class ParameterList {
 };
 
 std::vector<Parameter> layer_parameters(const ModelConfig& c, const RotaryForm& form,
-                                        const std::string& prefix) {
+                                        const std::string& prefix, bool experts) {
   const int64_t q = c.heads * c.head_size, kv = c.kv_heads * c.head_size;
   ParameterList list(c, form, prefix);
   list.norm(form.attention_in, c.width);
@@ -177,6 +177,11 @@ std::vector<Parameter> layer_parameters(const ModelConfig& c, const RotaryForm& 
   }
   list.norm(form.attention_out, c.width);
   list.norm(form.mlp_in, c.width);
+  if (experts) {
+    list.linear(form.experts.part + "." + form.experts.router, c.experts, c.width, false);
+    list.norm(form.mlp_out, c.width);
+    return list.take();
+  }
   if (form.packed) {
     list.linear("mlp.gate_up_proj", 2 * c.ffn, c.width, form.mlp_bias);
   } else {
@@ -188,6 +193,22 @@ std::vector<Parameter> layer_parameters(const ModelConfig& c, const RotaryForm& 
   return list.take();
 }
 
+std::vector<Parameter> expert_parameters(const ModelConfig& c, const RotaryForm& form,
+                                         const std::string& prefix) {
+  ParameterList list(c, form, prefix);
+  list.linear(form.experts.gate, c.expert_ffn, c.width, false);
+  list.linear(form.experts.up, c.expert_ffn, c.width, false);
+  list.residual(form.experts.down, c.width, c.expert_ffn, false);
+  return list.take();
+}
+
+Routing routing_of(const ModelConfig& c) {
+  Routing routing{.experts = c.experts, .chosen = c.experts_per_token, .normalized = c.normalized_experts};
+  for (int64_t i = 0; i < c.layers; ++i) routing.layers += has_experts(c, i);
+  routing.balance_loss = c.has_router_loss ? c.router_loss : 0;
+  return routing;
+}
+
 // A layer of one type, op by op.
 class LayerOps {
  public:
@@ -196,15 +217,42 @@ class LayerOps {
       : c_(c), form_(form), longest_(longest), type_(type), b_(b) {}
 
   Tensor layer(Tensor x) {
-    Tensor h = attention(norm(form_.attention_in, x));
-    h = norm(form_.attention_out, b_.linear("self_attn.o_proj", h, true, c_.residual_scale));
-    const Tensor middle = b_.op(OpKind::add, "middle", {x, h});
-    h = norm(form_.mlp_in, middle);
+    const Tensor middle = attended(x);
+    Tensor h = norm(form_.mlp_in, middle);
     h = b_.linear("mlp.down_proj", gated(h), true, c_.residual_scale);
     return b_.op(OpKind::add, "y", {middle, norm(form_.mlp_out, h)});
   }
 
+  Mixture::Routed route(Tensor x, const Routing& routing) {
+    const Tensor middle = attended(x), rows = norm(form_.mlp_in, middle);
+    const std::string weight = form_.experts.part + "." + form_.experts.router + ".weight";
+    const OpAttributes attributes{.routing = routing};
+    const Tensor logits = b_.op(OpKind::router, "router", {rows}, {b_.weight(weight)});
+    const Tensor weights = b_.op(OpKind::route, "route", {logits}, {}, attributes), choice = weights + 1;
+    Mixture::Routed routed{middle, rows, weights, choice, {}};
+    if (c_.has_router_loss)
+      routed.statistics = b_.op(OpKind::router_statistics, "statistics", {logits, choice}, {}, attributes);
+    return routed;
+  }
+
+  Tensor expert(Tensor rows, Tensor weights, Tensor routing, const Routing& of) {
+    std::vector<Tensor> inputs = {routing};
+    for (const std::string& name : {form_.experts.gate, form_.experts.up})
+      inputs.push_back(b_.expert_linear(name, routing, rows, true, of));
+    inputs.push_back(weights);
+    OpAttributes attributes{.gelu_gate = form_.gelu_gate, .routing = of};
+    attributes.routing.weighted = true;
+    const Tensor h = b_.op(OpKind::expert_swiglu, "swiglu", std::move(inputs), {}, attributes);
+    return b_.expert_linear(form_.experts.down, routing, h, true, of);
+  }
+
  private:
+  // x and what attention makes of it.
+  Tensor attended(Tensor x) {
+    Tensor h = attention(norm(form_.attention_in, x));
+    h = norm(form_.attention_out, b_.linear("self_attn.o_proj", h, true, c_.residual_scale));
+    return b_.op(OpKind::add, "middle", {x, h});
+  }
   // x where there is no such norm.
   Tensor norm(const std::string& name, Tensor x) {
     return name.empty() ? x : b_.norm(OpKind::rms_norm, name, x, c_.epsilon, form_.weight_from_one);
@@ -273,10 +321,23 @@ void build_rotary(const ModelConfig& c, const RotaryForm& form, Model& model) {
   Decoder decoder{.embedding = "model.embed_tokens", .layers = "model.layers", .norm = "model.norm"};
   decoder.weight_from_one = form.weight_from_one;
   decoder.embedding_scale = form.scaled_embedding ? root_of_width(c, model.precision) : c.embedding_scale;
-  decoder.parameters = [&](const std::string& prefix) { return layer_parameters(c, form, prefix); };
+  decoder.parameters = [&](const std::string& prefix, bool experts) {
+    return layer_parameters(c, form, prefix, experts);
+  };
   decoder.layer = [&](SegmentBuilder& b, Tensor x, LayerType type) {
     return LayerOps(c, form, b.longest(), type, b).layer(x);
   };
+  const Routing routing = routing_of(c);
+  decoder.mixture = {
+      .routing = routing,
+      .experts = form.experts.part + ".experts",
+      .parameters = [&](const std::string& prefix) { return expert_parameters(c, form, prefix); },
+      .route = [&](SegmentBuilder& b, Tensor x,
+                   LayerType type) { return LayerOps(c, form, b.longest(), type, b).route(x, routing); },
+      .expert =
+          [&](SegmentBuilder& b, Tensor rows, Tensor weights, Tensor of_rows) {
+            return LayerOps(c, form, b.longest(), LayerType::full, b).expert(rows, weights, of_rows, routing);
+          }};
   build_decoder(c, decoder, model);
 }
 

@@ -66,6 +66,12 @@ enum class HeadNorm : uint8_t {
   projection,  // of all heads together
 };
 
+// Names of a layer's experts and their router, where it has any.
+struct ExpertNames {
+  std::string part = "mlp";  // before all of them
+  std::string router = "gate", gate = "gate_proj", up = "up_proj", down = "down_proj";
+};
+
 struct RotaryForm {
   bool qkv_bias = false, output_bias = false;  // of attention's projections
   bool mlp_bias = false;
@@ -77,6 +83,7 @@ struct RotaryForm {
   bool gelu_gate = false;
   bool packed = false;            // q|k|v and gate|up are one matrix each: qkv_proj and gate_up_proj
   bool scaled_embedding = false;  // by the root of the width, rounded to the working precision
+  ExpertNames experts;
 };
 void build_rotary(const ModelConfig& config, const RotaryForm& form, Model& model);
 

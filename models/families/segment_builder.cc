@@ -101,18 +101,18 @@ SegmentBuilder::Weight SegmentBuilder::weight(std::string_view name) {
   check_failed("a bound group has the weight", __FILE__, __LINE__, std::string(name));
 }
 
-SegmentBuilder::Tensor SegmentBuilder::add_input(std::string name, Shape shape, DType dtype) {
+SegmentBuilder::Tensor SegmentBuilder::input(std::string name, Shape shape, DType dtype) {
   segment_.tensors.push_back({std::move(name), std::move(shape), dtype});
   segment_.inputs.push_back(static_cast<Tensor>(segment_.tensors.size() - 1));
   return segment_.inputs.back();
 }
 
 SegmentBuilder::Tensor SegmentBuilder::input(std::string name, int64_t columns) {
-  return add_input(std::move(name), {rows_, columns}, precision_);
+  return input(std::move(name), {rows_, columns}, precision_);
 }
 
 SegmentBuilder::Tensor SegmentBuilder::input_tokens(std::string name) {
-  return add_input(std::move(name), {rows_}, DType::i32);
+  return input(std::move(name), {rows_}, DType::i32);
 }
 
 std::vector<SegmentBuilder::Tensor> SegmentBuilder::with_documents(std::vector<Tensor> inputs) {
@@ -146,16 +146,28 @@ std::vector<SegmentBuilder::Weight> SegmentBuilder::weight_and_bias(const std::s
 
 SegmentBuilder::Tensor SegmentBuilder::linear(const std::string& name, Tensor x, bool weight_out_in,
                                               double scale) {
-  const Tensor y =
-      op(OpKind::linear, name, {x}, weight_and_bias(name), {.weight_out_in = weight_out_in, .scale = scale});
-  return has(name + std::string(kAdapterDown)) ? adapted(name, x, y, scale == 0 ? 1 : scale) : y;
+  const OpAttributes attributes{.weight_out_in = weight_out_in, .scale = scale};
+  return adapted(OpKind::linear, name, {x}, op(OpKind::linear, name, {x}, weight_and_bias(name), attributes),
+                 attributes);
 }
 
-SegmentBuilder::Tensor SegmentBuilder::adapted(const std::string& name, Tensor x, Tensor y, double scale) {
+SegmentBuilder::Tensor SegmentBuilder::expert_linear(const std::string& name, Tensor routing, Tensor x,
+                                                     bool weight_out_in, const Routing& of) {
+  const OpAttributes attributes{.weight_out_in = weight_out_in, .routing = of};
+  const Tensor y = op(OpKind::expert_linear, name, {routing, x}, weight_and_bias(name), attributes);
+  return adapted(OpKind::expert_linear, name, {routing, x}, y, attributes);
+}
+
+SegmentBuilder::Tensor SegmentBuilder::adapted(OpKind kind, const std::string& name,
+                                               std::vector<Tensor> inputs, Tensor y,
+                                               OpAttributes attributes) {
+  if (!has(name + std::string(kAdapterDown))) return y;
   const Weight down = weight(name + std::string(kAdapterDown)), up = weight(name + std::string(kAdapterUp));
-  const Tensor low = op(OpKind::linear, name + ".lora_A", {x}, {down}, {.weight_out_in = true});
-  const Tensor part = op(OpKind::linear, name + ".lora_B", {low}, {up},
-                         {.weight_out_in = true, .scale = scale * adapter_scale_});
+  const double scale = attributes.factor() * adapter_scale_;
+  attributes.weight_out_in = true, attributes.scale = 0;
+  inputs.back() = op(kind, name + ".lora_A", inputs, {down}, attributes);
+  attributes.scale = scale;
+  const Tensor part = op(kind, name + ".lora_B", inputs, {up}, attributes);
   return op(OpKind::add, name + ".adapted", {y, part});
 }
 
@@ -164,14 +176,14 @@ SegmentBuilder::Tensor SegmentBuilder::attention(std::string name, std::vector<T
   if (context_ == 0)
     return op(OpKind::attention, std::move(name), with_documents(std::move(projections)), {}, scores);
   const Shape cache = {sequences_, context_, 2 * scores.kv_heads * scores.head_size};
-  std::vector<Tensor> inputs = with_documents({add_input("cache", cache, precision_)});
+  std::vector<Tensor> inputs = with_documents({input("cache", cache, precision_)});
   inputs.insert(inputs.end(), projections.begin(), projections.end());
   return op(OpKind::cached_attention, std::move(name), std::move(inputs), {}, scores);
 }
 
 SegmentBuilder::Tensor SegmentBuilder::picked(Tensor x) {
   if (tokens_ == 1) return x;
-  return op(OpKind::pick_rows, "picked_x", {x, add_input("picked", {sequences_}, DType::i32)});
+  return op(OpKind::pick_rows, "picked_x", {x, input("picked", {sequences_}, DType::i32)});
 }
 
 SegmentBuilder::Tensor SegmentBuilder::norm(OpKind kind, const std::string& name, Tensor x, double epsilon,

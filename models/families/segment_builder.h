@@ -57,7 +57,8 @@ class SegmentBuilder {
   bool has(std::string_view name) const;
 
   Tensor input(std::string name, int64_t columns);  // activations [rows, columns]
-  Tensor input_tokens(std::string name);            // int32 [rows]
+  Tensor input(std::string name, Shape shape, DType dtype);
+  Tensor input_tokens(std::string name);  // int32 [rows]
 
   // The most tokens of a sequence.
   int64_t longest() const { return context_ > 0 ? context_ : tokens_; }
@@ -73,6 +74,9 @@ class SegmentBuilder {
   // y = scale * (x * weight) + bias, with `name`.weight and, if it is bound, `name`.bias. The part of its
   // adapters, if they are bound, is scaled as well.
   Tensor linear(const std::string& name, Tensor x, bool weight_out_in, double scale = 0);
+  // The same of an expert's rows.
+  Tensor expert_linear(const std::string& name, Tensor routing, Tensor x, bool weight_out_in,
+                       const Routing& attributes);
   // Attention of q, k and v, or of all three packed; in a reading over the input "cache", in which earlier
   // tokens of the sequence are.
   Tensor attention(std::string name, std::vector<Tensor> projections, const OpAttributes& scores);
@@ -86,8 +90,9 @@ class SegmentBuilder {
 
  private:
   std::vector<Weight> weight_and_bias(const std::string& name);
-  Tensor adapted(const std::string& name, Tensor x, Tensor y, double scale);
-  Tensor add_input(std::string name, Shape shape, DType dtype);
+  // y and what the adapters of `name`, if they are bound, make of the last of `inputs`.
+  Tensor adapted(OpKind kind, const std::string& name, std::vector<Tensor> inputs, Tensor y,
+                 OpAttributes attributes);
 
   struct Named {
     std::string name;

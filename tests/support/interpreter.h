@@ -57,15 +57,19 @@ class Interpreter {
         for (const SegmentTensor& tensor : segment.tensors) inner.emplace_back(tensor.shape, tensor.dtype);
         tape.emplace_back(&use, std::move(inner));
         for (const Op& op : segment.ops)
-          if (op.kind != OpKind::linear_cross_entropy) call(use, tape.back().second, op, Pass::forward, 0);
+          if (!op_rule(op.kind).is_loss) call(use, tape.back().second, op, Pass::forward, 0);
       }
     double loss = 0;
     for (auto entry = tape.rbegin(); entry != tape.rend(); ++entry) {
       const Segment& segment = model_.segments[entry->first->segment];
       for (auto op = segment.ops.rbegin(); op != segment.ops.rend(); ++op)
         call(*entry->first, entry->second, *op, Pass::backward, static_cast<float>(1 / tokens));
-      if (segment.loss)
-        std::memcpy(&loss, entry->second[segment.ops.back().outputs[0]].value.data(), sizeof loss);
+      for (const Op& op : segment.ops) {
+        if (!op_rule(op.kind).is_loss) continue;
+        double part = 0;
+        std::memcpy(&part, entry->second[op.outputs[0]].value.data(), sizeof part);
+        loss += part;
+      }
     }
     return loss / tokens;
   }
@@ -127,6 +131,7 @@ class Interpreter {
     call.parameter_gradients = parameter_gradients;
     call.workspace = workspace.data() + (64 - address % 64) % 64;
     const double loss_scale = seed, valid_tokens = 1;
+    call.expert = use.expert;
     call.loss_scale = &loss_scale, call.valid_tokens = &valid_tokens;
     if (pass == Pass::forward)
       device_->forward(call);

@@ -73,7 +73,9 @@ class BufferMaker {
         const auto next = static_cast<uint32_t>(out_.plans.size());
         const auto [it, fresh] = known.try_emplace({u.segment, wanted}, next);
         if (fresh) out_.plans.push_back(plan_segment(model_, u.segment, wanted, options_.workspace_bytes));
-        for (const uint32_t a : u.outputs) differentiable_[a] = any(wanted.inputs) || any(wanted.trainable);
+        const std::vector<bool>& has_gradient = out_.plans[it->second].has_output_gradient;
+        for (size_t i = 0; i < u.outputs.size(); ++i)
+          if (has_gradient[i]) differentiable_[u.outputs[i]] = true;
         const bool chosen = trained && !model_.segments[u.segment].loss && !options_.recompute.empty();
         out_.uses.push_back(
             {l, s, it->second, chosen ? options_.recompute[out_.uses.size()] : Recompute::all});
@@ -192,8 +194,7 @@ class BufferMaker {
   // Every rank has an equal part of each shard, in whole pages of a file.
   std::vector<uint64_t> shards_of(const Group& g) const {
     const uint64_t ranks = sharing_.ranks;
-    const uint64_t shard =
-        ranks * (options_.shard_elements ? options_.shard_elements : default_shard_elements(model_));
+    const uint64_t shard = ranks * shard_elements_;
     const uint64_t elements = round_up(g.elements, ranks * kGroupPadding);
     if (options_.optimizer.whole_tensors) return {0, elements};
     std::vector<uint64_t> shards;
@@ -319,6 +320,8 @@ class BufferMaker {
   Program& program_;
   Lowering& out_;
   const GroupUses uses_ = uses_of_groups(model_);
+  const uint64_t shard_elements_ =
+      options_.shard_elements ? options_.shard_elements : default_shard_elements(model_);
   StateSharing sharing_;              // of the group at hand
   std::vector<bool> differentiable_;  // by activation
   SliceBuffers slices_;

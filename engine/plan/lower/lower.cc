@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <map>
 #include <stdexcept>
+#include <tuple>
 
 #include "engine/base/pack.h"
 #include "engine/plan/lower/body_builder.h"
@@ -276,15 +277,16 @@ class Lowerer {
     return drain.finish();
   }
 
-  // Groups in the same slot of the same segment are alike: the first stands in for all.
+  // Groups in the same slot of the same segment are alike, unless they are of different experts: the first
+  // stands in for all.
   std::vector<uint32_t> find_stand_ins() const {
     std::vector<uint32_t> stand_ins(model_.groups.size());
     for (uint32_t g = 0; g < stand_ins.size(); ++g) stand_ins[g] = g;
-    std::map<std::pair<uint32_t, size_t>, uint32_t> first;  // by segment, slot
+    std::map<std::tuple<uint32_t, uint32_t, size_t>, uint32_t> first;  // by segment, expert, slot
     for (uint32_t u = 0; u < use_count(); ++u)
       for (size_t slot = 0; slot < use(u).groups.size(); ++slot) {
         const uint32_t g = use(u).groups[slot];
-        const uint32_t alike = first.try_emplace({use(u).segment, slot}, g).first->second;
+        const uint32_t alike = first.try_emplace({use(u).segment, use(u).expert, slot}, g).first->second;
         if (model_.groups[g].trainable == model_.groups[alike].trainable) stand_ins[g] = std::min(g, alike);
       }
     return stand_ins;

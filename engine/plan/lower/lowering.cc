@@ -23,7 +23,7 @@ SegmentOperands segment_operands(const SegmentPlan& plan, const Segment& segment
     o.outputs.push_back(!backward || passes.reads_output[i] ? o.count++ : kNone);
   if (passes.saved_bytes) o.saved = o.count++;
   if (backward) {
-    for (size_t i = 0; i < segment.outputs.size(); ++i) o.output_gradients.push_back(o.count++);
+    for (const bool has : plan.has_output_gradient) o.output_gradients.push_back(has ? o.count++ : kNone);
     for (const bool wanted : plan.wanted.inputs) o.input_gradients.push_back(wanted ? o.count++ : kNone);
     for (const bool trained : plan.wanted.trainable) o.accumulators.push_back(trained ? o.count++ : kNone);
   }

@@ -54,7 +54,10 @@ void SegmentTasks::forward(BodyBuilder& body, uint32_t u, uint32_t m, Recompute 
   add_cost(t, pass);
   for (const uint32_t a : use(u).inputs) add_input(body, t, a, m);
   for (const uint32_t g : use(u).groups) body.add(t, group(g).forward.whole, Access::read);
-  for (const uint32_t a : use(u).outputs) add_output(body, t, a, m, Access::write);
+  for (const uint32_t a : use(u).outputs) {
+    const bool more = model_.activations[a].sum && body.written(buffers_.activations[a][m]);
+    add_output(body, t, a, m, more ? Access::add : Access::write);
+  }
   if (plan(u).at(level).saved_bytes) body.add(t, buffers_.saved[u][m], Access::write);
   add_workspace(body, t, pass.workspace_bytes);
   if (segment(u).loss) body.add(t, out_.validation_loss, write_or_add(body, wave, out_.validation_loss));
@@ -84,6 +87,7 @@ void SegmentTasks::add_gradients(BodyBuilder& body, Task& t, uint32_t u, uint32_
   const SegmentPlan& p = plan(u);
   for (size_t i = 0; i < use(u).outputs.size(); ++i) {
     const uint32_t a = use(u).outputs[i];
+    if (!p.has_output_gradient[i]) continue;
     if (!body.written(buffers_.gradients[a][m]))
       throw std::invalid_argument("activation " + model_.activations[a].name + " does not reach the loss");
     body.add(t, buffers_.gradients[a][m], p.output_gradient_added[i] ? Access::add : Access::read);

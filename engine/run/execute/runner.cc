@@ -57,6 +57,7 @@ Runner::Runner(const Plan& plan, const Memory& memory, Device& device, const Upd
                                               segment_operands(p, segment, TaskKind::backward, level)};
   }
   for (const UseInfo& info : plan.lowering.uses) find_added(info);
+  for (const Segment& segment : plan.model.segments) sums_.push_back(added_outputs(segment));
   for (std::vector<TensorView>& v : views_) v.reserve(16);
   if (ranks.size() > 1) collectives_ = collective_names(plan.program);
 }
@@ -230,8 +231,8 @@ void Runner::copy(const Instruction& in, const RingPositions& rings) {
     std::memcpy(to, from, bytes);
 }
 
-// A loss that the task writes, rather than adds to, begins at zero, since ops only add to it. So do those
-// parts of an accumulator that no op overwrites.
+// A loss or another sum that the task writes, rather than adds to, begins at zero, since ops only add to it.
+// So do those parts of an accumulator that no op overwrites.
 void Runner::run_segment(const Task& task, const Instruction& in, const RingPositions& rings) {
   const SegmentPlan& plan = plan_.lowering.plans[plan_.lowering.uses[task.subject].plan];
   const Segment& segment = plan_.model.segments[plan.segment];
@@ -249,6 +250,10 @@ void Runner::run_segment(const Task& task, const Instruction& in, const RingPosi
         const uint64_t end = std::min(range.end, bytes_of(in, k));
         if (range.begin < end) device_.zero(address(in, k, rings) + range.begin, end - range.begin);
       }
+  const std::vector<bool>& sums = sums_[plan.segment];
+  for (size_t i = 0; i < sums.size() && !backward; ++i)
+    if (const uint32_t k = operands.outputs[i]; sums[i] && is_first(k))
+      device_.zero(address(in, k, rings), bytes_of(in, k));
   if (is_first(operands.loss)) device_.zero(address(in, operands.loss, rings), bytes_of(in, operands.loss));
   for (const OpStep& step : pass.steps) run_step(plan, segment, pass, step, task, operands, in, rings);
 }
@@ -302,6 +307,7 @@ void Runner::run_step(const SegmentPlan& plan, const Segment& segment, const Pas
   OpCall call;
   call.shapes = &plan.shapes[step.op];
   call.workspace = workspace ? workspace + step.workspace_offset : nullptr;
+  call.expert = use.expert;
   if (step.pass == Pass::backward) {
     const auto gradient = [&](uint32_t t) { return t == kNone ? nullptr : locate(pass.gradients[t]); };
     for (const uint32_t t : step.output_gradients) output_gradients.push_back({gradient(t)});

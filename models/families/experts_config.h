@@ -1,0 +1,25 @@
+// Keys of config.json that families with a mixture of experts share, and sizes for descriptions.
+#pragma once
+
+#include <nlohmann/json_fwd.hpp>
+
+#include "models/families/config_reader.h"
+#include "models/families/family.h"
+
+namespace sluice {
+
+// Reads num_experts_per_tok and the number of experts, under `experts`; router_aux_loss_coef, and
+// output_router_logits, which says whether it counts.
+void read_experts(const ConfigReader& file, const char* experts, int64_t experts_per_token,
+                  double router_loss, ModelConfig& config);
+void write_experts(const ModelConfig& config, const char* experts, nlohmann::ordered_json& file);
+
+inline constexpr SizeKey kExpertSizeKeys[] = {
+    {"kv_heads", &ModelConfig::kv_heads, kHeadsMax, "heads of keys and values, a divisor of heads"},
+    {"head_size", &ModelConfig::head_size, kWidthMax, "columns of a head; follows a new width"},
+    {"rope_theta", &ModelConfig::rope_theta, int64_t{1} << 40, "base of the rotary positions"},
+    {"experts", &ModelConfig::experts, kExpertsMax, "experts of a layer"},
+    {"top", &ModelConfig::experts_per_token, kExpertsMax, "experts that a token uses"},
+    {"expert_ffn", &ModelConfig::expert_ffn, kFfnMax, "columns inside an expert"}};
+
+}  // namespace sluice
