@@ -1,4 +1,4 @@
-// Elementwise ops: GELU, SwiGLU, add; and the rounding of gradients.
+// Elementwise ops: GELU, SwiGLU, add, add_sum; and the rounding of gradients.
 #include "engine/base/simd/targets.h"
 #include "gpu/cpu/gated_range.h"
 #include "gpu/cpu/kernels.h"
@@ -10,52 +10,11 @@
 #include <algorithm>
 #include <cstddef>
 
-#include "engine/base/simd/simd-inl.h"
-// After simd-inl.h, which chooses the target:
-#include <hwy/contrib/math/math-inl.h>
+#include "gpu/cpu/gates-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace sluice::cpu::HWY_NAMESPACE {
 using namespace sluice::HWY_NAMESPACE;
-
-// e^-z, held below infinity so that no quotient of infinities arises; 1 / (1 + e^-z) errs by 1e-38 at most.
-HWY_INLINE FloatVector exp_minus(FloatVector z) {
-  const Floats d;
-  return hn::Exp(d, hn::Min(hn::Neg(z), hn::Set(d, 88.0f)));  // e^88 = 1.7e38
-}
-
-// Element `begin` of an operand; nullptr stays nullptr.
-template <class T>
-HWY_INLINE T* at(const TensorView& view, uint64_t begin) {
-  return view.data == nullptr ? nullptr : static_cast<T*>(view.data) + begin;
-}
-
-// An input's gradient from element `begin` on.
-template <class T>
-struct Gradient {
-  T* data;
-  const T* addend;
-  Gradient(const TensorView& view, uint64_t begin)
-      : data(at<T>(view, begin)),
-        addend(view.addend == nullptr ? nullptr : static_cast<const T*>(view.addend) + begin) {}
-
-  template <class Lanes>
-  HWY_INLINE void put(FloatVector v, size_t i, Lanes lanes) const {
-    if (addend != nullptr) v = hn::Add(v, lanes.load(addend + i));
-    lanes.store(v, data + i);
-  }
-};
-
-// gelu(x) = x/2 (1 + tanh u) = x / (1 + e^-2u), u = k (x + c x^3), k = sqrt(2/pi) (Hendrycks, Gimpel,
-// arXiv:1606.08415).
-constexpr float kGelu2K = 1.5957691216057308f;  // 2 sqrt(2/pi)
-constexpr float kGeluC = 0.044715f;
-
-HWY_INLINE FloatVector gelu_2u(FloatVector x) {
-  const Floats d;
-  const FloatVector scale = hn::MulAdd(hn::Mul(x, x), hn::Set(d, kGelu2K * kGeluC), hn::Set(d, kGelu2K));
-  return hn::Mul(x, scale);
-}
 
 void gelu_forward_range(const OpCall& call, uint64_t begin, uint64_t count) {
   with_precision(call.shapes->precision, [&](auto type) HWY_ATTR {
@@ -91,37 +50,6 @@ void gelu_backward_range(const OpCall& call, uint64_t begin, uint64_t count) {
     });
   });
 }
-
-// A gate's value and, in backward, its derivative.
-struct Gate {
-  FloatVector value, derivative;
-};
-
-// silu(g) = g / (1 + e^-g) (Shazeer, arXiv:2002.05202). With s = 1 / (1 + e^-g): d silu = s (1 + g (1-s)).
-struct SiluGate {
-  static HWY_INLINE FloatVector value(FloatVector g) {
-    return hn::Div(g, hn::Add(hn::Set(Floats(), 1.0f), exp_minus(g)));
-  }
-  static HWY_INLINE Gate both(FloatVector g) {
-    const FloatVector one = hn::Set(Floats(), 1.0f), inverse = exp_minus(g);
-    const FloatVector s = hn::Div(one, hn::Add(one, inverse));
-    return {hn::Mul(g, s), hn::Mul(s, hn::MulAdd(g, hn::Mul(inverse, s), one))};
-  }
-};
-
-struct GeluGate {
-  static HWY_INLINE FloatVector value(FloatVector g) {
-    return hn::Div(g, hn::Add(hn::Set(Floats(), 1.0f), exp_minus(gelu_2u(g))));
-  }
-  static HWY_INLINE Gate both(FloatVector g) {
-    const Floats d;
-    const FloatVector one = hn::Set(d, 1.0f), inverse = exp_minus(gelu_2u(g));
-    const FloatVector s = hn::Div(one, hn::Add(one, inverse));
-    const FloatVector slope =
-        hn::MulAdd(hn::Mul(g, g), hn::Set(d, 3 * kGelu2K * kGeluC), hn::Set(d, kGelu2K));
-    return {hn::Mul(g, s), hn::MulAdd(hn::Mul(hn::Mul(g, s), hn::Mul(inverse, s)), slope, s)};
-  }
-};
 
 template <class GateOf>
 HWY_INLINE void gated_forward(const OpCall& call, const GatedRange& range) {
@@ -190,6 +118,32 @@ void add_backward_range(const OpCall& call, uint64_t begin, uint64_t count) {
   });
 }
 
+void add_sum_forward_range(const OpCall& call, uint64_t begin, uint64_t count) {
+  with_precision(call.shapes->precision, [&](auto type) HWY_ATTR {
+    using T = decltype(type);
+    const T* x = at<const T>(call.inputs[0], begin);
+    const float* sum = at<const float>(call.inputs[1], begin);
+    T* y = at<T>(call.outputs[0], begin);
+    for_each_vector(count, [&](size_t i, auto lanes) SLUICE_KERNEL {
+      lanes.store(hn::Add(lanes.load(x + i), lanes.load(sum + i)), y + i);
+    });
+  });
+}
+
+void add_sum_backward_range(const OpCall& call, uint64_t begin, uint64_t count) {
+  with_precision(call.shapes->precision, [&](auto type) HWY_ATTR {
+    using T = decltype(type);
+    const T* dy = at<const T>(call.output_gradients[0], begin);
+    const Gradient<T> dx(call.input_gradients[0], begin);
+    const Gradient<float> d_sum(call.input_gradients[1], begin);
+    for_each_vector(count, [&](size_t i, auto lanes) SLUICE_KERNEL {
+      const FloatVector v = lanes.load(dy + i);
+      if (dx.data != nullptr) dx.put(v, i, lanes);
+      if (d_sum.data != nullptr) d_sum.put(v, i, lanes);
+    });
+  });
+}
+
 // Rounds one block; returns the sum of the squares of what was written. Element i belongs to sum i mod
 // kSums.
 template <class T>
@@ -231,6 +185,8 @@ HWY_EXPORT(swiglu_forward_range);
 HWY_EXPORT(swiglu_backward_range);
 HWY_EXPORT(add_forward_range);
 HWY_EXPORT(add_backward_range);
+HWY_EXPORT(add_sum_forward_range);
+HWY_EXPORT(add_sum_backward_range);
 HWY_EXPORT(round_block);
 
 // Elements of one task, which then takes tens of microseconds.
@@ -303,6 +259,18 @@ void add_forward(const OpCall& call, const Resources& resources) {
 void add_backward(const OpCall& call, const Resources& resources) {
   for_each_range(element_count_of(call), resources.workers, [&](uint64_t begin, uint64_t count) {
     HWY_DYNAMIC_DISPATCH(add_backward_range)(call, begin, count);
+  });
+}
+
+void add_sum_forward(const OpCall& call, const Resources& resources) {
+  for_each_range(element_count_of(call), resources.workers, [&](uint64_t begin, uint64_t count) {
+    HWY_DYNAMIC_DISPATCH(add_sum_forward_range)(call, begin, count);
+  });
+}
+
+void add_sum_backward(const OpCall& call, const Resources& resources) {
+  for_each_range(element_count_of(call), resources.workers, [&](uint64_t begin, uint64_t count) {
+    HWY_DYNAMIC_DISPATCH(add_sum_backward_range)(call, begin, count);
   });
 }
 

@@ -45,6 +45,8 @@ void swiglu_forward(const OpCall& call, const Resources& resources);
 void swiglu_backward(const OpCall& call, const Resources& resources);
 void add_forward(const OpCall& call, const Resources& resources);
 void add_backward(const OpCall& call, const Resources& resources);
+void add_sum_forward(const OpCall& call, const Resources& resources);
+void add_sum_backward(const OpCall& call, const Resources& resources);
 
 // rope.cc. Angles in double.
 void rope_forward(const OpCall& call, const Resources& resources);
@@ -76,6 +78,32 @@ void cached_attention_forward(const OpCall& call, const Resources& resources);
 uint64_t cached_attention_workspace_bytes(const OpShapes& shapes, Pass pass, const Resources& resources);
 void pick_rows_forward(const OpCall& call, const Resources& resources);
 
+// routers.cc. What is done with logits is double.
+void router_forward(const OpCall& call, const Resources& resources);
+void router_backward(const OpCall& call, const Resources& resources);
+uint64_t router_workspace_bytes(const OpShapes& shapes, Pass pass, const Resources& resources);
+void route_forward(const OpCall& call, const Resources& resources);
+void route_backward(const OpCall& call, const Resources& resources);
+uint64_t route_workspace_bytes(const OpShapes& shapes, Pass pass, const Resources& resources);
+void router_statistics_forward(const OpCall& call, const Resources& resources);
+void router_statistics_backward(const OpCall& call, const Resources& resources);
+uint64_t router_statistics_workspace_bytes(const OpShapes& shapes, Pass pass, const Resources& resources);
+void router_loss_forward(const OpCall& call, const Resources& resources);
+void router_loss_backward(const OpCall& call, const Resources& resources);
+
+// experts.cc.
+void dispatch_forward(const OpCall& call, const Resources& resources);
+void dispatch_backward(const OpCall& call, const Resources& resources);
+void expert_swiglu_forward(const OpCall& call, const Resources& resources);
+void expert_swiglu_backward(const OpCall& call, const Resources& resources);
+void combine_forward(const OpCall& call, const Resources& resources);
+void combine_backward(const OpCall& call, const Resources& resources);
+
+// expert_linear.cc.
+void expert_linear_forward(const OpCall& call, const Resources& resources);
+void expert_linear_backward(const OpCall& call, const Resources& resources);
+uint64_t expert_linear_workspace_bytes(const OpShapes& shapes, Pass pass, const Resources& resources);
+
 // The table: what the device runs for an op.
 using Kernels =
     KernelRow<void(const OpCall&, const Resources&), uint64_t(const OpShapes&, Pass, const Resources&)>;
@@ -93,15 +121,16 @@ inline constexpr Kernels kKernels[kOpKinds] = {
      linear_cross_entropy_workspace_bytes},
     {OpKind::cached_attention, cached_attention_forward, no_backward, cached_attention_workspace_bytes},
     {OpKind::pick_rows, pick_rows_forward, no_backward},
-    {OpKind::router, no_backward, no_backward},
-    {OpKind::route, no_backward, no_backward},
-    {OpKind::router_statistics, no_backward, no_backward},
-    {OpKind::router_loss, no_backward, no_backward},
-    {OpKind::dispatch, no_backward, no_backward},
-    {OpKind::expert_linear, no_backward, no_backward},
-    {OpKind::expert_swiglu, no_backward, no_backward},
-    {OpKind::combine, no_backward, no_backward},
-    {OpKind::add_sum, no_backward, no_backward},
+    {OpKind::router, router_forward, router_backward, router_workspace_bytes},
+    {OpKind::route, route_forward, route_backward, route_workspace_bytes},
+    {OpKind::router_statistics, router_statistics_forward, router_statistics_backward,
+     router_statistics_workspace_bytes},
+    {OpKind::router_loss, router_loss_forward, router_loss_backward},
+    {OpKind::dispatch, dispatch_forward, dispatch_backward},
+    {OpKind::expert_linear, expert_linear_forward, expert_linear_backward, expert_linear_workspace_bytes},
+    {OpKind::expert_swiglu, expert_swiglu_forward, expert_swiglu_backward},
+    {OpKind::combine, combine_forward, combine_backward},
+    {OpKind::add_sum, add_sum_forward, add_sum_backward},
 };
 static_assert(NoneMissing<first_missing(kKernels)>,
               "gpu/cpu/kernels.h: every OpKind has a row in kKernels, in the order of OpKind");

@@ -42,6 +42,16 @@ void add_row(DType precision, const void* from, float* to, int64_t n) {
   });
 }
 
+void add_scaled_row(DType precision, const void* from, float factor, float* to, int64_t n) {
+  const FloatVector f = hn::Set(Floats(), factor);
+  with_precision(precision, [&](auto type) HWY_ATTR {
+    const auto* x = static_cast<const decltype(type)*>(from);
+    for_each_vector(static_cast<size_t>(n), [&](size_t i, auto lanes) SLUICE_KERNEL {
+      lanes.store(fma(lanes.load(x + i), f, lanes.load(to + i)), to + i);
+    });
+  });
+}
+
 // x * 0 is NaN for infinities and NaN, otherwise zero. If one of these products is NaN, their sum makes the
 // result NaN.
 float finite_maximum(const float* x, int64_t n) {
@@ -105,13 +115,17 @@ void scale_and_round_row(DType precision, const float* from, float factor, void*
   });
 }
 
-float dot_row(const float* a, const float* b, int64_t n) {
-  const Floats d;
-  FloatVector sum = hn::Zero(d);
-  for_each_vector(static_cast<size_t>(n), [&](size_t i, auto lanes) SLUICE_KERNEL {
-    sum = fma(lanes.load(a + i), lanes.load(b + i), sum);
+float dot_row(DType precision, const void* a, const void* b, int64_t n) {
+  return with_precision(precision, [&](auto type) HWY_ATTR {
+    using T = decltype(type);
+    const T *x = static_cast<const T*>(a), *y = static_cast<const T*>(b);
+    const Floats d;
+    FloatVector sum = hn::Zero(d);
+    for_each_vector(static_cast<size_t>(n), [&](size_t i, auto lanes) SLUICE_KERNEL {
+      sum = fma(lanes.load(x + i), lanes.load(y + i), sum);
+    });
+    return hn::GetLane(hn::SumOfLanes(d, sum));
   });
-  return hn::GetLane(hn::SumOfLanes(d, sum));
 }
 
 void softmax_gradient_row(const float* p, float* dp, float delta, float scale, int64_t n) {
@@ -158,6 +172,7 @@ namespace {
 
 HWY_EXPORT(finish_row);
 HWY_EXPORT(add_row);
+HWY_EXPORT(add_scaled_row);
 HWY_EXPORT(finite_maximum);
 HWY_EXPORT(exponential_row);
 HWY_EXPORT(scale_row);
@@ -177,6 +192,9 @@ void finish_row(DType precision, const float* sum, const void* bias, const void*
 void add_row(DType precision, const void* from, float* to, int64_t n) {
   HWY_DYNAMIC_DISPATCH(add_row)(precision, from, to, n);
 }
+void add_scaled_row(DType precision, const void* from, float factor, float* to, int64_t n) {
+  HWY_DYNAMIC_DISPATCH(add_scaled_row)(precision, from, factor, to, n);
+}
 float finite_maximum(const float* x, int64_t n) { return HWY_DYNAMIC_DISPATCH(finite_maximum)(x, n); }
 double exponential_row(float* x, float shift, int64_t n) {
   return HWY_DYNAMIC_DISPATCH(exponential_row)(x, shift, n);
@@ -185,7 +203,9 @@ void scale_row(float* x, float factor, int64_t n) { HWY_DYNAMIC_DISPATCH(scale_r
 void scale_and_round_row(DType precision, const float* from, float factor, void* to, int64_t n) {
   HWY_DYNAMIC_DISPATCH(scale_and_round_row)(precision, from, factor, to, n);
 }
-float dot_row(const float* a, const float* b, int64_t n) { return HWY_DYNAMIC_DISPATCH(dot_row)(a, b, n); }
+float dot_row(DType precision, const void* a, const void* b, int64_t n) {
+  return HWY_DYNAMIC_DISPATCH(dot_row)(precision, a, b, n);
+}
 void softmax_gradient_row(const float* p, float* dp, float delta, float scale, int64_t n) {
   HWY_DYNAMIC_DISPATCH(softmax_gradient_row)(p, dp, delta, scale, n);
 }

@@ -18,6 +18,9 @@ void finish_row(DType precision, const float* sum, const void* bias, const void*
 // to += from, which is in `precision`.
 void add_row(DType precision, const void* from, float* to, int64_t n);
 
+// to += factor * from, which is in `precision`.
+void add_scaled_row(DType precision, const void* from, float factor, float* to, int64_t n);
+
 // The largest of n > 0 values, or NaN if one of them is not finite.
 float finite_maximum(const float* x, int64_t n);
 
@@ -31,8 +34,9 @@ void scale_row(float* x, float factor, int64_t n);
 // to = round(from * factor). `to` may begin where `from` does.
 void scale_and_round_row(DType precision, const float* from, float factor, void* to, int64_t n);
 
-// Sum of a * b.
-float dot_row(const float* a, const float* b, int64_t n);
+// Sum of a * b, both in `precision`.
+float dot_row(DType precision, const void* a, const void* b, int64_t n);
+inline float dot_row(const float* a, const float* b, int64_t n) { return dot_row(DType::f32, a, b, n); }
 
 // Softmax's backward: dp = scale * p * (dp - delta).
 void softmax_gradient_row(const float* p, float* dp, float delta, float scale, int64_t n);
