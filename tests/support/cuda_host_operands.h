@@ -157,13 +157,13 @@ class HostOperands final : public Device {
     std::vector<Shape> output_shapes;
     std::vector<DType> output_types;
     op_rule(s.kind).infer(s, output_shapes, output_types);
-    const std::vector<DType> precision(std::max(s.parameters.size(), output_shapes.size()), s.precision);
+    const std::vector<DType> precision(s.parameters.size(), s.precision);
     const std::vector<DType> fp32(s.parameters.size(), DType::f32);
     Copies copies;
     const auto inputs = copies.of(call.inputs, s.inputs, input_types(s));
     const auto outputs = copies.of(call.outputs, output_shapes, output_types);
     const auto parameters = copies.of(call.parameters, s.parameters, precision);
-    const auto output_gradients = copies.of(call.output_gradients, output_shapes, precision);
+    const auto output_gradients = copies.of(call.output_gradients, output_shapes, output_types);
     const auto input_gradients = copies.of(call.input_gradients, s.inputs, input_types(s));
     const auto parameter_gradients = copies.of(call.parameter_gradients, s.parameters, fp32);
     OpCall there = call;
