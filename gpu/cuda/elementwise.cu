@@ -2,7 +2,7 @@
 // time. Also repeats a row.
 #include <type_traits>
 
-#include "gpu/cuda/base.h"
+#include "gpu/cuda/gates.h"
 
 namespace sluice::cuda {
 namespace {
@@ -14,44 +14,11 @@ __global__ void put_kernel(float* to, float value) {
   if (threadIdx.x == 0) *to = value;
 }
 
-// 1 / (1 + e^-x): 1 for large x, 0 for large -x.
-__device__ inline float sigmoid(float x) { return fast_reciprocal(1.0f + fast_exp2(x * -1.442695041f)); }
-
-// The tanh form (Hendrycks, Gimpel 2016): 0.5 x (1 + tanh u) = x sigmoid(2 u) with 2 u = 2 sqrt(2 / pi) (x +
-// 0.044715 x^3).
-struct Gelu {
-  static constexpr float kScale = 1.595769122f, kCubic = 0.044715f;
-  __device__ static float part(float x) { return sigmoid(kScale * x * (1.0f + kCubic * x * x)); }
-  __device__ static float value(float x) { return x * part(x); }
-  __device__ static float derivative(float x) {
-    const float s = part(x);
-    return s + x * s * (1.0f - s) * kScale * (1.0f + 3.0f * kCubic * x * x);
-  }
-};
-
-// What an op computes from one element of each operand; in backward, the gradients of inputs 0 and 1.
 struct GeluOp {
-  static constexpr int kInputs = 1, kReads = 1;  // reads: inputs that backward reads
+  static constexpr int kInputs = 1, kReads = 1;
   __device__ static float forward(float x, float) { return Gelu::value(x); }
   __device__ static void backward(float x, float, float dy, float& dx, float&) {
     dx = dy * Gelu::derivative(x);
-  }
-};
-struct SwigluOp {
-  static constexpr int kInputs = 2, kReads = 2;
-  __device__ static float forward(float gate, float up) { return gate * sigmoid(gate) * up; }
-  __device__ static void backward(float gate, float up, float dy, float& d_gate, float& d_up) {
-    const float s = sigmoid(gate);
-    d_gate = dy * up * s * (1.0f + gate * (1.0f - s));
-    d_up = dy * gate * s;
-  }
-};
-struct GegluOp {
-  static constexpr int kInputs = 2, kReads = 2;
-  __device__ static float forward(float gate, float up) { return Gelu::value(gate) * up; }
-  __device__ static void backward(float gate, float up, float dy, float& d_gate, float& d_up) {
-    d_gate = dy * up * Gelu::derivative(gate);
-    d_up = dy * Gelu::value(gate);
   }
 };
 struct AddOp {
