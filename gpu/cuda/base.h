@@ -61,6 +61,8 @@ struct alignas(16) Words {
   uint32_t word[4];
 };
 
+__device__ inline Words load_words(const float* p) { return *reinterpret_cast<const Words*>(p); }
+
 // kWide elements as they are stored.
 template <typename T>
 struct Raw {

@@ -42,6 +42,10 @@ void load_attention_forward_kernels(const Queue& queue);
 void load_attention_backward_kernels(const Queue& queue);
 void load_loss_kernels(const Queue& queue);
 void load_cached_attention_kernels();
+void load_router_kernels();
+void load_route_kernels();
+void load_expert_kernels();
+void load_expert_linear_kernels();
 void load_optimizer_kernels();
 
 // embedding.cu. Backward: d wte[token] += the sum of the token's rows of dy, in order.
@@ -88,6 +92,30 @@ void linear_backward(const Queue& queue, const OpCall& call);
 void linear_cross_entropy_forward(const Queue& queue, const OpCall& call);
 void linear_cross_entropy_backward(const Queue& queue, const OpCall& call);
 
+// routers.cu and route.cu.
+void router_forward(const Queue& queue, const OpCall& call);
+void router_backward(const Queue& queue, const OpCall& call);
+void route_forward(const Queue& queue, const OpCall& call);
+void route_backward(const Queue& queue, const OpCall& call);
+void router_statistics_forward(const Queue& queue, const OpCall& call);
+void router_statistics_backward(const Queue& queue, const OpCall& call);
+void router_loss_forward(const Queue& queue, const OpCall& call);
+void router_loss_backward(const Queue& queue, const OpCall& call);
+
+// experts.cu and expert_linear.cu. The numbers of an expert's rows are read on the device.
+void dispatch_forward(const Queue& queue, const OpCall& call);
+void dispatch_backward(const Queue& queue, const OpCall& call);
+void expert_linear_forward(const Queue& queue, const OpCall& call);
+void expert_linear_backward(const Queue& queue, const OpCall& call);
+void expert_swiglu_forward(const Queue& queue, const OpCall& call);
+void expert_swiglu_backward(const Queue& queue, const OpCall& call);
+void combine_forward(const Queue& queue, const OpCall& call);
+void combine_backward(const Queue& queue, const OpCall& call);
+void add_sum_forward(const Queue& queue, const OpCall& call);
+void add_sum_backward(const Queue& queue, const OpCall& call);
+// to [count] = addend, or zeros: what an expert's rows then add to. Nothing if it is the addend already.
+void begin_choices(const Queue& queue, float* to, const float* addend, int64_t count);
+
 // norm.cu: to[c] += the sum over rows of from[r, c]. Chunks of rows are summed in fp32, then the chunks'
 // sums in double, both in order.
 void add_column_sums(const Queue& queue, DType precision, const void* from, int64_t rows, int64_t columns,
@@ -129,15 +157,15 @@ inline constexpr KernelRow<void(const Queue&, const OpCall&)> kKernels[kOpKinds]
     {OpKind::linear_cross_entropy, linear_cross_entropy_forward, linear_cross_entropy_backward},
     {OpKind::cached_attention, cached_attention_forward, no_backward},
     {OpKind::pick_rows, pick_rows_forward, no_backward},
-    {OpKind::router, no_backward, no_backward},
-    {OpKind::route, no_backward, no_backward},
-    {OpKind::router_statistics, no_backward, no_backward},
-    {OpKind::router_loss, no_backward, no_backward},
-    {OpKind::dispatch, no_backward, no_backward},
-    {OpKind::expert_linear, no_backward, no_backward},
-    {OpKind::expert_swiglu, no_backward, no_backward},
-    {OpKind::combine, no_backward, no_backward},
-    {OpKind::add_sum, no_backward, no_backward},
+    {OpKind::router, router_forward, router_backward},
+    {OpKind::route, route_forward, route_backward},
+    {OpKind::router_statistics, router_statistics_forward, router_statistics_backward},
+    {OpKind::router_loss, router_loss_forward, router_loss_backward},
+    {OpKind::dispatch, dispatch_forward, dispatch_backward},
+    {OpKind::expert_linear, expert_linear_forward, expert_linear_backward},
+    {OpKind::expert_swiglu, expert_swiglu_forward, expert_swiglu_backward},
+    {OpKind::combine, combine_forward, combine_backward},
+    {OpKind::add_sum, add_sum_forward, add_sum_backward},
 };
 static_assert(NoneMissing<first_missing(kKernels)>,
               "gpu/cuda/kernels.h: every OpKind has a row in kKernels, in the order of OpKind");

@@ -168,7 +168,6 @@ __device__ inline void multiply_add4(float& sum, const Words& a, const Words& b)
 #pragma unroll
   for (int i = 0; i < 4; ++i) sum = __fmaf_rn(__uint_as_float(a.word[i]), __uint_as_float(b.word[i]), sum);
 }
-__device__ inline Words load_words(const float* p) { return *reinterpret_cast<const Words*>(p); }
 
 template <int kRowTiles, int kColumns, int kDepth>
 __device__ void multiply_rows(Sums<kRowTiles, kColumns>& sums,

@@ -78,6 +78,10 @@ void load_kernels(const Queue& queue) {
   load_attention_backward_kernels(queue);
   load_loss_kernels(queue);
   load_cached_attention_kernels();
+  load_router_kernels();
+  load_route_kernels();
+  load_expert_kernels();
+  load_expert_linear_kernels();
   load_optimizer_kernels();
 }
 

@@ -56,6 +56,26 @@ uint64_t cross_entropy_bytes(const OpShapes& shapes, Pass) {
   return loss_layout(shapes).bytes() + kMatmulWorkspaceBytes;
 }
 
+uint64_t router_bytes(const OpShapes& shapes, Pass pass) {
+  if (pass == Pass::forward || shapes.parameters.size() < 2) return 0;
+  return partials_bytes(column_sum_chunks(shapes.inputs[0][0]), shapes.parameters[1][0]);
+}
+
+uint64_t route_bytes(const OpShapes& shapes, Pass pass) {
+  if (pass == Pass::backward) return 0;
+  const Routing& r = shapes.attributes.routing;
+  const int64_t rows = shapes.inputs[0][0];
+  return static_cast<uint64_t>(route_chunks(rows * r.chosen) * r.experts + 2 * rows * r.groups) *
+         sizeof(int32_t);
+}
+
+uint64_t router_statistics_bytes(const OpShapes& shapes, Pass pass) {
+  if (pass == Pass::backward) return 0;
+  const int64_t rows = shapes.inputs[0][0];
+  return static_cast<uint64_t>(rows) * kRouterRowBytes +
+         partials_bytes(statistics_chunks(rows), shapes.outputs[0][1]);
+}
+
 // The kernels of other ops need no workspace.
 struct WorkspaceRow {
   OpKind kind;
@@ -69,6 +89,9 @@ constexpr WorkspaceRow kWorkspaces[] = {
     {OpKind::attention, attention_bytes},
     {OpKind::linear_cross_entropy, cross_entropy_bytes},
     {OpKind::cached_attention, cached_attention_bytes},
+    {OpKind::router, router_bytes},
+    {OpKind::route, route_bytes},
+    {OpKind::router_statistics, router_statistics_bytes},
 };
 
 }  // namespace

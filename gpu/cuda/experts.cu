@@ -1,0 +1,298 @@
+// Ops of one expert that are no products, and add_sum. A thread takes kWide columns of a row at a time; of
+// expert_swiglu, whose backward adds over a row, a warp has a row.
+//
+// A gradient that covers all rows, or all choices, is first made what is added to it, or zeros; then the
+// expert's rows, which are different ones, add to theirs.
+#include "gpu/cuda/expert_rows.h"
+#include "gpu/cuda/gates.h"
+
+namespace sluice::cuda {
+namespace {
+
+constexpr int kWarps = 8, kThreads = kWarps * kWarp;
+
+__device__ inline int64_t first_item() { return static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x; }
+__device__ inline int64_t item_step() { return static_cast<int64_t>(gridDim.x) * kThreads; }
+
+// Calls f(row, first column, part) for the thread's parts of `rows` rows.
+template <typename F>
+__device__ void for_parts(int64_t rows, int64_t columns, F f) {
+  const int64_t parts = (columns + kWide - 1) / kWide;
+  for (int64_t i = first_item(); i < rows * parts; i += item_step()) {
+    const int64_t row = i / parts, column = i % parts * kWide;
+    with_part(columns % kWide == 0, columns - column,
+              [&](auto part) { f(static_cast<int>(row), column, part); });
+  }
+}
+int64_t part_blocks(const Queue& queue, int64_t rows, int64_t columns) {
+  return striding_blocks(queue, rows * div_up(columns, kWide), kThreads);
+}
+
+// to[i] = from[i], or 0.
+template <typename T>
+__global__ void __launch_bounds__(kThreads) begin_kernel(T* to, const T* from, int64_t count) {
+  for (int64_t i = first_item() * kWide; i < count; i += item_step() * kWide)
+    with_part(true, count - i, [&](auto part) {
+      float value[kWide] = {};
+      if (from != nullptr) load(from + i, part, value);
+      store(to + i, part, value);
+    });
+}
+// Makes a gradient what its expert's rows add to.
+template <typename T>
+void begin(const Queue& queue, const Gradient<T>& to, int64_t count) {
+  if (to.data == nullptr || to.addend == to.data) return;
+  launch(queue, begin_kernel<T>, striding_blocks(queue, div_up(count, kWide), kThreads), kThreads, 0, to.data,
+         to.addend, count);
+}
+
+// y[i] = x[row of i], and zeros behind the rows. With From float and To T also combine's backward.
+template <typename From, typename To>
+__global__ void __launch_bounds__(kThreads)
+    gather_kernel(ExpertRows rows, const From* x, Gradient<To> y, int64_t columns) {
+  const int count = rows.count();
+  for_parts(rows.with_zeros(count), columns, [&](int i, int64_t column, auto part) {
+    const int64_t to = i * columns + column;
+    float value[kWide] = {}, before[kWide];
+    load_before(y, to, part, before);
+    if (i < count) load(x + rows.row(i) * columns + column, part, value);
+    store_after(y, to, part, before, value);
+  });
+}
+
+// y[row of i] += x[i].
+template <typename From, typename To>
+__global__ void __launch_bounds__(kThreads)
+    scatter_kernel(ExpertRows rows, const From* x, To* y, int64_t columns) {
+  for_parts(rows.count(), columns, [&](int i, int64_t column, auto part) {
+    const int64_t to = rows.row(i) * columns + column;
+    float value[kWide], sum[kWide];
+    load(x + i * columns + column, part, value);
+    load(y + to, part, sum);
+#pragma unroll
+    for (int e = 0; e < kWide; ++e) sum[e] += value[e];
+    store(y + to, part, sum);
+  });
+}
+
+template <typename From, typename To>
+void gather(const Queue& queue, const OpCall& call, const From* x, const Gradient<To>& y) {
+  const Shape& of_expert =
+      call.shapes->kind == OpKind::dispatch ? call.shapes->outputs[0] : call.shapes->inputs[1];
+  launch(queue, gather_kernel<From, To>, part_blocks(queue, of_expert[0], of_expert[1]), kThreads, 0,
+         expert_rows(call), x, y, of_expert[1]);
+}
+template <typename From, typename To>
+void scatter(const Queue& queue, const OpCall& call, const From* x, To* y) {
+  const Shape& of_expert =
+      call.shapes->kind == OpKind::dispatch ? call.shapes->outputs[0] : call.shapes->inputs[1];
+  launch(queue, scatter_kernel<From, To>, part_blocks(queue, of_expert[0], of_expert[1]), kThreads, 0,
+         expert_rows(call), x, y, of_expert[1]);
+}
+
+// ---- expert_swiglu.
+
+// Where the gates and the other factors of rows are: element (row, c) of the factors is at
+// up[row * stride + c].
+struct GatedShape {
+  int64_t columns, stride;
+  int64_t up_after;  // the factors follow the gates after so many columns; 0: they are a tensor of their own
+
+  __device__ bool wide() const { return columns % kWide == 0; }
+};
+GatedShape gated_shape(const OpShapes& s) {
+  const int64_t columns = s.outputs[0][1], stride = s.inputs[1][1];
+  return {columns, stride, stride == columns ? 0 : columns};
+}
+
+__device__ inline int row_of_warp() { return static_cast<int>(blockIdx.x * kWarps + threadIdx.x / kWarp); }
+
+// Calls f(first column, part) for the lane's parts of a row.
+template <typename F>
+__device__ void for_lane_parts(const GatedShape& s, F f) {
+  for (int64_t c = threadIdx.x % kWarp * kWide; c < s.columns; c += kWarp * kWide)
+    with_part(s.wide(), s.columns - c, [&](auto part) { f(c, part); });
+}
+
+template <typename Op, typename T>
+__global__ void __launch_bounds__(kThreads)
+    swiglu_kernel(ExpertRows rows, GatedShape s, const T* gate, const T* up, T* y) {
+  const int count = rows.count(), i = row_of_warp();
+  if (i >= rows.with_zeros(count)) return;
+  const float weight = i < count ? rows.weight(i) : 0.0f;
+  for_lane_parts(s, [&](int64_t c, auto part) {
+    float a[kWide] = {}, b[kWide] = {};
+    if (i < count) {
+      load(gate + i * s.stride + c, part, a);
+      load(up + i * s.stride + c, part, b);
+#pragma unroll
+      for (int e = 0; e < kWide; ++e) a[e] = weight * Op::forward(a[e], b[e]);
+    }
+    store(y + i * s.columns + c, part, a);
+  });
+}
+
+template <typename Op, typename T>
+__global__ void __launch_bounds__(kThreads)
+    swiglu_gradient_kernel(ExpertRows rows, GatedShape s, const T* gate, const T* up, const T* dy,
+                           Gradient<T> d_gate, Gradient<T> d_up, float* d_weights) {
+  const int count = rows.count(), i = row_of_warp();
+  if (i >= rows.with_zeros(count)) return;
+  const float weight = i < count ? rows.weight(i) : 0.0f;
+  float sum = 0;
+  for_lane_parts(s, [&](int64_t c, auto part) {
+    const int64_t at = i * s.stride + c;
+    float a[kWide], b[kWide], d[kWide], before_a[kWide], before_b[kWide], da[kWide] = {}, db[kWide] = {};
+    load_before(d_gate, at, part, before_a);
+    load_before(d_up, at, part, before_b);
+    if (i < count) {
+      load(gate + at, part, a);
+      load(up + at, part, b);
+      load(dy + i * s.columns + c, part, d);
+#pragma unroll
+      for (int e = 0; e < kWide; ++e) {
+        sum += d[e] * Op::forward(a[e], b[e]);  // zero beyond the row
+        Op::backward(a[e], b[e], weight * d[e], da[e], db[e]);
+      }
+    }
+    store_after(d_gate, at, part, before_a, da);
+    store_after(d_up, at, part, before_b, db);
+  });
+  if (d_weights == nullptr || i >= count) return;
+  sum = warp_sum(sum);
+  if (threadIdx.x % kWarp == 0) d_weights[rows.choice(i)] += sum;
+}
+
+template <typename Op, typename T>
+void run_swiglu(const Queue& queue, const OpCall& call) {
+  const GatedShape s = gated_shape(*call.shapes);
+  const bool packed = s.up_after != 0;
+  const T* const gate = data_of<const T>(call.inputs, 1);
+  const T* const up = packed ? gate + s.up_after : data_of<const T>(call.inputs, 2);
+  const int64_t blocks = div_up(call.shapes->inputs[1][0], kWarps);
+  if (call.output_gradients.empty())
+    return launch(queue, swiglu_kernel<Op, T>, blocks, kThreads, 0, expert_rows(call), s, gate, up,
+                  data_of<T>(call.outputs, 0));
+  const Gradient<T> d_gate = gradient_of<T>(call.input_gradients, 1);
+  Gradient<T> d_up = gradient_of<T>(call.input_gradients, 2);
+  if (packed)
+    d_up = {d_gate.data == nullptr ? nullptr : d_gate.data + s.up_after,
+            d_gate.addend == nullptr ? nullptr : d_gate.addend + s.up_after};
+  Gradient<float> d_weights{};
+  if (call.shapes->attributes.routing.weighted)
+    d_weights = gradient_of<float>(call.input_gradients, call.shapes->inputs.size() - 1);
+  begin(queue, d_weights, routing_layout(*call.shapes).choices());
+  launch(queue, swiglu_gradient_kernel<Op, T>, blocks, kThreads, 0, expert_rows(call), s, gate, up,
+         data_of<const T>(call.output_gradients, 0), d_gate, d_up, d_weights.data);
+}
+
+void run_swiglu(const Queue& queue, const OpCall& call) {
+  with_precision(call.shapes->precision, [&]<typename T>(T) {
+    call.shapes->attributes.gelu_gate ? run_swiglu<GegluOp, T>(queue, call)
+                                      : run_swiglu<SwigluOp, T>(queue, call);
+  });
+}
+
+// ---- add_sum.
+
+template <typename T>
+__global__ void __launch_bounds__(kThreads)
+    add_sum_kernel(const T* x, const float* sum, T* y, int64_t count) {
+  for (int64_t i = first_item() * kWide; i < count; i += item_step() * kWide)
+    with_part(true, count - i, [&](auto part) {
+      float a[kWide], b[kWide];
+      load(x + i, part, a);
+      load(sum + i, part, b);
+#pragma unroll
+      for (int e = 0; e < kWide; ++e) a[e] += b[e];
+      store(y + i, part, a);
+    });
+}
+
+template <typename T>
+__global__ void __launch_bounds__(kThreads)
+    add_sum_gradient_kernel(const T* dy, Gradient<T> dx, Gradient<float> d_sum, int64_t count) {
+  for (int64_t i = first_item() * kWide; i < count; i += item_step() * kWide)
+    with_part(true, count - i, [&](auto part) {
+      float d[kWide], other[kWide], before[kWide], before_sum[kWide];
+      load(dy + i, part, d);
+      load_before(dx, i, part, before);
+      load_before(d_sum, i, part, before_sum);
+#pragma unroll
+      for (int e = 0; e < kWide; ++e) other[e] = d[e];
+      store_after(dx, i, part, before, d);
+      store_after(d_sum, i, part, before_sum, other);
+    });
+}
+
+}  // namespace
+
+void load_expert_kernels() {
+  for_each_precision([]<typename T>(T) {
+    load(begin_kernel<T>);
+    load(gather_kernel<T, T>);
+    load(scatter_kernel<T, T>);
+    if constexpr (sizeof(T) == 2) {
+      load(gather_kernel<float, T>);
+      load(scatter_kernel<T, float>);
+    }
+    load(swiglu_kernel<SwigluOp, T>);
+    load(swiglu_kernel<GegluOp, T>);
+    load(swiglu_gradient_kernel<SwigluOp, T>);
+    load(swiglu_gradient_kernel<GegluOp, T>);
+    load(add_sum_kernel<T>);
+    load(add_sum_gradient_kernel<T>);
+  });
+}
+
+void begin_choices(const Queue& queue, float* to, const float* addend, int64_t count) {
+  begin<float>(queue, {to, addend}, count);
+}
+
+void dispatch_forward(const Queue& queue, const OpCall& call) {
+  with_precision(call.shapes->precision, [&]<typename T>(T) {
+    gather(queue, call, data_of<const T>(call.inputs, 1), Gradient<T>{data_of<T>(call.outputs, 0), nullptr});
+  });
+}
+void dispatch_backward(const Queue& queue, const OpCall& call) {
+  with_precision(call.shapes->precision, [&]<typename T>(T) {
+    const Gradient<T> dx = gradient_of<T>(call.input_gradients, 1);
+    if (dx.data == nullptr) return;
+    begin(queue, dx, element_count(call.shapes->inputs[1]));
+    scatter(queue, call, data_of<const T>(call.output_gradients, 0), dx.data);
+  });
+}
+
+void expert_swiglu_forward(const Queue& queue, const OpCall& call) { run_swiglu(queue, call); }
+void expert_swiglu_backward(const Queue& queue, const OpCall& call) { run_swiglu(queue, call); }
+
+void combine_forward(const Queue& queue, const OpCall& call) {
+  with_precision(call.shapes->precision, [&]<typename T>(T) {
+    scatter(queue, call, data_of<const T>(call.inputs, 1), data_of<float>(call.outputs, 0));
+  });
+}
+void combine_backward(const Queue& queue, const OpCall& call) {
+  with_precision(call.shapes->precision, [&]<typename T>(T) {
+    const Gradient<T> dx = gradient_of<T>(call.input_gradients, 1);
+    if (dx.data != nullptr) gather(queue, call, data_of<const float>(call.output_gradients, 0), dx);
+  });
+}
+
+void add_sum_forward(const Queue& queue, const OpCall& call) {
+  const int64_t count = element_count(call.shapes->outputs[0]);
+  with_precision(call.shapes->precision, [&]<typename T>(T) {
+    launch(queue, add_sum_kernel<T>, striding_blocks(queue, div_up(count, kWide), kThreads), kThreads, 0,
+           data_of<const T>(call.inputs, 0), data_of<const float>(call.inputs, 1),
+           data_of<T>(call.outputs, 0), count);
+  });
+}
+void add_sum_backward(const Queue& queue, const OpCall& call) {
+  const int64_t count = element_count(call.shapes->outputs[0]);
+  with_precision(call.shapes->precision, [&]<typename T>(T) {
+    launch(queue, add_sum_gradient_kernel<T>, striding_blocks(queue, div_up(count, kWide), kThreads),
+           kThreads, 0, data_of<const T>(call.output_gradients, 0), gradient_of<T>(call.input_gradients, 0),
+           gradient_of<float>(call.input_gradients, 1), count);
+  });
+}
+
+}  // namespace sluice::cuda
