@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <nlohmann/json.hpp>
+#include <set>
 
 #include "tests/support/families.h"
 #include "tests/support/figures.h"
@@ -70,8 +71,11 @@ void expect_agreement(const nlohmann::json& c, const std::vector<StepMetrics>& s
 }
 
 // The names of the cases promise, for every model, a clip below all norms, one above all norms, and none.
+// Each size of micro-batch is in a case of every model; balance losses depend on it, so such models have it
+// in one.
 TEST(TrainingPyTorch, CasesClipAlwaysNeverAndNotAtAll) {
   std::map<std::string, int> active, inactive, off;
+  std::map<std::string, std::set<int64_t>> sizes;
   for (const auto& c : fixture_cases()) {
     const std::vector<double> norms = c["grad_norm"];
     const auto [least, most] = std::minmax_element(norms.begin(), norms.end());
@@ -80,8 +84,10 @@ TEST(TrainingPyTorch, CasesClipAlwaysNeverAndNotAtAll) {
     active[c["model"]] += clip > 0 && clip < *least;
     inactive[c["model"]] += clip > *most;
     EXPECT_EQ(c["steps"], 10);
-    EXPECT_EQ(c["micro_batches"], (std::vector<int64_t>{1, 2, 4}));
+    const std::vector<int64_t> micro_batches = c["micro_batches"];
+    sizes[c["model"]].insert(micro_batches.begin(), micro_batches.end());
   }
+  for (const auto& [model, found] : sizes) EXPECT_EQ(found, (std::set<int64_t>{1, 2, 4})) << model;
   for (const auto* kinds : {&active, &inactive, &off}) {
     EXPECT_EQ(kinds->size(), fixtures().size());
     for (const auto& [model, count] : *kinds) EXPECT_GE(count, 1) << model;
@@ -97,9 +103,8 @@ TEST(TrainingPyTorch, EveryCaseOnTheCpuDevice) {
       expect_agreement(c, train(run_of(c, micro_batch, directory)).steps, c["steps"], where);
       ++runs;
     }
-  // Every model with clip active, inactive and off, and two more optimizer settings, each at micro-batches 1,
-  // 2, 4.
-  EXPECT_GE(runs, (fixtures().size() * 3 + 2) * 3);
+  // Every model with clip active, inactive and off, and with micro-batches of 1, 2 and 4 rows.
+  EXPECT_GE(runs, fixtures().size() * 3);
 }
 
 TEST(TrainingPyTorch, EveryModelOnTheReferenceDevice) {
