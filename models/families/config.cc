@@ -88,7 +88,9 @@ double parameters_in_total(const ModelConfig& c) {
   const double tables = width * static_cast<double>(c.vocabulary) * (c.tied ? 1 : 2) +
                         (c.rope_theta == 0 ? width * static_cast<double>(c.context) : 0);
   // As if every layer had a feed-forward part and experts.
-  const double experts = width * static_cast<double>(c.experts) * (3 * static_cast<double>(c.expert_ffn) + 1);
+  const double experts =
+      width * static_cast<double>(c.experts) * (3 * static_cast<double>(c.expert_ffn) + 1) +
+      width * (3 * static_cast<double>(c.shared_expert_ffn) + 1);
   return tables + static_cast<double>(c.layers) * (attention + 3 * width * ffn + experts);
 }
 

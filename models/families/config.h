@@ -51,6 +51,7 @@ struct ModelConfig {
   // A mixture of experts in place of the feed-forward part; experts 0: there is none. expert_ffn is an
   // expert's ffn. Dense layers have none.
   int64_t experts = 0, experts_per_token = 0, expert_ffn = 0;
+  int64_t shared_expert_ffn = 0;      // of one that all tokens use, times a sigmoid; 0: there is none
   std::vector<int64_t> dense_layers;  // ascending
   bool normalized_experts = false;    // the weights of a token's experts sum to 1
   double router_loss = 0;             // factor of the routers' loss, where it counts

@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
 #include <map>
 #include <optional>
 
@@ -36,7 +35,7 @@ using Adapted = std::vector<uint32_t>;
 
 struct LayerGroups {
   Adapted own;
-  std::vector<Adapted> experts;
+  std::vector<std::vector<Adapted>> experts;  // as Mixture::experts
 };
 
 struct Groups {
@@ -45,13 +44,22 @@ struct Groups {
   uint32_t norm = 0, head = 0;
 };
 
-Adapted add_adapted(const ModelConfig& c, Model& model, const std::string& name,
+// Routers get no adapters.
+std::vector<Parameter> adaptable(const Decoder& decoder, std::vector<Parameter> parameters) {
+  for (const Experts& experts : decoder.mixture.experts)
+    std::erase_if(parameters, [&](const Parameter& p) {
+      return p.name.starts_with(decoder.layers) && p.name.ends_with("." + experts.router + ".weight");
+    });
+  return parameters;
+}
+
+Adapted add_adapted(const ModelConfig& c, const Decoder& decoder, Model& model, const std::string& name,
                     std::vector<Parameter> parameters) {
   Adapted groups = {add_group(model, name, std::move(parameters))};
   if (c.adapters.rank == 0) return groups;
   const bool in_out = find_family(c.family)->matrices_in_out;
   std::vector<Parameter> adapters =
-      adapter_parameters(c.adapters, model.groups[groups.front()].parameters, in_out);
+      adapter_parameters(c.adapters, adaptable(decoder, model.groups[groups.front()].parameters), in_out);
   if (adapters.empty()) return groups;
   groups.push_back(add_group(model, name + ".lora", std::move(adapters)));
   model.groups[groups.back()].adapter = true;
@@ -61,10 +69,15 @@ Adapted add_adapted(const ModelConfig& c, Model& model, const std::string& name,
 LayerGroups add_layer_groups(const ModelConfig& c, const Decoder& decoder, Model& model, int64_t layer) {
   const std::string name = fmt::format("{}.{}", decoder.layers, layer);
   const bool experts = has_experts(c, layer);
-  LayerGroups groups{add_adapted(c, model, name, decoder.parameters(name + ".", experts)), {}};
-  for (int64_t e = 0; experts && e < c.experts; ++e) {
-    const std::string expert = fmt::format("{}.{}.{}", name, decoder.mixture.experts, e);
-    groups.experts.push_back(add_adapted(c, model, expert, decoder.mixture.parameters(expert + ".")));
+  LayerGroups groups{add_adapted(c, decoder, model, name, decoder.parameters(name + ".", experts)), {}};
+  if (!experts) return groups;
+  for (const Experts& of : decoder.mixture.experts) {
+    std::vector<Adapted>& added = groups.experts.emplace_back();
+    for (int64_t e = 0; e < of.routing.experts; ++e) {
+      const std::string expert =
+          fmt::format("{}.{}{}", name, of.name, of.numbered ? fmt::format(".{}", e) : "");
+      added.push_back(add_adapted(c, decoder, model, expert, of.parameters(expert + ".")));
+    }
   }
   return groups;
 }
@@ -83,8 +96,9 @@ Groups add_groups(const ModelConfig& c, const Decoder& decoder, Model& model) {
 }
 
 // What a layer's router leaves, in the order of its segment's outputs.
-enum Routed : size_t { kMiddle, kRows, kWeights, kRouting };
-constexpr std::array<const char*, 4> kRoutedNames = {"middle", "rows", "weights", "routing"};
+constexpr size_t kMiddle = 0, kRows = 1;
+constexpr size_t weights_of(size_t experts) { return 2 + 2 * experts; }
+constexpr size_t routing_of(size_t experts) { return 3 + 2 * experts; }
 
 // Appends the layers of a way through the groups: that of training, or a reading.
 class Way {
@@ -184,31 +198,35 @@ class Way {
       return b.take();
     }
     const Mixture::Routed routed = decoder_.mixture.route(b, x, type);
-    for (const auto tensor : {routed.middle, routed.rows, routed.weights, routed.routing}) b.output(tensor);
+    b.output(routed.middle);
+    b.output(routed.rows);
+    for (const Mixture::Choice& choice : routed.choices) {
+      b.output(choice.weights);
+      b.output(choice.routing);
+    }
     if (routed.statistics) b.output(*routed.statistics);
     return b.take();
   }
-  // Of an expert, whose inputs are the router's outputs but for `middle`.
-  Segment expert_segment(const Adapted& groups, const Segment& router) const {
-    SegmentBuilder b = builder("expert");
+  // Of one of the experts number `set` of the mixture.
+  Segment expert_segment(size_t set, const Adapted& groups, const Segment& router) const {
+    const Experts& experts = decoder_.mixture.experts[set];
+    SegmentBuilder b = builder(set == 0 ? "expert" : fmt::format("expert.{}", set));
     bind(b, groups);
-    std::vector<SegmentBuilder::Tensor> inputs;
-    for (const size_t output : {kRows, kWeights, kRouting}) {
+    const auto input = [&](const char* name, size_t output) {
       const SegmentTensor& tensor = router.tensors[router.outputs[output]];
-      inputs.push_back(b.input(kRoutedNames[output], tensor.shape, tensor.dtype));
-    }
-    const auto [x, weights, routing] = std::tuple(inputs[0], inputs[1], inputs[2]);
-    const OpAttributes attributes{.routing = decoder_.mixture.routing};
+      return b.input(name, tensor.shape, tensor.dtype);
+    };
+    const auto x = input("x", kRows);
+    const auto weights = input("weights", weights_of(set)), routing = input("routing", routing_of(set));
+    const OpAttributes attributes{.routing = experts.routing};
     const auto rows = b.op(OpKind::dispatch, "expert_rows", {routing, x}, {}, attributes);
-    const auto y = decoder_.mixture.expert(b, rows, weights, routing);
-    b.output(b.op(OpKind::combine, "sum", {routing, y}, {}, attributes));
+    b.output(b.op(OpKind::combine, "sum", {routing, experts.ops(b, rows, weights, routing)}, {}, attributes));
     return b.take();
   }
-  Segment sum_segment() const {
+  Segment sum_segment(const Shape& sum_shape) const {
     SegmentBuilder b = builder("sum");
     const auto x = b.input("x", c_.width);
-    const Segment& expert = model_.segments[*expert_];
-    const auto sum = b.input("sum", expert.tensors[expert.outputs.front()].shape, DType::f32);
+    const auto sum = b.input("sum", sum_shape, DType::f32);
     b.output(b.op(OpKind::add_sum, "y", {x, sum}));
     return b.take();
   }
@@ -235,7 +253,7 @@ class Way {
       const SegmentBuilder::Tensor statistics =
           b.input("statistics", model_.activations[*statistics_].shape, DType::f32);
       b.op(OpKind::router_loss, "router_loss", {statistics, labels}, {},
-           {.routing = decoder_.mixture.routing});
+           {.routing = decoder_.mixture.experts.front().routing});
     }
     b.op(OpKind::linear_cross_entropy, "loss", {y, labels}, {bound_weight(b, model_.groups[groups_.head])},
          {.soft_cap = c_.logits_cap, .scale = scale});
@@ -269,27 +287,32 @@ class Way {
   void add_mixture(const std::string& name, uint32_t router, const LayerGroups& groups,
                    std::vector<uint32_t> inputs, uint32_t y) {
     std::vector<uint32_t> routed;
-    for (size_t i = 0; i < kRoutedNames.size(); ++i)
-      routed.push_back(add_activation(fmt::format("{}.{}", name, kRoutedNames[i]), router, i));
+    std::vector<std::string> names = {"middle", "rows"};
+    for (size_t set = 0; set < groups.experts.size(); ++set)
+      for (const char* kind : {"weights", "routing"})
+        names.push_back(set == 0 ? kind : fmt::format("{}.{}", kind, set));
+    for (size_t i = 0; i < names.size(); ++i)
+      routed.push_back(add_activation(fmt::format("{}.{}", name, names[i]), router, i));
     std::vector<uint32_t> outputs = routed;
     if (model_.segments[router].outputs.size() > routed.size()) {
       if (!statistics_) statistics_ = add_activation("statistics", router, routed.size());
       outputs.push_back(*statistics_);
     }
     add_layer(name, router, groups.own, std::move(inputs), std::move(outputs));
-    if (!expert_) {
-      expert_ = add_segment(expert_segment(groups.experts.front(), model_.segments[router]));
-      sum_ = add_segment(sum_segment());
-    }
-    const uint32_t sum = add_activation(name + ".sum", *expert_, 0);
-    const std::vector<NamedActivation> taken = {{kRoutedNames[kRows], routed[kRows]},
-                                                {kRoutedNames[kWeights], routed[kWeights]},
-                                                {kRoutedNames[kRouting], routed[kRouting]}};
-    const std::vector<uint32_t> of_expert = bound_inputs(model_.segments[*expert_], taken);
-    for (size_t e = 0; e < groups.experts.size(); ++e)
-      add_layer(model_.groups[groups.experts[e].front()].name, *expert_, groups.experts[e], of_expert, {sum},
-                static_cast<uint32_t>(e));
-    add_layer(name + ".sum", *sum_, {}, {routed[kMiddle], sum}, {y});
+    const bool first = experts_.empty();
+    for (size_t set = 0; first && set < groups.experts.size(); ++set)
+      experts_.push_back(
+          add_segment(expert_segment(set, groups.experts[set].front(), model_.segments[router])));
+    const uint32_t sum = add_activation(name + ".sum", experts_.front(), 0);
+    for (size_t set = 0; set < groups.experts.size(); ++set)
+      for (size_t e = 0; e < groups.experts[set].size(); ++e) {
+        const Adapted& own = groups.experts[set][e];
+        add_layer(model_.groups[own.front()].name, experts_[set], own,
+                  {routed[kRows], routed[weights_of(set)], routed[routing_of(set)]}, {sum},
+                  static_cast<uint32_t>(e));
+      }
+    if (first) sum_ = add_segment(sum_segment(model_.activations[sum].shape));
+    add_layer(name + ".sum", sum_, {}, {routed[kMiddle], sum}, {y});
   }
 
   // The layer's kept activation, in the shape that its segment says; none: the segment has no cache.
@@ -313,8 +336,9 @@ class Way {
   const Reading* reading_;
   std::string prefix_;  // of names
   std::vector<NamedActivation> inputs_;
-  // With experts: the segments of an expert and of a sum, and the activation of the routers' statistics.
-  std::optional<uint32_t> expert_, sum_, statistics_;
+  std::optional<uint32_t> statistics_;  // the activation, if the routers have a loss
+  std::vector<uint32_t> experts_;       // segments of a mixture's experts, and of a sum
+  uint32_t sum_ = 0;
 };
 
 }  // namespace

@@ -16,25 +16,39 @@
 
 namespace sluice {
 
+// Experts that share a router.
+struct Experts {
+  using Tensor = SegmentBuilder::Tensor;
+
+  Routing routing;
+  // Expert e of layer i has parameters LAYERS.i.NAME.e.*, or LAYERS.i.NAME.* where it is not numbered.
+  std::string name;
+  bool numbered = true;
+  std::string router;  // the layer's parameter LAYERS.i.ROUTER.weight; it gets no adapter
+  std::function<std::vector<Parameter>(const std::string& prefix)> parameters;  // of an expert
+  // Appends the ops of an expert between dispatch and combine; returns its result, of the shape of `rows`,
+  // the expert's. Weights are named by the part of their name after the prefix.
+  std::function<Tensor(SegmentBuilder& builder, Tensor rows, Tensor weights, Tensor routing)> ops;
+};
+
 // The part of a decoder that its layers with a mixture of experts have (ModelConfig::experts). Such a layer
 // is a segment that ends in the choice of experts, a segment for each expert, and one that adds their sum.
 // Each expert has a parameter group of its own.
 struct Mixture {
   using Tensor = SegmentBuilder::Tensor;
+  struct Choice {
+    Tensor weights, routing;
+  };
   // What the experts of a layer take, and the residual stream to which their sum is added.
   struct Routed {
-    Tensor middle, rows, weights, routing;
+    Tensor middle, rows;
+    std::vector<Choice> choices;       // as `experts`
     std::optional<Tensor> statistics;  // if the routers have a loss
   };
 
-  Routing routing;
-  std::string experts;  // expert e of layer i has parameters LAYERS.i.EXPERTS.e.*
-  std::function<std::vector<Parameter>(const std::string& prefix)> parameters;  // of an expert
+  std::vector<Experts> experts;  // the first are those whose router may have a loss
   // Appends the ops of a layer on x up to the choice of experts.
   std::function<Routed(SegmentBuilder& builder, Tensor x, LayerType type)> route;
-  // Appends the ops of an expert between dispatch and combine; returns its result, of the shape of `rows`,
-  // the expert's. Weights are named by the part of their name after the prefix.
-  std::function<Tensor(SegmentBuilder& builder, Tensor rows, Tensor weights, Tensor routing)> expert;
 };
 
 struct Decoder {

@@ -12,6 +12,10 @@ namespace sluice {
 // output_router_logits, which says whether it counts.
 void read_experts(const ConfigReader& file, const char* experts, int64_t experts_per_token,
                   double router_loss, ModelConfig& config);
+// Keys of Qwen: layer i has experts where i + 1 is a multiple of decoder_sparse_step, unless mlp_only_layers
+// has i; moe_intermediate_size, and norm_topk_prob.
+void read_qwen_experts(const ConfigReader& file, int64_t expert_ffn, ModelConfig& config);
+void write_qwen_experts(const ModelConfig& config, nlohmann::ordered_json& file);
 void write_experts(const ModelConfig& config, const char* experts, nlohmann::ordered_json& file);
 
 inline constexpr SizeKey kExpertSizeKeys[] = {

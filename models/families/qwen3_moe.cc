@@ -29,38 +29,23 @@ std::vector<Preset> presets() {
           {"qwen3-235b-a22b", preset({94, 4096, 64, 4, 12288}, 1536), 235'093'634'560}};
 }
 
-// Layer i has experts where (i + 1) is a multiple of decoder_sparse_step, unless mlp_only_layers has it.
-void read_dense_layers(const ConfigReader& file, ModelConfig& c) {
-  const int64_t step = file.integer_or("decoder_sparse_step", kLayersMax, 1);
-  std::vector<double> dense;
-  if (file.has("mlp_only_layers")) dense = file.numbers("mlp_only_layers");
-  for (int64_t i = 0; i < c.layers; ++i)
-    if ((i + 1) % step != 0 || std::ranges::find(dense, static_cast<double>(i)) != dense.end())
-      c.dense_layers.push_back(i);
-}
-
 void read(const ConfigReader& file, ModelConfig& c) {
   read_rotary_sizes(file, c);
   c.head_size = file.integer_or("head_dim", kWidthMax, 128);
   c.attention_bias = file.flag_or("attention_bias", false);
-  c.expert_ffn = file.integer_or("moe_intermediate_size", kFfnMax, 768);
-  c.normalized_experts = file.flag_or("norm_topk_prob", false);
   read_experts(file, "num_experts", 8, 0.001, c);
-  read_dense_layers(file, c);
+  read_qwen_experts(file, 768, c);
   read_rope(file, {}, c);
   read_late_window(file, c);
   file.require_text("hidden_act", {"silu"});
-  reject_foreign_keys(file, {"sliding_window", "layer_types", "num_experts"});
+  reject_foreign_keys(file, {"sliding_window", "layer_types", "num_experts", "num_local_experts"});
 }
 
 void write(const ModelConfig& c, nlohmann::ordered_json& file) {
   write_rotary_sizes(c, file);
   file["attention_bias"] = c.attention_bias;
-  file["moe_intermediate_size"] = c.expert_ffn;
-  file["norm_topk_prob"] = c.normalized_experts;
-  file["decoder_sparse_step"] = 1;
-  file["mlp_only_layers"] = c.dense_layers;
   write_experts(c, "num_experts", file);
+  write_qwen_experts(c, file);
   write_late_window(c, file);
   write_rope(c, {}, file);
 }

@@ -179,6 +179,8 @@ std::vector<Parameter> layer_parameters(const ModelConfig& c, const RotaryForm& 
   list.norm(form.mlp_in, c.width);
   if (experts) {
     list.linear(form.experts.part + "." + form.experts.router, c.experts, c.width, false);
+    if (c.shared_expert_ffn > 0)
+      list.linear(form.experts.part + "." + form.experts.shared_router, 1, c.width, false);
     list.norm(form.mlp_out, c.width);
     return list.take();
   }
@@ -193,12 +195,12 @@ std::vector<Parameter> layer_parameters(const ModelConfig& c, const RotaryForm& 
   return list.take();
 }
 
-std::vector<Parameter> expert_parameters(const ModelConfig& c, const RotaryForm& form,
+std::vector<Parameter> expert_parameters(const ModelConfig& c, const RotaryForm& form, int64_t ffn,
                                          const std::string& prefix) {
   ParameterList list(c, form, prefix);
-  list.linear(form.experts.gate, c.expert_ffn, c.width, false);
-  list.linear(form.experts.up, c.expert_ffn, c.width, false);
-  list.residual(form.experts.down, c.width, c.expert_ffn, false);
+  list.linear(form.experts.gate, ffn, c.width, false);
+  list.linear(form.experts.up, ffn, c.width, false);
+  list.residual(form.experts.down, c.width, ffn, false);
   return list.take();
 }
 
@@ -208,6 +210,9 @@ Routing routing_of(const ModelConfig& c) {
   routing.balance_loss = c.has_router_loss ? c.router_loss : 0;
   return routing;
 }
+
+// An expert beside the others that takes all rows, times the sigmoid of a logit.
+constexpr Routing kShared{.experts = 1, .chosen = 1, .scores = Routing::Scores::sigmoid};
 
 // A layer of one type, op by op.
 class LayerOps {
@@ -223,15 +228,20 @@ class LayerOps {
     return b_.op(OpKind::add, "y", {middle, norm(form_.mlp_out, h)});
   }
 
-  Mixture::Routed route(Tensor x, const Routing& routing) {
+  Mixture::Routed route(Tensor x, const std::vector<Experts>& experts) {
     const Tensor middle = attended(x), rows = norm(form_.mlp_in, middle);
-    const std::string weight = form_.experts.part + "." + form_.experts.router + ".weight";
-    const OpAttributes attributes{.routing = routing};
-    const Tensor logits = b_.op(OpKind::router, "router", {rows}, {b_.weight(weight)});
-    const Tensor weights = b_.op(OpKind::route, "route", {logits}, {}, attributes), choice = weights + 1;
-    Mixture::Routed routed{middle, rows, weights, choice, {}};
-    if (c_.has_router_loss)
-      routed.statistics = b_.op(OpKind::router_statistics, "statistics", {logits, choice}, {}, attributes);
+    Mixture::Routed routed{middle, rows, {}, {}};
+    for (const Experts& of : experts) {
+      const bool first = routed.choices.empty();
+      const std::string& name = of.router;
+      const OpAttributes attributes{.routing = of.routing};
+      const Tensor logits = b_.op(OpKind::router, name, {rows}, {b_.weight(name + ".weight")});
+      const Tensor weights = b_.op(OpKind::route, name + ".weights", {logits}, {}, attributes);
+      const Tensor routing = weights + 1;
+      routed.choices.push_back({weights, routing});
+      if (first && c_.has_router_loss)
+        routed.statistics = b_.op(OpKind::router_statistics, "statistics", {logits, routing}, {}, attributes);
+    }
     return routed;
   }
 
@@ -327,17 +337,27 @@ void build_rotary(const ModelConfig& c, const RotaryForm& form, Model& model) {
   decoder.layer = [&](SegmentBuilder& b, Tensor x, LayerType type) {
     return LayerOps(c, form, b.longest(), type, b).layer(x);
   };
-  const Routing routing = routing_of(c);
-  decoder.mixture = {
-      .routing = routing,
-      .experts = form.experts.part + ".experts",
-      .parameters = [&](const std::string& prefix) { return expert_parameters(c, form, prefix); },
-      .route = [&](SegmentBuilder& b, Tensor x,
-                   LayerType type) { return LayerOps(c, form, b.longest(), type, b).route(x, routing); },
-      .expert =
-          [&](SegmentBuilder& b, Tensor rows, Tensor weights, Tensor of_rows) {
-            return LayerOps(c, form, b.longest(), LayerType::full, b).expert(rows, weights, of_rows, routing);
-          }};
+  const auto add_experts = [&](const Routing& routing, const std::string& name, const std::string& router,
+                               int64_t ffn) {
+    decoder.mixture.experts.push_back(
+        {.routing = routing,
+         .name = form.experts.part + "." + name,
+         .numbered = decoder.mixture.experts.empty(),
+         .router = form.experts.part + "." + router,
+         .parameters = [&c, &form,
+                        ffn](const std::string& prefix) { return expert_parameters(c, form, ffn, prefix); },
+         .ops =
+             [&c, &form, routing](SegmentBuilder& b, Tensor rows, Tensor weights, Tensor of_rows) {
+               return LayerOps(c, form, b.longest(), LayerType::full, b)
+                   .expert(rows, weights, of_rows, routing);
+             }});
+  };
+  if (c.experts > 0) add_experts(routing_of(c), "experts", form.experts.router, c.expert_ffn);
+  if (c.shared_expert_ffn > 0)
+    add_experts(kShared, form.experts.shared, form.experts.shared_router, c.shared_expert_ffn);
+  decoder.mixture.route = [&](SegmentBuilder& b, Tensor x, LayerType type) {
+    return LayerOps(c, form, b.longest(), type, b).route(x, decoder.mixture.experts);
+  };
   build_decoder(c, decoder, model);
 }
 
