@@ -25,15 +25,18 @@ struct RowsProduct {
   Gradient<T> to;
 
   __device__ Extent extent() const { return {rows.with_zeros(rows.count()), depth}; }
-  __device__ void put(int row, int column, float sum) const {
+  __device__ void put(int row, int column, float (&sums)[kWide]) const {
     const int64_t at = static_cast<int64_t>(row) * columns + column;
-    float value = 0;
-    if (row < rows.count()) {
-      value = factor * sum;
-      if (bias != nullptr) value += rows.weight(row) * widen(bias[column]);
-    }
-    if (to.addend != nullptr) value += widen(to.addend[at]);
-    to.data[at] = narrow<T>(value);
+    const bool own = row < rows.count();
+    with_part(columns % kWide == 0, columns - column, [&](auto part) {
+      float before[kWide], added[kWide] = {};
+      load_before(to, at, part, before);
+      if (bias != nullptr && own) load(bias + column, part, added);
+      const float weight = own ? rows.weight(row) : 0.0f;
+#pragma unroll
+      for (int e = 0; e < kWide; ++e) sums[e] = own ? factor * sums[e] + weight * added[e] : 0.0f;
+      store_after(to, at, part, before, sums);
+    });
   }
 };
 
@@ -54,9 +57,15 @@ struct WeightProduct {
     const int depth = rows.count();
     return {depth == 0 && to.addend != nullptr ? 0 : all_rows, depth};
   }
-  __device__ void put(int row, int column, float sum) const {
+  __device__ void put(int row, int column, float (&sums)[kWide]) const {
     const int64_t at = static_cast<int64_t>(row) * columns + column;
-    to.data[at] = to.addend == nullptr ? factor * sum : to.addend[at] + factor * sum;
+    with_part(columns % kWide == 0, columns - column, [&](auto part) {
+      float before[kWide];
+      load_before(to, at, part, before);
+#pragma unroll
+      for (int e = 0; e < kWide; ++e) sums[e] *= factor;
+      store_after(to, at, part, before, sums);
+    });
   }
 };
 

@@ -3,13 +3,14 @@
 // alone. Included by .cu files only.
 //
 // C [rows, columns] = A [rows, depth] B [depth, columns]. A problem P has
-//   A, B                  types of elements
-//   kAcrossA, kAcrossB    whether A is stored [depth, rows], and B [depth, columns]; else [rows, depth] and
-//                         [columns, depth]
+//   A, B                       types of elements
+//   kAcrossA, kAcrossB         whether A is stored [depth, rows], and B [depth, columns]; else [rows, depth]
+//                              and [columns, depth]
 //   a, b, stride_a, stride_b   where they are, and the elements between their stored rows
 //   columns
-//   extent()              rows and depth, which the device may have to look up
-//   put(row, column, sum) takes an element of the product
+//   extent()                   rows and depth, which the device may have to look up
+//   put(row, column, sums)     takes kWide elements of a row of the product, of which those beyond `columns`
+//                              do not exist
 #pragma once
 
 #include "gpu/cuda/base.h"
@@ -20,9 +21,12 @@ struct Extent {
   int rows, depth;
 };
 
-constexpr int kPlainThreads = 256, kPlainTile = 64, kPlainDepth = 16;
+// A block has kPlainRows x kPlainColumns of the product, a thread 4 x kWide.
+constexpr int kPlainThreads = 256, kPlainRows = 64, kPlainColumns = 128, kPlainDepth = 16;
+constexpr int kAcrossThreads = kPlainColumns / kWide;
+static_assert(kPlainThreads == kPlainRows / 4 * kAcrossThreads);
 
-// The four elements of a stored row from `column` on, with zeros beyond the row and the columns.
+// The four elements of a stored row from `column` on, with zeros beyond the rows and the columns.
 template <typename T>
 __device__ void load_four(const T* data, int64_t stride, int row, int rows, int column, int columns,
                           float (&out)[4]) {
@@ -37,79 +41,108 @@ __device__ void load_four(const T* data, int64_t stride, int row, int rows, int 
   for (int i = 0; i < 4; ++i) out[i] = row < rows && column + i < columns ? widen(from[i]) : 0.0f;
 }
 
-// A thread's part of a tile of one operand: four elements of a stored row.
-template <typename T, bool kAcross>
+// A tile of an operand in shared memory: for each depth the rows (or columns) of the product. Fours of them
+// are permuted, so that threads that read kWide columns each find all first fours in different banks, and all
+// second fours.
+template <int kOuter>
+struct PlainTile {
+  float value[kPlainDepth][kOuter + 4];
+
+  __device__ static int place(int outer) {
+    const int four = outer / 4;
+    return kOuter == kPlainRows ? outer : (four / 2 + four % 2 * (kOuter / 8)) * 4 + outer % 4;
+  }
+  __device__ Words four(int depth, int outer) const { return load_words(value[depth] + place(outer)); }
+};
+
+// What a thread copies of a tile: fours of a stored row.
+template <typename T, bool kAcross, int kOuter>
 struct PlainPart {
-  float value[4];
+  static constexpr int kParts = kOuter * kPlainDepth / kPlainThreads / 4;
+  float value[kParts][4];
 
   // `limit`: of rows (or columns) of the product.
   __device__ void load(const T* data, int64_t stride, int first, int limit, int k, int depth) {
-    const int thread = static_cast<int>(threadIdx.x);
-    if (kAcross)
-      load_four(data, stride, k + thread / 16, depth, first + thread % 16 * 4, limit, value);
-    else
-      load_four(data, stride, first + thread / 4, limit, k + thread % 4 * 4, depth, value);
-  }
-  __device__ void store(float (&tile)[kPlainDepth][kPlainTile + 4]) const {
-    const int thread = static_cast<int>(threadIdx.x);
 #pragma unroll
-    for (int i = 0; i < 4; ++i) {
+    for (int i = 0; i < kParts; ++i) {
       if (kAcross)
-        tile[thread / 16][thread % 16 * 4 + i] = value[i];
+        load_four(data, stride, k + depth_of(), depth, first + outer_of(i), limit, value[i]);
       else
-        tile[thread % 4 * 4 + i][thread / 4] = value[i];
+        load_four(data, stride, first + outer_of(i), limit, k + depth_of(), depth, value[i]);
     }
+  }
+  __device__ void store(PlainTile<kOuter>& tile) const {
+#pragma unroll
+    for (int i = 0; i < kParts; ++i)
+#pragma unroll
+      for (int e = 0; e < 4; ++e) {
+        if (kAcross)
+          tile.value[depth_of()][tile.place(outer_of(i)) + e] = value[i][e];
+        else
+          tile.value[depth_of() + e][tile.place(outer_of(i))] = value[i][e];
+      }
+  }
+
+ private:
+  __device__ static int depth_of() {
+    const int thread = static_cast<int>(threadIdx.x);
+    return kAcross ? thread / 16 : thread % 4 * 4;
+  }
+  __device__ static int outer_of(int i) {
+    const int thread = static_cast<int>(threadIdx.x);
+    return 64 * i + (kAcross ? thread % 16 * 4 : thread / 4);
   }
 };
 
 // A block for each tile, those of the first rows first.
 template <typename P>
 __global__ void __launch_bounds__(kPlainThreads) plain_kernel(P p) {
-  alignas(16) __shared__ float a[kPlainDepth][kPlainTile + 4], b[kPlainDepth][kPlainTile + 4];
+  alignas(16) __shared__ PlainTile<kPlainRows> a;
+  alignas(16) __shared__ PlainTile<kPlainColumns> b;
   const Extent extent = p.extent();
-  const int tiles = (p.columns + kPlainTile - 1) / kPlainTile;
-  const int row = static_cast<int>(blockIdx.x) / tiles * kPlainTile;
-  const int column = static_cast<int>(blockIdx.x) % tiles * kPlainTile;
+  const int tiles = (p.columns + kPlainColumns - 1) / kPlainColumns;
+  const int row = static_cast<int>(blockIdx.x) / tiles * kPlainRows;
+  const int column = static_cast<int>(blockIdx.x) % tiles * kPlainColumns;
   if (row >= extent.rows) return;
-  PlainPart<typename P::A, P::kAcrossA> part_a;
-  PlainPart<typename P::B, P::kAcrossB> part_b;
+  PlainPart<typename P::A, P::kAcrossA, kPlainRows> part_a;
+  PlainPart<typename P::B, P::kAcrossB, kPlainColumns> part_b;
   const auto load = [&](int k) {
     part_a.load(p.a, p.stride_a, row, extent.rows, k, extent.depth);
     part_b.load(p.b, p.stride_b, column, p.columns, k, extent.depth);
   };
-  const int thread = static_cast<int>(threadIdx.x), my_row = thread / 16 * 4, my_column = thread % 16 * 4;
-  float sums[4][4] = {};
+  const int thread = static_cast<int>(threadIdx.x);
+  const int my_row = thread / kAcrossThreads * 4, my_column = thread % kAcrossThreads * kWide;
+  float sums[4][kWide] = {};
   load(0);
+#pragma unroll 1
   for (int k = 0; k < extent.depth; k += kPlainDepth) {
     part_a.store(a);
     part_b.store(b);
     __syncthreads();
     if (k + kPlainDepth < extent.depth) load(k + kPlainDepth);  // under way while this step is added
-#pragma unroll
+#pragma unroll 4
     for (int d = 0; d < kPlainDepth; ++d) {
-      const Words of_a = load_words(a[d] + my_row);
-      const Words of_b = load_words(b[d] + my_column);
+      const Words left = a.four(d, my_row), right[2] = {b.four(d, my_column), b.four(d, my_column + 4)};
 #pragma unroll
       for (int i = 0; i < 4; ++i)
 #pragma unroll
-        for (int j = 0; j < 4; ++j)
-          sums[i][j] = __fmaf_rn(__uint_as_float(of_a.word[i]), __uint_as_float(of_b.word[j]), sums[i][j]);
+        for (int j = 0; j < kWide; ++j)
+          sums[i][j] =
+              __fmaf_rn(__uint_as_float(left.word[i]), __uint_as_float(right[j / 4].word[j % 4]), sums[i][j]);
     }
     __syncthreads();
   }
 #pragma unroll
   for (int i = 0; i < 4; ++i)
-#pragma unroll
-    for (int j = 0; j < 4; ++j)
-      if (row + my_row + i < extent.rows && column + my_column + j < p.columns)
-        p.put(row + my_row + i, column + my_column + j, sums[i][j]);
+    if (row + my_row + i < extent.rows && column + my_column < p.columns)
+      p.put(row + my_row + i, column + my_column, sums[i]);
 }
 
 // `rows_most`: rows that there may be.
 template <typename P>
 void plain_product(const Queue& queue, const P& p, int64_t rows_most) {
-  launch(queue, plain_kernel<P>, div_up(rows_most, kPlainTile) * div_up(p.columns, kPlainTile), kPlainThreads,
-         0, p);
+  launch(queue, plain_kernel<P>, div_up(rows_most, kPlainRows) * div_up(p.columns, kPlainColumns),
+         kPlainThreads, 0, p);
 }
 
 }  // namespace sluice::cuda

@@ -5,6 +5,7 @@
 // 2. Choices are sorted by expert, then by row, without atomics: chunks of choices are counted by expert,
 //    places of chunks are sums of these counts, and each choice counts those before it in its chunk.
 #include "engine/graph/routing.h"
+#include "gpu/cuda/gates.h"
 #include "gpu/cuda/router_rows.h"
 
 namespace sluice::cuda {
@@ -37,8 +38,6 @@ RouteShape route_shape(const OpShapes& s) {
           narrow(r.group_scores),
           static_cast<float>(r.factor())};
 }
-
-__device__ inline float accurate_sigmoid(float x) { return 1 / (1 + expf(-x)); }
 
 // A key and whose it is. Of equal keys the first comes first, and NaN is the largest.
 struct Key {
@@ -122,7 +121,7 @@ struct Parts {
     divisor = warp_sum(all) + (scores == Scores::sigmoid ? 1e-20f : 0.0f);
   }
   __device__ float of(float logit) const {
-    return scores == Scores::sigmoid ? accurate_sigmoid(logit) : sum.probability(logit);
+    return scores == Scores::sigmoid ? sigmoid(logit) : sum.probability(logit);
   }
 };
 
@@ -137,7 +136,7 @@ __global__ void __launch_bounds__(kThreads)
   int32_t* const chosen = experts + static_cast<int64_t>(row) * s.chosen;
   const auto correct = [&](int e) { return correction == nullptr ? 0.0f : widen(correction[e]); };
   const auto key = [&](int e) {
-    return (s.scores == Scores::sigmoid ? accurate_sigmoid(of_row[e]) : of_row[e]) + correct(e);
+    return (s.scores == Scores::sigmoid ? sigmoid(of_row[e]) : of_row[e]) + correct(e);
   };
   const Groups groups{group_keys + static_cast<int64_t>(row) * s.groups,
                       open_groups + static_cast<int64_t>(row) * s.groups};

@@ -1,11 +1,11 @@
 // router, router_statistics and router_loss. route.cu chooses.
 //
-// A router's products are those of plain_product.h: its gradients are of fp32 logits and 16-bit operands.
+// A router's gradients are products of fp32 logits and 16-bit operands, which no tensor core multiplies.
 // Sums over rows are cut into chunks of rows, which are summed in fp32; then the chunks' sums are added in
 // double, both in order.
 #include "engine/graph/routing.h"
-#include "gpu/cuda/plain_product.h"
 #include "gpu/cuda/router_rows.h"
+#include "gpu/cuda/tensor_product.h"
 
 namespace sluice::cuda {
 namespace {
@@ -25,8 +25,14 @@ struct LogitsProduct {
   float* to;
 
   __device__ Extent extent() const { return {rows, depth}; }
-  __device__ void put(int row, int column, float sum) const {
-    to[static_cast<int64_t>(row) * columns + column] = bias == nullptr ? sum : sum + widen(bias[column]);
+  __device__ void put(int row, int column, float (&sums)[kWide]) const {
+    with_part(columns % kWide == 0, columns - column, [&](auto part) {
+      float added[kWide] = {};
+      if (bias != nullptr) load(bias + column, part, added);
+#pragma unroll
+      for (int e = 0; e < kWide; ++e) sums[e] += added[e];
+      store(to + static_cast<int64_t>(row) * columns + column, part, sums);
+    });
   }
 };
 
@@ -43,9 +49,13 @@ struct InputProduct {
   Gradient<T> to;
 
   __device__ Extent extent() const { return {rows, depth}; }
-  __device__ void put(int row, int column, float sum) const {
+  __device__ void put(int row, int column, float (&sums)[kWide]) const {
     const int64_t at = static_cast<int64_t>(row) * columns + column;
-    to.data[at] = narrow<T>(to.addend == nullptr ? sum : widen(to.addend[at]) + sum);
+    with_part(columns % kWide == 0, columns - column, [&](auto part) {
+      float before[kWide];
+      load_before(to, at, part, before);
+      store_after(to, at, part, before, sums);
+    });
   }
 };
 
@@ -59,11 +69,16 @@ struct RouterWeightProduct {
   const T* b;
   int64_t stride_a, stride_b;
   int columns, rows, depth;
-  float* to;
+  Gradient<float> to;
 
   __device__ Extent extent() const { return {rows, depth}; }
-  __device__ void put(int row, int column, float sum) const {
-    to[static_cast<int64_t>(row) * columns + column] += sum;
+  __device__ void put(int row, int column, float (&sums)[kWide]) const {
+    const int64_t at = static_cast<int64_t>(row) * columns + column;
+    with_part(columns % kWide == 0, columns - column, [&](auto part) {
+      float before[kWide];
+      load_before(to, at, part, before);
+      store_after(to, at, part, before, sums);
+    });
   }
 };
 
@@ -209,7 +224,10 @@ void run_loss(const Queue& queue, const OpCall& call, bool differentiate) {
 
 void load_router_kernels() {
   for_each_precision([]<typename T>(T) {
-    load(plain_kernel<LogitsProduct<T>>);
+    if constexpr (sizeof(T) == 2)
+      load_tensor_kernels<LogitsProduct<T>>();
+    else
+      load(plain_kernel<LogitsProduct<T>>);
     load(plain_kernel<InputProduct<T>>);
     load(plain_kernel<RouterWeightProduct<T>>);
   });
@@ -223,12 +241,19 @@ void load_router_kernels() {
 void router_forward(const Queue& queue, const OpCall& call) {
   const RouterShape s(*call.shapes);
   with_precision(call.shapes->precision, [&]<typename T>(T) {
-    plain_product(
-        queue,
-        LogitsProduct<T>{data_of<const T>(call.inputs, 0), data_of<const T>(call.parameters, 0), s.columns,
-                         s.columns, narrow_size(s.experts), narrow_size(s.rows), narrow_size(s.columns),
-                         data_of<const T>(call.parameters, 1), data_of<float>(call.outputs, 0)},
-        s.rows);
+    const LogitsProduct<T> product{data_of<const T>(call.inputs, 0),
+                                   data_of<const T>(call.parameters, 0),
+                                   s.columns,
+                                   s.columns,
+                                   narrow_size(s.experts),
+                                   narrow_size(s.rows),
+                                   narrow_size(s.columns),
+                                   data_of<const T>(call.parameters, 1),
+                                   data_of<float>(call.outputs, 0)};
+    if constexpr (sizeof(T) == 2)
+      tensor_product(queue, product, s.rows, s.rows);
+    else
+      plain_product(queue, product, s.rows);
   });
 }
 
@@ -244,9 +269,14 @@ void router_backward(const Queue& queue, const OpCall& call) {
                     s.rows);
     if (auto* const d_weight = data_of<float>(call.parameter_gradients, 0))
       plain_product(queue,
-                    RouterWeightProduct<T>{d_logits, data_of<const T>(call.inputs, 0), s.experts, s.columns,
-                                           narrow_size(s.columns), narrow_size(s.experts),
-                                           narrow_size(s.rows), d_weight},
+                    RouterWeightProduct<T>{d_logits,
+                                           data_of<const T>(call.inputs, 0),
+                                           s.experts,
+                                           s.columns,
+                                           narrow_size(s.columns),
+                                           narrow_size(s.experts),
+                                           narrow_size(s.rows),
+                                           {d_weight, d_weight}},
                     s.experts);
   });
   if (auto* const d_bias = data_of<float>(call.parameter_gradients, 1))

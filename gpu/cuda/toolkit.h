@@ -132,7 +132,8 @@ __device__ inline void load_transposed(uint32_t (&to)[4], const void* row) {
 }
 
 // Copies 16 bytes from global to shared memory, both aligned to 16, or zeros if not `there`. A thread's
-// copies are complete after its wait_copies, the block's after a barrier that follows.
+// copies are complete after its wait_copies, the block's after a barrier that follows. commit_copies makes a
+// group of those begun since the last; after wait_groups<n> all but the last n groups are complete.
 __device__ inline void copy_async(void* shared, const void* global, bool there) {
 #if __CUDA_ARCH__ >= 800
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;"
@@ -146,6 +147,17 @@ __device__ inline void copy_async(void* shared, const void* global, bool there) 
 __device__ inline void wait_copies() {
 #if __CUDA_ARCH__ >= 800
   asm volatile("cp.async.wait_all;" : : : "memory");
+#endif
+}
+__device__ inline void commit_copies() {
+#if __CUDA_ARCH__ >= 800
+  asm volatile("cp.async.commit_group;" : : : "memory");
+#endif
+}
+template <int kGroups>
+__device__ inline void wait_groups() {
+#if __CUDA_ARCH__ >= 800
+  asm volatile("cp.async.wait_group %0;" : : "n"(kGroups) : "memory");
 #endif
 }
 

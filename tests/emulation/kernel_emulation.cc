@@ -52,7 +52,8 @@ struct Fiber {
   context::fiber context;
   Waiting waiting = Waiting::nothing;
   int exchanges = 0;
-  std::vector<Copy> copies;  // begun and not waited for
+  std::vector<Copy> copies;    // begun and not waited for
+  std::vector<size_t> groups;  // how many of these each group has, the first group's first
 };
 
 struct Warp {
@@ -122,7 +123,7 @@ void resume(int thread) {
 
 void run_block(int threads, bool shuffled, std::mt19937& generator) {
   for (size_t i = 0; i < block.fibers.size(); ++i)
-    block.fibers[i] = {block.stacks[i].start(fiber_main), Waiting::nothing, 0, {}};
+    block.fibers[i] = {block.stacks[i].start(fiber_main), Waiting::nothing, 0, {}, {}};
   std::vector<int> ready(static_cast<size_t>(threads));
   std::iota(ready.begin(), ready.end(), 0);
   while (!ready.empty()) {
@@ -176,15 +177,29 @@ void begin_copy(void* to, const void* from) {
   block.fibers[static_cast<size_t>(block.current)].copies.push_back({to, from});
 }
 
-void finish_copies() {
-  std::vector<Copy>& copies = block.fibers[static_cast<size_t>(block.current)].copies;
-  for (const Copy& copy : copies) {
-    if (copy.from == nullptr)
-      std::memset(copy.to, 0, kCopyBytes);
-    else
-      std::memcpy(copy.to, copy.from, kCopyBytes);
+void commit_copies() {
+  Fiber& fiber = block.fibers[static_cast<size_t>(block.current)];
+  size_t earlier = 0;
+  for (const size_t count : fiber.groups) earlier += count;
+  fiber.groups.push_back(fiber.copies.size() - earlier);
+}
+
+void finish_copies(size_t groups) {
+  Fiber& fiber = block.fibers[static_cast<size_t>(block.current)];
+  size_t count = 0;
+  if (groups == 0) count = fiber.copies.size(), fiber.groups.clear();
+  while (fiber.groups.size() > groups) {
+    count += fiber.groups.front();
+    fiber.groups.erase(fiber.groups.begin());
   }
-  copies.clear();
+  const auto end = fiber.copies.begin() + static_cast<std::ptrdiff_t>(count);
+  for (auto copy = fiber.copies.begin(); copy != end; ++copy) {
+    if (copy->from == nullptr)
+      std::memset(copy->to, 0, kCopyBytes);
+    else
+      std::memcpy(copy->to, copy->from, kCopyBytes);
+  }
+  fiber.copies.erase(fiber.copies.begin(), end);
 }
 
 void check_launch(int64_t blocks, int threads, uint64_t shared_bytes) {
@@ -314,5 +329,6 @@ void copy_async(void* shared, const void* global, bool there) {
   emulation::begin_copy(shared, there ? global : nullptr);
 }
 void wait_copies() { emulation::finish_copies(); }
+void commit_copies() { emulation::commit_copies(); }
 
 }  // namespace sluice::cuda

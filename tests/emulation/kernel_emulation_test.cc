@@ -136,6 +136,45 @@ TEST(Kernel, CopiesThatAreNotWaitedForShow) {
   }
 }
 
+// Begins two groups of copies, and reads both when all but the last kLeft are there.
+template <int kLeft>
+void copy_groups(const int* from, int* out) {
+  const unsigned thread = threadIdx.x;
+  auto* shared = reinterpret_cast<int*>(cuda::shared_memory());
+  for (unsigned group = 0; group < 2; ++group) {
+    const unsigned at = 4 * (thread + group * blockDim.x);
+    cuda::copy_async(shared + at, from + at, true);
+    cuda::commit_copies();
+  }
+  cuda::wait_groups<kLeft>();
+  __syncthreads();
+  for (unsigned group = 0; group < 2; ++group)
+    out[thread + group * blockDim.x] = shared[4 * (thread + group * blockDim.x)];
+  cuda::wait_copies();
+}
+
+TEST(Kernel, AllButTheLastGroupsOfCopiesAreThere) {
+  constexpr int kThreads = 32, kNumbers = 2 * kThreads * 4;
+  std::vector<int> from(kNumbers), out(2 * kThreads);
+  for (int i = 0; i < kNumbers; ++i) from[static_cast<size_t>(i)] = i;
+  const auto groups_there = [&](void (*kernel)(const int*, int*)) {
+    cuda::load(kernel, kNumbers * sizeof(int));
+    {
+      const GpuCopy gpu_from(from.data(), kNumbers * sizeof(int)),
+          gpu_out(out.data(), out.size() * sizeof(int));
+      cuda::launch(kNullStream, kernel, 1, kThreads, kNumbers * sizeof(int),
+                   static_cast<const int*>(gpu_from.data()), static_cast<int*>(gpu_out.data()));
+    }
+    int groups = 0;
+    for (size_t group = 0; group < 2; ++group)
+      groups += out[group * kThreads + 1] == static_cast<int>(4 * (group * kThreads + 1)) ? 1 : 0;
+    return groups;
+  };
+  EXPECT_EQ(groups_there(copy_groups<0>), 2);
+  EXPECT_EQ(groups_there(copy_groups<1>), 1);
+  EXPECT_EQ(groups_there(copy_groups<2>), 0);
+}
+
 void copy_and_leave(const int* from) { cuda::copy_async(cuda::shared_memory(), from, false); }
 
 TEST_F(KernelDeathTest, CopiesThatNobodyWaitsForShow) {

@@ -50,7 +50,8 @@ void meet_block();
 int thread_in_block();
 std::byte* shared_memory();
 void begin_copy(void* to, const void* from);  // from nullptr: zeros
-void finish_copies();
+void commit_copies();                         // those begun since the last call are a group
+void finish_copies(size_t groups = 0);        // all but those of the last groups; 0: all
 
 // Every lane of the warp hands over a value of `bytes` bytes. Returns the address of lane 0's value; those of
 // the other lanes follow at distances of kSlotBytes. Valid until the lane's next exchange. `combine`, which
@@ -136,10 +137,15 @@ void load_matrices(uint32_t (&to)[4], const void* row);
 void load_transposed(uint32_t (&to)[4], const void* row);
 
 // The target of a copy becomes NaN at once and gets the bytes as late as CUDA allows: at the thread's
-// wait_copies.
+// wait_copies or wait_groups.
 constexpr bool kBackgroundCopies = true;
 void copy_async(void* shared, const void* global, bool there);
 void wait_copies();
+void commit_copies();
+template <int kGroups>
+void wait_groups() {
+  emulation::finish_copies(kGroups);
+}
 
 template <typename... Parameters>
 void load(void (*kernel)(Parameters...), uint64_t shared_bytes = 0,
