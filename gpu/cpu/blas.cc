@@ -2,6 +2,7 @@
 
 #include <cblas.h>
 
+#include <algorithm>
 #include <limits>
 #include <string>
 #include <vector>
@@ -126,6 +127,93 @@ void Bf16Tile::run(int thread, const void* a, const void* b, float* c, std::byte
   CHECK(status == dnnl_success, "oneDNN's product returned " + std::to_string(status));
 }
 
+struct PackedTile::Impl {
+  struct Thread {
+    dnnl::stream stream;
+    dnnl::memory a, b, packed, c, scratch, pack_scratch;
+  };
+  dnnl::engine engine{dnnl::engine::kind::cpu, 0};
+  dnnl::matmul product;
+  dnnl::reorder reorder;
+  uint64_t packed_bytes = 0, scratch_bytes = 0;
+  std::vector<Thread> threads;
+};
+
+PackedTile::PackedTile(const PackedShape& s, int threads) : impl_(std::make_unique<Impl>()) {
+  using Memory = dnnl::memory;
+  omp_set_num_threads(1);
+  try {
+    const dnnl::engine& engine = impl_->engine;
+    const auto type = s.bf16 ? Memory::data_type::bf16 : Memory::data_type::f32;
+    const Memory::desc a({s.m, s.k}, type, Memory::dims{s.stride_a, 1});
+    const Memory::desc any({s.k, s.n}, type, Memory::format_tag::any);
+    const Memory::desc b({s.k, s.n}, type,
+                         s.transpose_b ? Memory::dims{1, s.stride_b} : Memory::dims{s.stride_b, 1});
+    const Memory::desc c({s.m, s.n}, Memory::data_type::f32, Memory::dims{s.n, 1});
+    dnnl::primitive_attr plain, attributes;
+    plain.set_scratchpad_mode(dnnl::scratchpad_mode::user);
+    attributes.set_scratchpad_mode(dnnl::scratchpad_mode::user);
+    if (s.accumulate) {
+      dnnl::post_ops sum;
+      sum.append_sum(1.0f);
+      attributes.set_post_ops(sum);
+    }
+#if DNNL_VERSION_MAJOR < 3
+    const dnnl::matmul::primitive_desc product(dnnl::matmul::desc(a, any, c), attributes, engine);
+#else
+    const dnnl::matmul::primitive_desc product(engine, a, any, c, attributes);
+#endif
+    const Memory::desc packed = product.weights_desc();
+    const dnnl::reorder::primitive_desc reorder(engine, b, engine, packed, plain);
+    impl_->product = dnnl::matmul(product);
+    impl_->reorder = dnnl::reorder(reorder);
+    impl_->packed_bytes = packed.get_size();
+    impl_->scratch_bytes =
+        std::max(product.scratchpad_desc().get_size(), reorder.scratchpad_desc().get_size());
+    for (int t = 0; t < threads; ++t)
+      impl_->threads.push_back({dnnl::stream(engine), Memory(a, engine, nullptr), Memory(b, engine, nullptr),
+                                Memory(packed, engine, nullptr), Memory(c, engine, nullptr),
+                                Memory(product.scratchpad_desc(), engine, nullptr),
+                                Memory(reorder.scratchpad_desc(), engine, nullptr)});
+  } catch (const dnnl::error& error) {
+    throw Error(ExitCode::environment,
+                std::string("oneDNN cannot make a product of tiles of ") + std::to_string(s.m) + " x " +
+                    std::to_string(s.n) + " x " + std::to_string(s.k) + ": " + error.message + ".",
+                "Install oneDNN 2.6 or newer: apt-get install libdnnl-dev.");
+  }
+}
+
+uint64_t PackedTile::packed_bytes() const { return impl_->packed_bytes; }
+uint64_t PackedTile::scratch_bytes() const { return impl_->scratch_bytes; }
+
+void PackedTile::pack(int thread, const void* b, std::byte* packed, std::byte* scratch) const {
+  omp_set_num_threads(1);
+  Impl::Thread& own = impl_->threads[static_cast<size_t>(thread)];
+  own.b.set_data_handle(const_cast<void*>(b));
+  own.packed.set_data_handle(packed);
+  own.pack_scratch.set_data_handle(scratch);
+  const dnnl_exec_arg_t arguments[] = {{DNNL_ARG_FROM, own.b.get()},
+                                       {DNNL_ARG_TO, own.packed.get()},
+                                       {DNNL_ARG_SCRATCHPAD, own.pack_scratch.get()}};
+  const dnnl_status_t status = dnnl_primitive_execute(impl_->reorder.get(), own.stream.get(), 3, arguments);
+  CHECK(status == dnnl_success, "oneDNN's reorder returned " + std::to_string(status));
+}
+
+void PackedTile::run(int thread, const void* a, const std::byte* packed, float* c, std::byte* scratch) const {
+  omp_set_num_threads(1);
+  Impl::Thread& own = impl_->threads[static_cast<size_t>(thread)];
+  own.a.set_data_handle(const_cast<void*>(a));
+  own.packed.set_data_handle(const_cast<std::byte*>(packed));
+  own.c.set_data_handle(c);
+  own.scratch.set_data_handle(scratch);
+  const dnnl_exec_arg_t arguments[] = {{DNNL_ARG_SRC, own.a.get()},
+                                       {DNNL_ARG_WEIGHTS, own.packed.get()},
+                                       {DNNL_ARG_DST, own.c.get()},
+                                       {DNNL_ARG_SCRATCHPAD, own.scratch.get()}};
+  const dnnl_status_t status = dnnl_primitive_execute(impl_->product.get(), own.stream.get(), 4, arguments);
+  CHECK(status == dnnl_success, "oneDNN's product of a tile returned " + std::to_string(status));
+}
+
 #else
 
 Support native_support() { return {}; }
@@ -142,8 +230,17 @@ Bf16Tile::Bf16Tile(const TileShape&, int) { CHECK(false, "this build has no oneD
 uint64_t Bf16Tile::scratch_bytes() const { return 0; }
 void Bf16Tile::run(int, const void*, const void*, float*, std::byte*) const {}
 
+struct PackedTile::Impl {};
+
+PackedTile::PackedTile(const PackedShape&, int) { CHECK(false, "this build has no oneDNN"); }
+uint64_t PackedTile::packed_bytes() const { return 0; }
+uint64_t PackedTile::scratch_bytes() const { return 0; }
+void PackedTile::pack(int, const void*, std::byte*, std::byte*) const {}
+void PackedTile::run(int, const void*, const std::byte*, float*, std::byte*) const {}
+
 #endif
 
 Bf16Tile::~Bf16Tile() = default;
+PackedTile::~PackedTile() = default;
 
 }  // namespace sluice::cpu

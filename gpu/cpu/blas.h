@@ -57,4 +57,32 @@ class Bf16Tile {
   std::unique_ptr<Impl> impl_;
 };
 
+// A tile of few rows times a panel of B that is multiplied by many such tiles: B is brought into the
+// library's own layout once. fp32 or bf16 through oneDNN; C is fp32 and dense.
+struct PackedShape {
+  int64_t m, n, k;
+  bool transpose_b;
+  int64_t stride_a, stride_b;
+  bool bf16;  // A and B; or else fp32
+  bool accumulate;
+  auto operator<=>(const PackedShape&) const = default;
+};
+class PackedTile {
+ public:
+  // As Bf16Tile.
+  PackedTile(const PackedShape& shape, int threads);
+  ~PackedTile();
+  PackedTile(const PackedTile&) = delete;
+  PackedTile& operator=(const PackedTile&) = delete;
+
+  uint64_t packed_bytes() const;   // of a panel, aligned to 64
+  uint64_t scratch_bytes() const;  // of pack() or run(), aligned to 64
+  void pack(int thread, const void* b, std::byte* packed, std::byte* scratch) const;
+  void run(int thread, const void* a, const std::byte* packed, float* c, std::byte* scratch) const;
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
 }  // namespace sluice::cpu

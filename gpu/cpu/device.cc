@@ -6,6 +6,7 @@
 #include "engine/base/parallel.h"
 #include "gpu/cpu/kernels.h"
 #include "gpu/cpu/matmul.h"
+#include "gpu/cpu/tile_matmul.h"
 #include "gpu/ranks/reduce.h"
 
 namespace sluice {
@@ -15,7 +16,10 @@ constexpr uint64_t kZeroBytes = uint64_t{1} << 20;  // of one task
 
 class CpuDevice final : public Device {
  public:
-  explicit CpuDevice(int threads) : workers_(threads), multiplier_(threads, cpu::native_support()) {}
+  explicit CpuDevice(int threads)
+      : workers_(threads),
+        multiplier_(threads, cpu::native_support()),
+        tiles_(threads, cpu::native_support()) {}
 
   void forward(const OpCall& call) override {
     kernels_of(cpu::kKernels, call.shapes->kind).forward(call, resources_);
@@ -53,7 +57,8 @@ class CpuDevice final : public Device {
  private:
   Workers workers_;
   cpu::Multiplier multiplier_;
-  const cpu::Resources resources_{workers_, multiplier_};
+  cpu::TileMultiplier tiles_;
+  const cpu::Resources resources_{workers_, multiplier_, tiles_};
 };
 
 }  // namespace

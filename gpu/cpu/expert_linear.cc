@@ -1,7 +1,7 @@
 // expert_linear: products of tiles of kExpertTile rows, as many as the expert's rows fill.
 //
 // A tile has the same height however many rows the expert has, so a row's results do not depend on that. The
-// weight's gradient is a sum over the rows: chunks of the largest heights that fit are added in order.
+// weight's gradient is a sum over the rows, in chunks.
 #include <algorithm>
 #include <array>
 #include <cstring>
@@ -11,11 +11,13 @@
 #include "gpu/cpu/kernels.h"
 #include "gpu/cpu/matmul.h"
 #include "gpu/cpu/rows.h"
+#include "gpu/cpu/tile_matmul.h"
 
 namespace sluice::cpu {
 namespace {
 
-constexpr std::array<int64_t, 4> kChunks = {512, 256, 128, kExpertTile};  // each a multiple of the next
+// Rows of a chunk. More would only add products to be prepared, one for each number of tiles.
+constexpr int64_t kChunk = 1024;
 
 struct Products {
   explicit Products(const OpShapes& s)
@@ -25,15 +27,8 @@ struct Products {
         precision(s.precision),
         factor(static_cast<float>(s.attributes.factor())) {}
 
-  // Of one tile, before its bias.
-  Product y() const {
-    return {kExpertTile, out, in, false, out_in, in, out_in ? in : out, out, precision, DType::f32};
-  }
-  Product dx() const {
-    Product p{kExpertTile, in, out, false, !out_in, out, out_in ? in : out, in, precision, precision};
-    p.scaled = factor != 1;
-    return p;
-  }
+  TiledProduct y() const { return {kExpertTile, out, in, out_in, out_in ? in : out, precision}; }
+  TiledProduct dx() const { return {kExpertTile, in, out, !out_in, out_in ? in : out, precision}; }
   Product dw(int64_t rows) const {
     Product p = out_in ? Product{out, in, rows, true, false, out, in, in, precision, DType::f32, true}
                        : Product{in, out, rows, true, false, in, out, out, precision, DType::f32, true};
@@ -50,56 +45,45 @@ struct Products {
 const std::byte* row_of(const void* matrix, int64_t row, int64_t columns, DType type) {
   return static_cast<const std::byte*>(matrix) + static_cast<uint64_t>(row * columns) * dtype_bytes(type);
 }
-std::byte* row_of(void* matrix, int64_t row, int64_t columns, DType type) {
-  return static_cast<std::byte*>(matrix) + static_cast<uint64_t>(row * columns) * dtype_bytes(type);
+void zero(DType type, void* to, int64_t n) {
+  std::memset(to, 0, static_cast<uint64_t>(n) * dtype_bytes(type));
 }
-
-// A tile of fp32 sums, before the products' workspace.
-uint64_t sums_bytes(const Products& p) { return static_cast<uint64_t>(kExpertTile * p.out) * sizeof(float); }
 
 void input_gradient(const OpCall& call, const ExpertRows& rows, const Resources& resources) {
   const TensorView dx = call.input_gradients[1];
   if (dx.data == nullptr) return;
   const Products p(*call.shapes);
-  Product product = p.dx();
-  product.accumulate = dx.addend != nullptr;
-  for (int64_t begin = 0; begin < rows.with_zeros(); begin += kExpertTile)
-    resources.multiplier.run(
-        {.product = product,
-         .a = row_of(call.output_gradients[0].data, begin, p.out, p.precision),
-         .b = call.parameters[0].data,
-         .c = row_of(dx.data, begin, p.in, p.precision),
-         .addend = dx.addend == nullptr ? nullptr : row_of(dx.addend, begin, p.in, p.precision),
-         .factor = p.factor},
-        call.workspace, resources.workers);
-  std::memset(row_of(dx.data, rows.count, p.in, p.precision), 0,
-              static_cast<uint64_t>((rows.with_zeros() - rows.count) * p.in) * dtype_bytes(p.precision));
+  resources.tiles.run(
+      {p.dx(), call.output_gradients[0].data, call.parameters[0].data, rows.tiles(), call.workspace},
+      resources.workers, [&](int64_t row, int64_t column, float* sums, int64_t n) {
+        const uint64_t at = static_cast<uint64_t>(row * p.in + column) * dtype_bytes(p.precision);
+        std::byte* const to = static_cast<std::byte*>(dx.data) + at;
+        const auto* const addend = static_cast<const std::byte*>(dx.addend);
+        if (row >= rows.count) return zero(p.precision, to, n);
+        if (p.factor != 1) scale_row(sums, p.factor, n);
+        finish_row(p.precision, sums, nullptr, addend == nullptr ? nullptr : addend + at, to, n);
+      });
 }
 
 void weight_gradient(const OpCall& call, const ExpertRows& rows, const Resources& resources) {
   const TensorView dw = call.parameter_gradients[0];
   if (dw.data == nullptr) return;
   const Products p(*call.shapes);
-  bool accumulate = dw.addend != nullptr;
-  if (!accumulate && rows.count == 0)
-    std::memset(dw.data, 0, static_cast<uint64_t>(p.in * p.out) * sizeof(float));
-  for (int64_t begin = 0; begin < rows.with_zeros();) {
-    const int64_t height =
-        *std::ranges::find_if(kChunks, [&](int64_t chunk) { return begin + chunk <= rows.with_zeros(); });
-    Product product = p.dw(height);
-    product.accumulate = accumulate;
-    const void* const x = row_of(call.inputs[1].data, begin, p.in, p.precision);
-    const void* const dy = row_of(call.output_gradients[0].data, begin, p.out, p.precision);
-    resources.multiplier.run({.product = product,
-                              .a = p.out_in ? dy : x,
-                              .b = p.out_in ? x : dy,
-                              .c = dw.data,
-                              .addend = dw.data,
-                              .factor = p.factor},
-                             call.workspace, resources.workers);
-    accumulate = true;
-    begin += height;
+  const bool accumulate = dw.addend != nullptr;
+  if (rows.count == 0) {
+    if (!accumulate) std::memset(dw.data, 0, static_cast<uint64_t>(p.in * p.out) * sizeof(float));
+    return;
   }
+  const void *const x = call.inputs[1].data, *const dy = call.output_gradients[0].data;
+  Product product = p.dw(rows.with_zeros());
+  product.accumulate = accumulate;
+  resources.multiplier.run_chunks({.product = product,
+                                   .a = p.out_in ? dy : x,
+                                   .b = p.out_in ? x : dy,
+                                   .c = dw.data,
+                                   .addend = dw.addend,
+                                   .factor = p.factor},
+                                  kChunk, call.workspace, resources.workers);
 }
 
 // Sums over the columns of dy times the bias.
@@ -113,7 +97,7 @@ void row_weight_gradient(const OpCall& call, const ExpertRows& rows, const Resou
     std::memset(gradient, 0, bytes);
   else if (to.addend != to.data)
     std::memcpy(gradient, to.addend, bytes);
-  resources.workers.parallel_for(rows.with_zeros() / kExpertTile, [&](int64_t tile, int) {
+  resources.workers.parallel_for(rows.tiles(), [&](int64_t tile, int) {
     for (int64_t i = tile * kExpertTile; i < std::min(rows.count, (tile + 1) * kExpertTile); ++i)
       gradient[rows.choice(i)] +=
           dot_row(p.precision, row_of(call.output_gradients[0].data, i, p.out, p.precision),
@@ -125,38 +109,29 @@ void row_weight_gradient(const OpCall& call, const ExpertRows& rows, const Resou
 
 uint64_t expert_linear_workspace_bytes(const OpShapes& shapes, Pass pass, const Resources& resources) {
   const Products p(shapes);
-  if (pass == Pass::forward) {
-    const Product y = p.y();
-    return sums_bytes(p) + resources.multiplier.prepare({&y, 1});
-  }
-  std::array<Product, kChunks.size() + 1> products{p.dx()};
-  for (size_t i = 0; i < kChunks.size(); ++i) products[i + 1] = p.dw(kChunks[i]);
-  return resources.multiplier.prepare(products);
+  if (pass == Pass::forward) return resources.tiles.prepare(p.y());
+  std::array<Product, kChunk / kExpertTile> dw;
+  for (size_t i = 0; i < dw.size(); ++i) dw[i] = p.dw(static_cast<int64_t>(i + 1) * kExpertTile);
+  return std::max(resources.tiles.prepare(p.dx()), resources.multiplier.prepare(dw));
 }
 
 void expert_linear_forward(const OpCall& call, const Resources& resources) {
   const ExpertRows rows(call);
   const Products p(*call.shapes);
-  auto* const sums = reinterpret_cast<float*>(call.workspace);
-  const void* const bias = view_of(call.parameters, 1).data;
-  for (int64_t begin = 0; begin < rows.with_zeros(); begin += kExpertTile) {
-    resources.multiplier.run({.product = p.y(),
-                              .a = row_of(call.inputs[1].data, begin, p.in, p.precision),
-                              .b = call.parameters[0].data,
-                              .c = sums},
-                             call.workspace + sums_bytes(p), resources.workers);
-    resources.workers.parallel_for(kExpertTile, [&](int64_t r, int) {
-      float* const sum = sums + r * p.out;
-      std::byte* const y = row_of(call.outputs[0].data, begin + r, p.out, p.precision);
-      if (begin + r >= rows.count) {
-        std::memset(y, 0, static_cast<uint64_t>(p.out) * dtype_bytes(p.precision));
-        return;
-      }
-      if (p.factor != 1) scale_row(sum, p.factor, p.out);
-      if (rows.weights != nullptr) add_scaled_row(p.precision, bias, rows.weight(begin + r), sum, p.out);
-      finish_row(p.precision, sum, rows.weights == nullptr ? bias : nullptr, nullptr, y, p.out);
-    });
-  }
+  const auto* const bias = static_cast<const std::byte*>(view_of(call.parameters, 1).data);
+  resources.tiles.run({p.y(), call.inputs[1].data, call.parameters[0].data, rows.tiles(), call.workspace},
+                      resources.workers, [&](int64_t row, int64_t column, float* sums, int64_t n) {
+                        const uint64_t size = dtype_bytes(p.precision);
+                        std::byte* const y = static_cast<std::byte*>(call.outputs[0].data) +
+                                             static_cast<uint64_t>(row * p.out + column) * size;
+                        if (row >= rows.count) return zero(p.precision, y, n);
+                        const void* const of_columns =
+                            bias == nullptr ? nullptr : bias + static_cast<uint64_t>(column) * size;
+                        const bool weighted = rows.weights != nullptr;
+                        if (p.factor != 1) scale_row(sums, p.factor, n);
+                        if (weighted) add_scaled_row(p.precision, of_columns, rows.weight(row), sums, n);
+                        finish_row(p.precision, sums, weighted ? nullptr : of_columns, nullptr, y, n);
+                      });
 }
 
 void expert_linear_backward(const OpCall& call, const Resources& resources) {

@@ -20,6 +20,7 @@ struct ExpertRows {
   int64_t row(int64_t i) const { return entries[i] / layout.chosen; }
   float weight(int64_t i) const { return weights == nullptr ? 1 : weights[entries[i]]; }
   int64_t with_zeros() const { return expert_rows_most(count); }
+  int64_t tiles() const { return with_zeros() / kExpertTile; }
 
   RoutingLayout layout;
   const int32_t* entries;

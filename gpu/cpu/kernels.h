@@ -18,12 +18,14 @@
 
 namespace sluice::cpu {
 
-class Multiplier;  // matmul.h: matrix products
+class Multiplier;      // matmul.h: matrix products
+class TileMultiplier;  // tile_matmul.h: products of some tiles of rows
 
 // What the device owns and its kernels work with.
 struct Resources {
   Workers& workers;
   Multiplier& multiplier;
+  TileMultiplier& tiles;
 };
 
 // embedding.cc. Backward: d wte[token] += dy, d wpe[position] += dy, rows in order.

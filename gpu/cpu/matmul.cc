@@ -75,6 +75,7 @@ struct Multiplier::Call {
   const ProductCall& operands;
   const Method& method;
   std::byte* workspace;
+  uint64_t thread_bytes;  // of the workspace: the most of all methods that run together
 };
 
 Multiplier::Multiplier(int threads, Support support) : threads_(threads), support_(support) {
@@ -133,9 +134,37 @@ void Multiplier::run(const ProductCall& operands, std::byte* workspace, Workers&
   const Product& p = operands.product;
   CHECK(workers.threads() <= threads_, "more threads than the workspace was sized for");
   const Method made = method_of(p);
-  const Call call{operands, made, workspace};
+  const Call call{operands, made, workspace, made.thread_bytes()};
   workers.parallel_for(made.tiling.row_tiles * made.tiling.column_tiles,
                        [this, &call](int64_t index, int thread) { run_tile(call, index, thread); });
+}
+
+void Multiplier::run_chunks(const ProductCall& operands, int64_t height, std::byte* workspace,
+                            Workers& workers) {
+  if (operands.c == nullptr) return;
+  CHECK(workers.threads() <= threads_, "more threads than the workspace was sized for");
+  const Product& p = operands.product;
+  const auto part_of = [&](int64_t begin) {
+    ProductCall part = operands;
+    part.product.k = std::min(height, p.k - begin);
+    part.a = element(operands.a, begin * p.stride_a, p.precision);
+    part.b = element(operands.b, begin * p.stride_b, p.precision);
+    if (begin > 0) part.product.accumulate = true, part.addend = operands.c;
+    return part;
+  };
+  const int64_t last = (p.k - 1) / height * height;
+  const Method of_first = method_of(part_of(0).product), of_last = method_of(part_of(last).product);
+  const Method between = last > height ? method_of(part_of(height).product) : Method{};
+  const Tiling& tiling = of_first.tiling;  // by m and n
+  const uint64_t thread_bytes =
+      std::max({of_first.thread_bytes(), between.thread_bytes(), of_last.thread_bytes()});
+  workers.parallel_for(tiling.row_tiles * tiling.column_tiles, [&](int64_t index, int thread) {
+    for (int64_t begin = 0; begin < p.k; begin += height) {
+      const ProductCall part = part_of(begin);
+      const Method& method = begin == 0 ? of_first : begin == last ? of_last : between;
+      run_tile({part, method, workspace, thread_bytes}, index, thread);
+    }
+  });
 }
 
 void Multiplier::run_tile(const Call& call, int64_t index, int thread) const {
@@ -145,7 +174,7 @@ void Multiplier::run_tile(const Call& call, int64_t index, int thread) const {
   const int64_t row_tile = index % t.row_tiles,
                 column_tile = index / t.row_tiles;  // neighbours share B's columns
   const int64_t row = row_tile * t.rows, column = column_tile * t.columns;
-  std::byte* scratch = call.workspace + static_cast<uint64_t>(thread) * method.thread_bytes();
+  std::byte* scratch = call.workspace + static_cast<uint64_t>(thread) * call.thread_bytes;
   auto* sum = reinterpret_cast<float*>(scratch);
   const uint64_t first = static_cast<uint64_t>(row * p.stride_c + column) * dtype_bytes(p.result);
   const uint64_t stride_c = static_cast<uint64_t>(p.stride_c) * dtype_bytes(p.result);

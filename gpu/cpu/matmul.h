@@ -32,6 +32,10 @@ class Multiplier {
   // workspace: of the bytes that prepare() returned, aligned to 64.
   void run(const ProductCall& operands, std::byte* workspace, Workers& workers);
 
+  // op(A) op(B) of an A that is stored [k,m] and a B that is stored [k,n], with any k: chunks of `height` of
+  // k, and what is left behind them, are added in order. The products of each were prepared.
+  void run_chunks(const ProductCall& operands, int64_t height, std::byte* workspace, Workers& workers);
+
   // One small fp32 product on the calling thread, for kernels that cut their own work.
   void multiply(const TileShape& shape, float alpha, const float* a, const float* b, float* c) const {
     multiply_f32(support_.f32, shape, alpha, a, b, c);
