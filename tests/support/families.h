@@ -36,11 +36,13 @@ inline bool takes(const Family& family, const std::string& key) {
   return std::ranges::any_of(size_keys(family), [&](const SizeKey& k) { return key == k.name; });
 }
 
-// A description with two heads, or with four on two key/value heads where the family has those. `sizes` are
-// the other sizes.
+// A description with two heads, or with four on two key/value heads where the family has those, and with four
+// experts where it has experts. `sizes` are the other sizes.
 inline std::string with_heads(const Family& family, const std::string& sizes) {
-  return fmt::format("{}:{},{}", family.name, takes(family, "kv_heads") ? "heads=4,kv_heads=2" : "heads=2",
-                     sizes);
+  const std::string heads = takes(family, "kv_heads") ? "heads=4,kv_heads=2" : "heads=2";
+  const std::string experts = takes(family, "experts") ? ",experts=4,top=2,expert_ffn=48" : "";
+  const std::string shared = takes(family, "shared_ffn") ? ",shared_ffn=64" : "";
+  return fmt::format("{}:{}{}{},{}", family.name, heads, experts, shared, sizes);
 }
 
 }  // namespace sluice
