@@ -7,6 +7,7 @@
 #include "engine/base/error.h"
 #include "engine/base/pack.h"
 #include "engine/base/simd/convert.h"
+#include "engine/graph/routing.h"
 
 namespace sluice {
 
@@ -44,6 +45,27 @@ std::vector<std::byte> values_of(DType type, uint64_t count, uint64_t ids, int32
   return bytes;
 }
 
+bool is_routing(const OpShapes& s, const Shape& shape) {
+  return shape.size() == 1 && s.attributes.routing.chosen > 0 && s.kind != OpKind::router_loss;
+}
+
+// Routing in which all experts have equally many rows.
+std::vector<std::byte> routing_of(const OpShapes& s, const Shape& shape) {
+  const RoutingLayout layout = routing_layout(s.attributes.routing, shape[0]);
+  std::vector<int32_t> experts(static_cast<size_t>(layout.choices()));
+  for (size_t i = 0; i < experts.size(); ++i)
+    experts[i] = static_cast<int32_t>(static_cast<int64_t>(i) % layout.experts);
+  const std::vector<int32_t> routing = make_routing(layout, experts);
+  const auto bytes = std::as_bytes(std::span(routing));
+  return {bytes.begin(), bytes.end()};
+}
+
+// Whether the input's gradient covers more than the rows of an op's expert.
+bool covers_all(const OpShapes& s, size_t input) {
+  const bool weights = s.attributes.routing.weighted && input + 1 == s.inputs.size();
+  return op_rule(s.kind).of_an_expert && (weights || s.kind == OpKind::dispatch);
+}
+
 }  // namespace
 
 uint64_t OpTimer::bytes_needed(const Device& device, const OpShapes& shapes) {
@@ -78,17 +100,28 @@ OpTimer::Operands OpTimer::lay_out(const OpShapes& shapes, Pass pass) {
   const std::vector<DType> types = output_types(shapes);
   taken_ = 0;
   // Token ids and labels choose rows of the first parameter. Attention's documents all begin at 0.
-  const bool chooses_rows = shapes.kind == OpKind::embedding || rule.is_loss;
+  const bool chooses_rows = shapes.kind == OpKind::embedding || shapes.kind == OpKind::linear_cross_entropy;
   const int64_t ids = chooses_rows ? shapes.parameters[0][0] : 1;
+  const auto routing = [&](const Shape& shape) {
+    const std::vector<std::byte> values = routing_of(shapes, shape);
+    std::byte* const data = take(values.size());
+    memory_.write(data, values);
+    return TensorView{data};
+  };
   for (size_t i = 0; i < shapes.inputs.size(); ++i) {
-    o.inputs.push_back(tensor(shapes.inputs[i], input_type(shapes, i), ids, first_id(shapes)));
-    o.input_gradients.push_back(has_gradient(shapes, i) ? tensor(shapes.inputs[i], precision, 0)
-                                                        : TensorView{});
+    const Shape& shape = shapes.inputs[i];
+    const DType type = input_type(shapes, i);
+    o.inputs.push_back(is_routing(shapes, shape) ? routing(shape)
+                                                 : tensor(shape, type, ids, first_id(shapes)));
+    TensorView& gradient = o.input_gradients.emplace_back();
+    if (!has_gradient(shapes, i)) continue;
+    gradient = tensor(shape, type, 0);
+    if (covers_all(shapes, i)) gradient.addend = gradient.data;  // as of all experts but one
   }
   for (size_t i = 0; i < types.size(); ++i) {
-    o.outputs.push_back(tensor(shapes.outputs[i], types[i], 0));
-    o.output_gradients.push_back(rule.gradient_outputs >> i & 1 ? tensor(shapes.outputs[i], precision, 0)
-                                                                : TensorView{});
+    const Shape& shape = shapes.outputs[i];
+    o.outputs.push_back(is_routing(shapes, shape) ? routing(shape) : tensor(shape, types[i], 0));
+    o.output_gradients.push_back(rule.gradient_outputs >> i & 1 ? tensor(shape, types[i], 0) : TensorView{});
   }
   for (const Shape& shape : shapes.parameters) {
     o.parameters.push_back(tensor(shape, precision, 0));

@@ -1,8 +1,8 @@
 // Times single ops on a device. No segment and no training step is run.
 //
 // Operands lie one behind the other in memory that the caller gives. They are filled with numbers of at most
-// 1/2; token ids and labels are spread over the vocabulary. Caller: `sluice bench`, on one thread, while the
-// device has no other work.
+// 1/2; token ids and labels are spread over the vocabulary, rows evenly over experts. Caller: `sluice bench`,
+// on one thread, while the device has no other work.
 #pragma once
 
 #include <vector>

@@ -9,6 +9,8 @@
 #include <utility>
 #include <vector>
 
+#include "engine/graph/routing.h"
+
 namespace sluice {
 namespace {
 
@@ -68,6 +70,16 @@ TEST(OpTimer, IntegersAreValid) {
   EXPECT_EQ(largest_of(OpKind::attention, heads, {{16, 24}}, {}), -1);
   EXPECT_EQ(largest_of(OpKind::attention, heads, {{16, 24}, {16}}, {}), 0);  // all documents begin at 0
   EXPECT_EQ(largest_of(OpKind::attention, heads, {{16, 24}, {16}}, {{2}}), 0);
+}
+
+TEST(OpTimer, RoutingGivesAllExpertsEquallyManyRows) {
+  const Routing r{.experts = 4, .chosen = 2, .layers = 1, .weighted = true};
+  const int64_t rows = 64, routing = RoutingLayout{rows, r.experts, r.chosen}.size();
+  const OpAttributes routed{.routing = r};
+  EXPECT_EQ(largest_of(OpKind::route, routed, {{rows, 4}}, {}), -1);  // it writes the routing that it reads
+  EXPECT_EQ(largest_of(OpKind::router_statistics, routed, {{rows, 4}, {routing}}, {}), 128);
+  EXPECT_EQ(largest_of(OpKind::router_loss, routed, {{1, 9}, {rows}}, {}), 0);
+  EXPECT_EQ(largest_of(OpKind::expert_linear, routed, {{routing}, {rows, 8}, {rows, 2}}, {{8, 6}, {6}}), 128);
 }
 
 }  // namespace
