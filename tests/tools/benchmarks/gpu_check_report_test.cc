@@ -214,6 +214,27 @@ TEST(GpuCheckReport, AttentionIsToldByHeadSize) {
               "forward, 180.5 backward; heads of 128: 300 TFLOP/s forward, 200 backward");
 }
 
+TEST(GpuCheckReport, ExpertsAreComparedWithOneProduct) {
+  const auto pass = [](double experts, double one) {
+    return ordered_json{{"experts", experts}, {"one", one}};
+  };
+  const ordered_json row{{"state", "measured"},
+                         {"precision", "bf16"},
+                         {"tokens", 4096},
+                         {"layers",
+                          {{{"experts", 8},
+                            {"chosen", 2},
+                            {"width", 4096},
+                            {"columns", 28672},
+                            {"forward", pass(450e12, 600e12)},
+                            {"backward", pass(400e12, 500e12)}}}}};
+  expect_line(
+      gpu_report({{"small", part_with("small", {{"experts", row}})}}),
+      "- products of experts, against one product of as many rows: bf16, 4096 tokens; 2 of 8 experts, "
+      "4096 x 28672, forward 450 TFLOP/s (0.75 of one product's), backward 400 TFLOP/s (0.80 of one "
+      "product's)");
+}
+
 TEST(GpuCheckReport, TheDeepestModelTellsItsLayers) {
   const std::string page = gpu_report({{"largest", part_with("largest", {{"deepest", training_row(2)}})}});
   expect_line(page, "| Llama, the deepest that fits, bf16, 56 layers | 1 billion |");

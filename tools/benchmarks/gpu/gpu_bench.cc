@@ -169,6 +169,8 @@ ordered_json measure(const Command& command, const Row& row,
       return measure_matmul(command.device(), command.rehearse);
     case RowKind::attention:
       return measure_attention(command.device(), command.rehearse);
+    case RowKind::experts:
+      return measure_experts(command.device(), command.rehearse);
     case RowKind::algorithms:
       return measure_algorithms(row, command.device(), command.rehearse);
     case RowKind::training:

@@ -27,14 +27,12 @@ namespace {
 
 constexpr uint64_t kGiB = 1ull << 30, kMiB = 1ull << 20;
 
-int threads() { return static_cast<int>(std::max(1u, std::thread::hardware_concurrency())); }
-
 // On the cpu device, which only rehearses: one timing, after a product for which the library generates its
 // code.
 double cpu_matmul_rate(DType precision, int64_t n) {
   const Product product{n, n, n, false, false, n, n, n, precision, precision};
-  cpu::Multiplier multiplier(threads(), cpu::native_support());
-  Workers workers(threads());
+  cpu::Multiplier multiplier(threads_of_machine(), cpu::native_support());
+  Workers workers(threads_of_machine());
   const auto elements = static_cast<size_t>(n * n);
   std::vector<float> a(elements, 0.5f), b(elements, 0.25f), c(elements);
   std::vector<float> workspace(multiplier.prepare({&product, 1}) / sizeof(float) + 16);
@@ -51,6 +49,8 @@ double cpu_matmul_rate(DType precision, int64_t n) {
 }
 
 }  // namespace
+
+int threads_of_machine() { return static_cast<int>(std::max(1u, std::thread::hardware_concurrency())); }
 
 ordered_json machine_facts(DeviceKind device, bool small) {
   ordered_json facts;
@@ -125,7 +125,7 @@ ordered_json measure_attention(DeviceKind kind, bool small) {
   options.memory.device.kind = kind;
   settle_device(options, false);
   const DType precision = options.numbers.precision;
-  const std::unique_ptr<Device> device = make_device(options.memory, threads());
+  const std::unique_ptr<Device> device = make_device(options.memory, threads_of_machine());
   const Repeats repeats{.seconds_at_least = small ? 0 : 0.3, .seconds_at_most = small ? 0 : 1.5};
   ordered_json row{{"state", "measured"},
                    {"precision", dtype_name(precision)},

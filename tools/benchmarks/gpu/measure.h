@@ -28,4 +28,10 @@ nlohmann::ordered_json measure_matmul(DeviceKind device, bool small);  // by pre
 // a query and a key that it sees: 4 for each column of a head in forward, 10 in backward.
 nlohmann::ordered_json measure_attention(DeviceKind device, bool small);
 
+// The first products of layers' experts, expert after expert as a step calls them, and one product of as many
+// rows, which the library makes: floating-point operations a second. experts.cc.
+nlohmann::ordered_json measure_experts(DeviceKind device, bool small);
+
+int threads_of_machine();
+
 }  // namespace sluice

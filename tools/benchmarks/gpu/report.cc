@@ -228,6 +228,21 @@ std::string attention_rates(const ordered_json& values) {
   return out;
 }
 
+std::string expert_rates(const ordered_json& values) {
+  std::string out =
+      fmt::format("{}, {} tokens", values.at("precision").get<std::string>(), values.at("tokens").get<int>());
+  for (const ordered_json& layer : values.at("layers")) {
+    out += fmt::format("; {} of {} experts, {} x {}", layer.at("chosen").get<int>(),
+                       layer.at("experts").get<int>(), layer.at("width").get<int>(),
+                       layer.at("columns").get<int>());
+    for (const char* const pass : {"forward", "backward"}) {
+      const double rate = layer.at(pass).at("experts"), one = layer.at(pass).at("one");
+      out += fmt::format(", {} {:.4g} TFLOP/s ({:.2f} of one product's)", pass, rate / 1e12, rate / one);
+    }
+  }
+  return out;
+}
+
 std::string rates(const Row& row, const ordered_json& part) {
   const ordered_json* values = measured(part, row.name);
   if (!values) return absence(part, row.name);
@@ -243,6 +258,7 @@ std::string rates(const Row& row, const ordered_json& part) {
                        100 * values->at("prediction_error").get<double>(),
                        values->at("machine").get<std::string>());
   if (row.kind == RowKind::attention) return attention_rates(*values);
+  if (row.kind == RowKind::experts) return expert_rates(*values);
   if (row.kind == RowKind::algorithms) return gain(*values);
   if (row.kind == RowKind::bench)
     return fmt::format(

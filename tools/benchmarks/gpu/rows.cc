@@ -12,6 +12,9 @@ const std::string kConformance = "gpu/cuda/op_conformance_test";
 // Ops as the conformance suite names its cases: NAME or NAME_DETAIL.
 const std::vector<std::string> kOps = {"embedding", "layer_norm", "rms_norm",  "linear", "gelu",
                                        "swiglu",    "rope",       "attention", "add",    "cross_entropy"};
+// Those of a mixture of experts, which share a row; add_sum is among the cases of add.
+const std::vector<std::string> kExpertOps = {"router",        "route",         "dispatch",
+                                             "expert_linear", "expert_swiglu", "combine"};
 
 // googletest's filter for the ops' cases in tests that match `test`.
 std::string filter_of(const std::string& test, const std::vector<std::string>& ops) {
@@ -49,6 +52,8 @@ std::vector<Row> first_rows() {
   };
   for (const std::string& op : kOps)
     test("op-" + op, "the op " + op, kConformance, filter_of("*DevicesAgreeWithReference", {op}), 15);
+  test("op-experts", "ops of a mixture of experts", kConformance,
+       filter_of("*DevicesAgreeWithReference", kExpertOps), 15);
   test("op-updates", "rounding, sums over ranks, the optimizer", kConformance, "DeviceConformance.*", 30);
   test("training", "trainings keep their bits", "gpu/cuda/training_test", "*", 60);
   rows.push_back(matmul(part));
@@ -88,6 +93,7 @@ std::vector<Row> test_rows() {
   };
   for (const std::string& op : kOps)
     test("op-" + op, "the op " + op, kConformance, filter_of("*Conformance.*", {op}));
+  test("op-experts", "ops of a mixture of experts", kConformance, filter_of("*Conformance.*", kExpertOps));
   test("op-updates", "rounding, sums over ranks, the optimizer", kConformance,
        "DeviceConformance.*:CudaDevice.*");
   test("training", "trainings keep their bits", "gpu/cuda/training_test", "*");
@@ -106,12 +112,14 @@ std::vector<Row> test_rows() {
   };
   const std::string agree = "*DevicesAgreeWithReference";
   sanitizer("memcheck", "attention", filter_of(agree, {"attention"}));
-  sanitizer("memcheck", "products", filter_of(agree, {"linear", "cross_entropy"}));
+  sanitizer("memcheck", "products", filter_of(agree, {"linear", "cross_entropy", "router", "expert_linear"}));
   sanitizer("memcheck", "rows",
-            filter_of(agree, {"embedding", "layer_norm", "rms_norm", "gelu", "swiglu", "rope", "add"}));
+            filter_of(agree, {"embedding", "layer_norm", "rms_norm", "gelu", "swiglu", "rope", "add", "route",
+                              "dispatch", "expert_swiglu", "combine"}));
   sanitizer("memcheck", "updates", "DeviceConformance.Round*:DeviceConformance.Upd*:DeviceConformance.Zero*");
-  sanitizer("racecheck", "shared",
-            filter_of(agree, {"attention", "layer_norm", "rms_norm", "cross_entropy"}));
+  sanitizer(
+      "racecheck", "shared",
+      filter_of(agree, {"attention", "layer_norm", "rms_norm", "cross_entropy", "route", "expert_linear"}));
   return rows;
 }
 
@@ -183,6 +191,11 @@ std::vector<Row> training_rows() {
        .kind = RowKind::bench,
        .title = "sluice bench",
        .seconds_most = 120},
+      {.part = "small",
+       .name = "experts",
+       .kind = RowKind::experts,
+       .title = "products of experts, against one product of as many rows",
+       .seconds_most = 60},
       algorithms("gpt2-xl", 16, 1024),
       algorithms("llama-13b", 4, 4096),
       gpt2("gpt2-bf16", "GPT-2 124M, resident", 60, "gpt2", 64, "6GiB", "bf16"),
@@ -242,6 +255,8 @@ const char* kind_name(RowKind kind) {
       return "matmul";
     case RowKind::attention:
       return "attention";
+    case RowKind::experts:
+      return "experts";
     case RowKind::algorithms:
       return "algorithms";
     case RowKind::training:

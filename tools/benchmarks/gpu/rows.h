@@ -16,6 +16,7 @@ enum class RowKind : uint8_t {
   disk,        // reads and writes of one file of the nvme tier
   matmul,      // large products through the device's multiplier
   attention,   // causal attention by itself, forward and backward
+  experts,     // products of a layer's experts, and one product of as many rows
   algorithms,  // the products of a model, by each of several algorithms of cuBLASLt
   training,    // steps of one configuration
   bench,       // `sluice bench`, whose machine description serves all rows after it
