@@ -98,6 +98,34 @@ std::vector<OpCase> cases_with_a_bias() {
 INSTANTIATE_TEST_SUITE_P(Ops, EmulatedBias, testing::ValuesIn(cases_with_a_bias()),
                          [](const auto& test) { return test.param.name; });
 
+// The first values of an expert's product, with all of its rows and with only some of them.
+void expect_rows_apart(const OpCase& c, DType precision, int multiprocessors) {
+  constexpr int64_t kFewer = 10;
+  EmulatedDevice device(multiprocessors);
+  Operands operands(c, precision);
+  const auto first_rows = [&] {
+    std::vector<double> values = results_of(operands, run_forward(device, operands)).front().values;
+    values.resize(static_cast<size_t>(kFewer * operands.shapes.outputs[0][1]));
+    return values;
+  };
+  const std::vector<double> of_all = first_rows();
+  ASSERT_EQ(operands.routing.expert, 0);
+  ASSERT_GT(operands.routing.rows, 2 * kFewer);
+  static_cast<int32_t*>(operands.inputs[0].data())[1] = kFewer;  // the expert's entries end earlier
+  operands.routing.rows = kFewer;
+  operands.settle(operands.inputs[1], c.inputs[1]);
+  operands.freeze();
+  EXPECT_EQ(first_rows(), of_all) << c.name << ", " << dtype_name(precision);
+}
+
+// Of one multiprocessor, large tiles are in use; of 64, small ones.
+TEST(EmulatedExperts, ARowOfAProductDependsOnNoOthers) {
+  for (const OpCase& c : op_cases())
+    if (c.name == "expert_linear_all")
+      for (const DType precision : precisions(c))
+        for (const int multiprocessors : {1, 64}) expect_rows_apart(c, precision, multiprocessors);
+}
+
 std::vector<DeviceEntry> devices_to_judge() {
   return {{"cuda, emulated", [](int threads) { return std::make_unique<EmulatedDevice>(threads); }}};
 }
