@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "engine/base/error.h"
+#include "gpu/cpu/pack_bf16.h"
 
 #ifdef SLUICE_WITH_ONEDNN
 #include <omp.h>
@@ -135,6 +136,8 @@ struct PackedTile::Impl {
   dnnl::engine engine{dnnl::engine::kind::cpu, 0};
   dnnl::matmul product;
   dnnl::reorder reorder;
+  PackedShape shape;
+  bool pairs = false;  // packed as pack_bf16 does it
   uint64_t packed_bytes = 0, scratch_bytes = 0;
   std::vector<Thread> threads;
 };
@@ -167,6 +170,9 @@ PackedTile::PackedTile(const PackedShape& s, int threads) : impl_(std::make_uniq
     const dnnl::reorder::primitive_desc reorder(engine, b, engine, packed, plain);
     impl_->product = dnnl::matmul(product);
     impl_->reorder = dnnl::reorder(reorder);
+    impl_->shape = s;
+    impl_->pairs = s.bf16 && s.k % 32 == 0 && s.n % 64 == 0 &&
+                   packed == Memory::desc({s.k, s.n}, type, Memory::format_tag::BA16a64b2a);
     impl_->packed_bytes = packed.get_size();
     impl_->scratch_bytes =
         std::max(product.scratchpad_desc().get_size(), reorder.scratchpad_desc().get_size());
@@ -187,6 +193,8 @@ uint64_t PackedTile::packed_bytes() const { return impl_->packed_bytes; }
 uint64_t PackedTile::scratch_bytes() const { return impl_->scratch_bytes; }
 
 void PackedTile::pack(int thread, const void* b, std::byte* packed, std::byte* scratch) const {
+  const PackedShape& s = impl_->shape;
+  if (impl_->pairs) return pack_bf16(b, s.transpose_b, s.stride_b, s.k, s.n, packed);
   omp_set_num_threads(1);
   Impl::Thread& own = impl_->threads[static_cast<size_t>(thread)];
   own.b.set_data_handle(const_cast<void*>(b));
