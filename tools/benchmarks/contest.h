@@ -8,6 +8,7 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <ctime>
 #include <functional>
 #include <string>
 #include <vector>
@@ -48,13 +49,23 @@ inline double ratio_to_best(const std::vector<Contestant>& all) {
   return ratio;
 }
 
-inline void time_alternating(std::vector<Contestant>& all, int rounds) {
+inline double wall_seconds() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+// Of the process. With one thread, other work of the machine counts little.
+inline double processor_seconds() {
+  timespec t{};
+  CHECK(clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t) == 0, "no clock of processor time");
+  return static_cast<double>(t.tv_sec) + 1e-9 * static_cast<double>(t.tv_nsec);
+}
+
+inline void time_alternating(std::vector<Contestant>& all, int rounds, double (*now)() = wall_seconds) {
   for (int round = 0; round <= rounds; ++round)
     for (Contestant& c : all) {
-      const auto begin = std::chrono::steady_clock::now();
+      const double begin = now();
       c.run();
-      const std::chrono::duration<double> taken = std::chrono::steady_clock::now() - begin;
-      if (round > 0) c.seconds.push_back(taken.count());  // the first round warms up
+      const double taken = now() - begin;
+      if (round > 0) c.seconds.push_back(taken);  // the first round warms up
     }
 }
 

@@ -1,7 +1,8 @@
 // The products of a layer's experts on the cpu device, against one product of as many rows: expert_linear of
 // 8 experts of which a token chooses 2, against linear.
 //
-//   experts_bench [--tokens N...] [--threads N] [--rounds N] [--in-out] [--small]
+//   experts_bench [--tokens N...] [--threads N] [--rounds N] [--in-out] [--processor-time]
+//                 [--small]
 //
 // Each expert has a weight of its own. Choices are random, so that experts have different numbers of rows,
 // and their last tiles are not full. Both run in one process, in turn, and are compared round by round; the
@@ -33,7 +34,7 @@ constexpr std::array<std::pair<int64_t, int64_t>, 3> kWidths = {{{512, 1408}, {1
 struct Options {
   std::vector<int64_t> tokens = {2048, 4096, 8192};
   int threads = 1, rounds = 5;
-  bool in_out = false;
+  bool in_out = false, processor_time = false;
 };
 
 enum class Work : uint8_t { forward, backward, dx, dw };
@@ -150,7 +151,7 @@ void compare(DType precision, int64_t tokens, std::pair<int64_t, int64_t> widths
   for (const Work work : {Work::forward, Work::backward, Work::dx, Work::dw}) {
     std::vector<Contestant> both = {{"one product", [&] { one->run(work); }},
                                     {"experts", [&] { grouped->run(work); }}};
-    time_alternating(both, options.rounds);
+    time_alternating(both, options.rounds, options.processor_time ? processor_seconds : wall_seconds);
     const double flops =
         2 * rows * static_cast<double>(in) * static_cast<double>(out) * (work == Work::backward ? 2 : 1);
     const bool judged = work <= Work::backward && tokens * kChosen / kExperts >= 256;
@@ -177,6 +178,8 @@ int main(int argc, char** argv) {
   app.add_option("--threads", options.threads, "threads")->check(CLI::PositiveNumber);
   app.add_option("--rounds", options.rounds, "timed rounds")->check(CLI::PositiveNumber);
   app.add_flag("--in-out", options.in_out, "weights are [in,out], not [out,in]");
+  app.add_flag("--processor-time", options.processor_time,
+               "time of the processor, for a busy machine; with --threads 1");
   app.add_flag("--small", small, "tiny: shows that it works, no more");
   CLI11_PARSE(app, argc, argv);
   if (small) options.tokens = {64}, options.rounds = 1;
