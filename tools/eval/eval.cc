@@ -26,7 +26,7 @@ namespace {
 void count_right_labels(Model& model) {
   for (Segment& segment : model.segments)
     for (Op& op : segment.ops) {
-      if (!op_rule(op.kind).is_loss) continue;
+      if (op.kind != OpKind::linear_cross_entropy) continue;
       op.attributes.counts_right = true;
       segment.tensors[op.outputs[0]].shape = {2};
     }

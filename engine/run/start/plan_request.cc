@@ -18,7 +18,8 @@ Model sized_model(const ModelConfig& config, DType precision, const DeviceSizes&
   Model model = build_model(config, precision, micro_batch, sequence, documents, samples);
   for (Segment& segment : model.segments)
     for (Op& op : segment.ops)
-      if (op_rule(op.kind).is_loss) op.attributes.loss_rows = loss_rows(config.vocabulary, sizes.logits);
+      if (op.kind == OpKind::linear_cross_entropy)
+        op.attributes.loss_rows = loss_rows(config.vocabulary, sizes.logits);
   return model;
 }
 
