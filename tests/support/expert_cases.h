@@ -50,7 +50,9 @@ inline std::vector<OpCase> router_cases() {
        routes(of(60, 4)),
        {{1100, 60}, {size(1100, of(60, 4))}},
        {},
-       3},
+       3,
+       0,
+       true},
       {"router_loss", router_loss, routes(losses), {{1, 13}, {37}}, {}},
       {"router_loss_one_row", router_loss, routes(losses), {{1, 13}, {1}}, {}},
   };
