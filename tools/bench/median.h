@@ -13,7 +13,7 @@ template <typename Work>
 Rounds time_rounds(const Work& work, const Repeats& repeats) {
   work();
   std::vector<double> seconds;
-  while (!enough(seconds, repeats)) {
+  for (double all = 0; !enough(seconds, all, repeats); all += seconds.back()) {
     const double begin = steady_seconds();
     work();
     seconds.push_back(steady_seconds() - begin);

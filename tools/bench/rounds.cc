@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <numeric>
 
 #include "engine/base/units.h"
 
@@ -21,8 +20,7 @@ Rounds rounds_of(const std::vector<double>& seconds) {
   return {sorted.size(), sorted.front(), sorted[sorted.size() / 8], sorted[sorted.size() / 2], sorted.back()};
 }
 
-bool enough(const std::vector<double>& seconds, const Repeats& repeats) {
-  const double all = std::accumulate(seconds.begin(), seconds.end(), 0.0);
+bool enough(const std::vector<double>& seconds, double all, const Repeats& repeats) {
   if (seconds.size() < repeats.rounds_at_least || all < repeats.seconds_at_least) return false;
   return all >= repeats.seconds_at_most || !disagree(rounds_of(seconds));
 }

@@ -37,7 +37,8 @@ struct Repeats {
   double seconds_at_least = 0, seconds_at_most = 0;  // all rounds together
   size_t rounds_at_least = 3;
 };
-bool enough(const std::vector<double>& seconds, const Repeats& repeats);
+// `all`: the sum of the seconds.
+bool enough(const std::vector<double>& seconds, double all, const Repeats& repeats);
 
 // A rate, such as "linear in bf16", and the rounds that it comes from. Of several times, those that disagree
 // most.

@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include <numeric>
+
 #include "tools/bench/median.h"
 
 namespace sluice {
@@ -54,6 +56,9 @@ TEST(BenchRounds, OnlyDoubtfulRatesAreNamed) {
 
 TEST(BenchRounds, WorkIsRepeatedUntilItsRoundsAgree) {
   const Repeats three{}, long_enough{.seconds_at_least = 4}, bounded{.seconds_at_most = 20};
+  const auto enough = [](const std::vector<double>& seconds, const Repeats& repeats) {
+    return sluice::enough(seconds, std::accumulate(seconds.begin(), seconds.end(), 0.0), repeats);
+  };
   EXPECT_FALSE(enough({}, three));
   EXPECT_FALSE(enough({1, 1}, three));
   EXPECT_TRUE(enough({1, 1, 1}, three));
