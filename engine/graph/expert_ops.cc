@@ -157,6 +157,9 @@ void infer_expert_swiglu(const OpShapes& in, std::vector<Shape>& outputs, std::v
     require(x[1] % 2 == 0, in, "{} columns are not a gate and as many others.", x[1]);
   else
     check_shape(in, in.inputs[2], x, "an input");
+  require(not_negative(in.attributes.swiglu_limit) && not_negative(in.attributes.swiglu_alpha), in,
+          "the limit {} and alpha {} are not both numbers of 0 or more.", in.attributes.swiglu_limit,
+          in.attributes.swiglu_alpha);
   set_outputs(in, outputs, dtypes, {{x[0], packed ? x[1] / 2 : x[1]}}, {in.precision});
 }
 

@@ -32,8 +32,53 @@ void accumulate_row(DType precision, const void* from, void* to, int64_t n) {
   });
 }
 
+// What an activation makes of a gate and the other factor, and its derivatives by both.
+struct Activation {
+  FloatVector value, by_gate, by_up;
+};
+
 template <class GateOf>
-HWY_INLINE void weighted_gated_forward(const OpCall& call, const GatedRange& range, float weight) {
+struct Gated {
+  HWY_INLINE FloatVector value(FloatVector gate, FloatVector up) const {
+    return hn::Mul(GateOf::value(gate), up);
+  }
+  HWY_INLINE Activation both(FloatVector gate, FloatVector up) const {
+    const Gate g = GateOf::both(gate);
+    return {hn::Mul(g.value, up), hn::Mul(g.derivative, up), g.value};
+  }
+};
+
+// OpAttributes::swiglu_limit.
+struct Clamped {
+  explicit Clamped(const OpAttributes& a)
+      : limit(hn::Set(Floats(), static_cast<float>(a.swiglu_limit))),
+        alpha(hn::Set(Floats(), static_cast<float>(a.swiglu_alpha))) {}
+
+  // A comparison with NaN is false, so that it stays.
+  HWY_INLINE FloatVector lower(FloatVector x) const { return hn::IfThenElse(hn::Gt(x, limit), limit, x); }
+  HWY_INLINE FloatVector plus_one(FloatVector up) const {
+    const FloatVector u = lower(up), least = hn::Neg(limit);
+    return hn::Add(hn::IfThenElse(hn::Lt(u, least), least, u), hn::Set(Floats(), 1.0f));
+  }
+  HWY_INLINE FloatVector value(FloatVector gate, FloatVector up) const {
+    const FloatVector g = lower(gate), one = hn::Set(Floats(), 1.0f);
+    return hn::Mul(hn::Div(g, hn::Add(one, exp_minus(hn::Mul(alpha, g)))), plus_one(up));
+  }
+  HWY_INLINE Activation both(FloatVector gate, FloatVector up) const {
+    const FloatVector g = lower(gate), u = plus_one(up), one = hn::Set(Floats(), 1.0f);
+    const FloatVector scaled = hn::Mul(alpha, g), inverse = exp_minus(scaled);
+    const FloatVector s = hn::Div(one, hn::Add(one, inverse)), gs = hn::Mul(g, s);
+    const FloatVector slope = hn::Mul(s, hn::MulAdd(scaled, hn::Mul(inverse, s), one));
+    return {hn::Mul(gs, u), hn::IfThenZeroElse(hn::Gt(gate, limit), hn::Mul(slope, u)),
+            hn::IfThenZeroElse(hn::Gt(hn::Abs(up), limit), gs)};
+  }
+
+  FloatVector limit, alpha;
+};
+
+template <class Of>
+HWY_INLINE void weighted_gated_forward(const OpCall& call, const GatedRange& range, float weight,
+                                       const Of& activation) {
   with_precision(call.shapes->precision, [&](auto type) HWY_ATTR {
     using T = decltype(type);
     const T* gate = at<const T>(call.inputs[1], range.gate);
@@ -41,15 +86,15 @@ HWY_INLINE void weighted_gated_forward(const OpCall& call, const GatedRange& ran
     T* y = at<T>(call.outputs[0], range.out);
     const FloatVector factor = hn::Set(Floats(), weight);
     for_each_vector(range.count, [&](size_t i, auto lanes) SLUICE_KERNEL {
-      const FloatVector u = hn::Mul(factor, lanes.load(up + i));
-      lanes.store(hn::Mul(GateOf::value(lanes.load(gate + i)), u), y + i);
+      lanes.store(hn::Mul(factor, activation.value(lanes.load(gate + i), lanes.load(up + i))), y + i);
     });
   });
 }
 
 // Returns the gradient of the weight.
-template <class GateOf>
-HWY_INLINE float weighted_gated_backward(const OpCall& call, const GatedRange& range, float weight) {
+template <class Of>
+HWY_INLINE float weighted_gated_backward(const OpCall& call, const GatedRange& range, float weight,
+                                         const Of& activation) {
   return with_precision(call.shapes->precision, [&](auto type) HWY_ATTR {
     using T = decltype(type);
     const T* gate = at<const T>(call.inputs[1], range.gate);
@@ -61,25 +106,28 @@ HWY_INLINE float weighted_gated_backward(const OpCall& call, const GatedRange& r
     const FloatVector factor = hn::Set(d, weight);
     FloatVector sum = hn::Zero(d);
     for_each_vector(range.count, [&](size_t i, auto lanes) SLUICE_KERNEL {
-      const FloatVector u = lanes.load(up + i), dv = lanes.load(dy + i);
-      const Gate g = GateOf::both(lanes.load(gate + i));
-      sum = hn::Add(sum, lanes.zero_rest(hn::Mul(hn::Mul(dv, u), g.value)));
-      const FloatVector weighted = hn::Mul(dv, factor);
-      if (dgate.data != nullptr) dgate.put(hn::Mul(hn::Mul(weighted, u), g.derivative), i, lanes);
-      if (dup.data != nullptr) dup.put(hn::Mul(weighted, g.value), i, lanes);
+      const FloatVector dv = lanes.load(dy + i), weighted = hn::Mul(dv, factor);
+      const Activation a = activation.both(lanes.load(gate + i), lanes.load(up + i));
+      sum = hn::Add(sum, lanes.zero_rest(hn::Mul(dv, a.value)));
+      if (dgate.data != nullptr) dgate.put(hn::Mul(weighted, a.by_gate), i, lanes);
+      if (dup.data != nullptr) dup.put(hn::Mul(weighted, a.by_up), i, lanes);
     });
     return hn::GetLane(hn::SumOfLanes(d, sum));
   });
 }
 
 void expert_swiglu_forward_row(const OpCall& call, const GatedRange& range, float weight) {
-  call.shapes->attributes.gelu_gate ? weighted_gated_forward<GeluGate>(call, range, weight)
-                                    : weighted_gated_forward<SiluGate>(call, range, weight);
+  const OpAttributes& a = call.shapes->attributes;
+  if (a.swiglu_limit > 0) return weighted_gated_forward(call, range, weight, Clamped(a));
+  a.gelu_gate ? weighted_gated_forward(call, range, weight, Gated<GeluGate>())
+              : weighted_gated_forward(call, range, weight, Gated<SiluGate>());
 }
 
 float expert_swiglu_backward_row(const OpCall& call, const GatedRange& range, float weight) {
-  return call.shapes->attributes.gelu_gate ? weighted_gated_backward<GeluGate>(call, range, weight)
-                                           : weighted_gated_backward<SiluGate>(call, range, weight);
+  const OpAttributes& a = call.shapes->attributes;
+  if (a.swiglu_limit > 0) return weighted_gated_backward(call, range, weight, Clamped(a));
+  return a.gelu_gate ? weighted_gated_backward(call, range, weight, Gated<GeluGate>())
+                     : weighted_gated_backward(call, range, weight, Gated<SiluGate>());
 }
 
 }  // namespace sluice::cpu::HWY_NAMESPACE

@@ -116,7 +116,7 @@ __device__ void for_lane_parts(const GatedShape& s, F f) {
 
 template <typename Op, typename T>
 __global__ void __launch_bounds__(kThreads)
-    swiglu_kernel(ExpertRows rows, GatedShape s, const T* gate, const T* up, T* y) {
+    swiglu_kernel(ExpertRows rows, GatedShape s, Op op, const T* gate, const T* up, T* y) {
   const int count = rows.count(), i = row_of_warp();
   if (i >= rows.with_zeros(count)) return;
   const float weight = i < count ? rows.weight(i) : 0.0f;
@@ -126,7 +126,7 @@ __global__ void __launch_bounds__(kThreads)
       load(gate + i * s.stride + c, part, a);
       load(up + i * s.stride + c, part, b);
 #pragma unroll
-      for (int e = 0; e < kWide; ++e) a[e] = weight * Op::forward(a[e], b[e]);
+      for (int e = 0; e < kWide; ++e) a[e] = weight * op.forward(a[e], b[e]);
     }
     store(y + i * s.columns + c, part, a);
   });
@@ -134,7 +134,7 @@ __global__ void __launch_bounds__(kThreads)
 
 template <typename Op, typename T>
 __global__ void __launch_bounds__(kThreads)
-    swiglu_gradient_kernel(ExpertRows rows, GatedShape s, const T* gate, const T* up, const T* dy,
+    swiglu_gradient_kernel(ExpertRows rows, GatedShape s, Op op, const T* gate, const T* up, const T* dy,
                            Gradient<T> d_gate, Gradient<T> d_up, float* d_weights) {
   const int count = rows.count(), i = row_of_warp();
   if (i >= rows.with_zeros(count)) return;
@@ -151,8 +151,8 @@ __global__ void __launch_bounds__(kThreads)
       load(dy + i * s.columns + c, part, d);
 #pragma unroll
       for (int e = 0; e < kWide; ++e) {
-        sum += d[e] * Op::forward(a[e], b[e]);  // zero beyond the row
-        Op::backward(a[e], b[e], weight * d[e], da[e], db[e]);
+        sum += d[e] * op.forward(a[e], b[e]);  // zero beyond the row
+        op.backward(a[e], b[e], weight * d[e], da[e], db[e]);
       }
     }
     store_after(d_gate, at, part, before_a, da);
@@ -164,14 +164,14 @@ __global__ void __launch_bounds__(kThreads)
 }
 
 template <typename Op, typename T>
-void run_swiglu(const Queue& queue, const OpCall& call) {
+void run_swiglu(const Queue& queue, const OpCall& call, const Op& op) {
   const GatedShape s = gated_shape(*call.shapes);
   const bool packed = s.up_after != 0;
   const T* const gate = data_of<const T>(call.inputs, 1);
   const T* const up = packed ? gate + s.up_after : data_of<const T>(call.inputs, 2);
   const int64_t blocks = div_up(call.shapes->inputs[1][0], kWarps);
   if (call.output_gradients.empty())
-    return launch(queue, swiglu_kernel<Op, T>, blocks, kThreads, 0, expert_rows(call), s, gate, up,
+    return launch(queue, swiglu_kernel<Op, T>, blocks, kThreads, 0, expert_rows(call), s, op, gate, up,
                   data_of<T>(call.outputs, 0));
   const Gradient<T> d_gate = gradient_of<T>(call.input_gradients, 1);
   Gradient<T> d_up = gradient_of<T>(call.input_gradients, 2);
@@ -182,14 +182,16 @@ void run_swiglu(const Queue& queue, const OpCall& call) {
   if (call.shapes->attributes.routing.weighted)
     d_weights = gradient_of<float>(call.input_gradients, call.shapes->inputs.size() - 1);
   begin(queue, d_weights, routing_layout(*call.shapes).choices());
-  launch(queue, swiglu_gradient_kernel<Op, T>, blocks, kThreads, 0, expert_rows(call), s, gate, up,
+  launch(queue, swiglu_gradient_kernel<Op, T>, blocks, kThreads, 0, expert_rows(call), s, op, gate, up,
          data_of<const T>(call.output_gradients, 0), d_gate, d_up, d_weights.data);
 }
 
 void run_swiglu(const Queue& queue, const OpCall& call) {
+  const OpAttributes& a = call.shapes->attributes;
+  const ClampedSwigluOp clamped{static_cast<float>(a.swiglu_limit), static_cast<float>(a.swiglu_alpha)};
   with_precision(call.shapes->precision, [&]<typename T>(T) {
-    call.shapes->attributes.gelu_gate ? run_swiglu<GegluOp, T>(queue, call)
-                                      : run_swiglu<SwigluOp, T>(queue, call);
+    if (a.swiglu_limit > 0) return run_swiglu<ClampedSwigluOp, T>(queue, call, clamped);
+    a.gelu_gate ? run_swiglu<GegluOp, T>(queue, call, {}) : run_swiglu<SwigluOp, T>(queue, call, {});
   });
 }
 
@@ -238,8 +240,10 @@ void load_expert_kernels() {
     }
     load(swiglu_kernel<SwigluOp, T>);
     load(swiglu_kernel<GegluOp, T>);
+    load(swiglu_kernel<ClampedSwigluOp, T>);
     load(swiglu_gradient_kernel<SwigluOp, T>);
     load(swiglu_gradient_kernel<GegluOp, T>);
+    load(swiglu_gradient_kernel<ClampedSwigluOp, T>);
     load(add_sum_kernel<T>);
     load(add_sum_gradient_kernel<T>);
   });

@@ -39,4 +39,24 @@ struct GegluOp {
   }
 };
 
+// OpAttributes::swiglu_limit. A comparison with NaN is false, so that it stays.
+struct ClampedSwigluOp {
+  float limit, alpha;
+
+  __device__ float lower(float x) const { return x > limit ? limit : x; }
+  __device__ float plus_one(float up) const {
+    const float u = lower(up);
+    return (u < -limit ? -limit : u) + 1.0f;
+  }
+  __device__ float forward(float gate, float up) const {
+    const float g = lower(gate);
+    return g * sigmoid(alpha * g) * plus_one(up);
+  }
+  __device__ void backward(float gate, float up, float dy, float& d_gate, float& d_up) const {
+    const float g = lower(gate), s = sigmoid(alpha * g);
+    d_gate = gate > limit ? 0.0f : dy * plus_one(up) * s * (1.0f + alpha * g * (1.0f - s));
+    d_up = fabsf(up) > limit ? 0.0f : dy * g * s;
+  }
+};
+
 }  // namespace sluice::cuda

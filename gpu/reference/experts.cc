@@ -65,11 +65,26 @@ double gelu(double x, double* derivative) {
   return 0.5 * x * (1 + t);
 }
 
-double gate_of(const OpAttributes& a, double x, double* derivative) {
-  if (a.gelu_gate) return gelu(x, derivative);
-  *derivative = sigmoid(x) * (1 + x * (1 - sigmoid(x)));
-  return x * sigmoid(x);
-}
+// What the activation makes of a gate and the other factor, and its derivatives by both.
+struct Gate {
+  Gate(const OpAttributes& a, double gate, double up) {
+    const double limit = a.swiglu_limit;
+    if (limit > 0) {
+      const double g = gate > limit ? limit : gate, u = up > limit ? limit : up < -limit ? -limit : up;
+      const double s = sigmoid(a.swiglu_alpha * g);
+      value = (u + 1) * g * s;
+      by_gate = gate > limit ? 0 : (u + 1) * (s + a.swiglu_alpha * g * s * (1 - s));
+      by_up = std::fabs(up) > limit ? 0 : g * s;
+      return;
+    }
+    by_gate = sigmoid(gate) * (1 + gate * (1 - sigmoid(gate)));
+    by_up = a.gelu_gate ? gelu(gate, &by_gate) : gate * sigmoid(gate);
+    by_gate *= up;
+    value = by_up * up;
+  }
+
+  double value, by_gate, by_up;
+};
 
 // Where expert_swiglu's operands have the gate and the other factor of an element.
 struct Gated {
@@ -167,11 +182,11 @@ void expert_swiglu_forward(const OpCall& call) {
     const Rows rows(call);
     const Gated at(call);
     const Values<T> gate(call.inputs[1]), up(call.inputs[at.up_input()]), y(call.outputs[0]);
-    double derivative = 0;
     for (int64_t i = 0; i < rows.count; ++i)
-      for (int64_t c = 0; c < at.columns; ++c)
-        y.put(i * at.columns + c, weight_of(call, rows, i) * up[at.up(i, c)] *
-                                      gate_of(call.shapes->attributes, gate[at.gate(i, c)], &derivative));
+      for (int64_t c = 0; c < at.columns; ++c) {
+        const Gate g(call.shapes->attributes, gate[at.gate(i, c)], up[at.up(i, c)]);
+        y.put(i * at.columns + c, weight_of(call, rows, i) * g.value);
+      }
     put_zeros(y, rows, at.columns);
   });
 }
@@ -187,12 +202,11 @@ void expert_swiglu_backward(const OpCall& call) {
       const double weight = weight_of(call, rows, i);
       double sum = 0;
       for (int64_t c = 0; c < at.columns; ++c) {
-        double derivative = 0;
-        const double value = gate_of(call.shapes->attributes, gate[at.gate(i, c)], &derivative);
-        const double d = dy[i * at.columns + c], other = up[at.up(i, c)];
-        sum += d * value * other;
-        d_gate.put(at.gate(i, c), weight * d * other * derivative);
-        d_up.put(at.up(i, c), weight * d * value);
+        const Gate g(call.shapes->attributes, gate[at.gate(i, c)], up[at.up(i, c)]);
+        const double d = dy[i * at.columns + c];
+        sum += d * g.value;
+        d_gate.put(at.gate(i, c), weight * d * g.by_gate);
+        d_up.put(at.up(i, c), weight * d * g.by_up);
       }
       d_weights.put(rows.choice(i), sum);
     }

@@ -51,13 +51,14 @@ struct ModelConfig {
   // A mixture of experts in place of the feed-forward part; experts 0: there is none. expert_ffn is an
   // expert's ffn. Dense layers have none.
   int64_t experts = 0, experts_per_token = 0, expert_ffn = 0;
-  int64_t shared_expert_ffn = 0;      // of one that all tokens use, times a sigmoid; 0: there is none
-  std::vector<int64_t> dense_layers;  // ascending
-  bool normalized_experts = false;    // the weights of a token's experts sum to 1
-  double router_loss = 0;             // factor of the routers' loss, where it counts
-  bool has_router_loss = false;       // it counts
-  Adapters adapters;                  // which no config.json names
-  bool nested = false;                // it was the text part of a larger model's (Family::nested)
+  int64_t shared_expert_ffn = 0;              // of one that all tokens use, times a sigmoid; 0: there is none
+  std::vector<int64_t> dense_layers;          // ascending
+  bool normalized_experts = false;            // the weights of a token's experts sum to 1
+  double swiglu_limit = 0, swiglu_alpha = 0;  // of experts (op.h)
+  double router_loss = 0;                     // factor of the routers' loss, where it counts
+  bool has_router_loss = false;               // it counts
+  Adapters adapters;                          // which no config.json names
+  bool nested = false;                        // it was the text part of a larger model's (Family::nested)
   // bos_token_id and the like, as JSON text; carried to exports.
   std::map<std::string, std::string> special_tokens;
   // Sentences to print: what the file says and training does not apply.

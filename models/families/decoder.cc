@@ -44,11 +44,12 @@ struct Groups {
   uint32_t norm = 0, head = 0;
 };
 
-// Routers get no adapters.
+// Routers get no adapters, nor do some experts.
 std::vector<Parameter> adaptable(const Decoder& decoder, std::vector<Parameter> parameters) {
   for (const Experts& experts : decoder.mixture.experts)
     std::erase_if(parameters, [&](const Parameter& p) {
-      return p.name.starts_with(decoder.layers) && p.name.ends_with("." + experts.router + ".weight");
+      return p.name.ends_with("." + experts.router + ".weight") ||
+             (!experts.adapted && p.name.find("." + experts.name + ".") != std::string::npos);
     });
   return parameters;
 }

@@ -24,7 +24,8 @@ struct Experts {
   // Expert e of layer i has parameters LAYERS.i.NAME.e.*, or LAYERS.i.NAME.* where it is not numbered.
   std::string name;
   bool numbered = true;
-  std::string router;  // the layer's parameter LAYERS.i.ROUTER.weight; it gets no adapter
+  std::string router;   // the layer's parameter LAYERS.i.ROUTER.weight; it gets no adapter
+  bool adapted = true;  // whether experts get adapters
   std::function<std::vector<Parameter>(const std::string& prefix)> parameters;  // of an expert
   // Appends the ops of an expert between dispatch and combine; returns its result, of the shape of `rows`,
   // the expert's. Weights are named by the part of their name after the prefix.

@@ -18,12 +18,18 @@ void read_qwen_experts(const ConfigReader& file, int64_t expert_ffn, ModelConfig
 void write_qwen_experts(const ModelConfig& config, nlohmann::ordered_json& file);
 void write_experts(const ModelConfig& config, const char* experts, nlohmann::ordered_json& file);
 
+// As transformers 5 holds experts in memory, and writes them on request.
+inline constexpr Stacked kStackedExperts[] = {
+    {"mlp.experts.gate_up_proj", "gate_proj.weight", "up_proj.weight"},
+    {"mlp.experts.down_proj", "down_proj.weight"}};
+
 inline constexpr SizeKey kExpertSizeKeys[] = {
     {"kv_heads", &ModelConfig::kv_heads, kHeadsMax, "heads of keys and values, a divisor of heads"},
     {"head_size", &ModelConfig::head_size, kWidthMax, "columns of a head; follows a new width"},
     {"rope_theta", &ModelConfig::rope_theta, int64_t{1} << 40, "base of the rotary positions"},
     {"experts", &ModelConfig::experts, kExpertsMax, "experts of a layer"},
     {"top", &ModelConfig::experts_per_token, kExpertsMax, "experts that a token uses"},
-    {"expert_ffn", &ModelConfig::expert_ffn, kFfnMax, "columns inside an expert"}};
+    {"expert_ffn", &ModelConfig::expert_ffn, kFfnMax, "columns inside an expert"},
+    {"router_loss", &ModelConfig::has_router_loss, 0, "whether the routers' loss counts"}};
 
 }  // namespace sluice

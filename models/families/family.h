@@ -36,6 +36,15 @@ struct SizeKey {
   const char* help;
 };
 
+// A tensor of a file that has what all experts of a layer have of one or two parameters, [experts, ...]. Of
+// two, the rows of the first come before those of the second, or their columns alternate.
+struct Stacked {
+  const char* tensor;       // its name behind that of the layer
+  const char* first;        // a parameter's name behind that of the expert
+  const char* second = "";  // "": there is one
+  enum class Order : uint8_t { rows, columns } order = Order::rows;
+};
+
 struct Family {
   const char* name;          // model_type of config.json
   const char* title;         // as people write it
@@ -52,6 +61,17 @@ struct Family {
 
   void (*read)(const ConfigReader& file, ModelConfig& config);
   void (*write)(const ModelConfig& config, nlohmann::ordered_json& file);
+
+  // A layer's experts, without its name, "mlp.experts": expert e has parameters
+  // model.layers.i.mlp.experts.e.*
+  const char* experts = "";
+  std::span<const Stacked> stacked;  // what files may have, or have (`stacks`), in place of these
+  bool stacks = false;
+  // Some files call a parameter of a layer otherwise; what follows the layer's name. "": none does.
+  struct Alias {
+    const char* stored = "";
+    const char* name = "";
+  } alias;
 
   bool matrices_in_out = false;  // matrices of layers are [in, out], as Conv1D has them
   // What transformers' class has before the names of its modules, so that some checkpoints have it before all

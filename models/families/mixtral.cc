@@ -55,6 +55,9 @@ void build(const ModelConfig& c, Model& model) {
       model);
 }
 
+constexpr Stacked kStacked[] = {{"mlp.experts.gate_up_proj", "w1.weight", "w3.weight"},
+                                {"mlp.experts.down_proj", "w2.weight"}};
+
 }  // namespace
 
 extern const Family kMixtral = {.name = "mixtral",
@@ -66,6 +69,9 @@ extern const Family kMixtral = {.name = "mixtral",
                                 .ffn = ffn,
                                 .read = read,
                                 .write = write,
+                                .experts = "block_sparse_moe.experts",
+                                .stacked = kStacked,
+                                .alias = {"mlp.gate.weight", "block_sparse_moe.gate.weight"},
                                 .is_buffer = is_rotary_buffer,
                                 .build = build};
 

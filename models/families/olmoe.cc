@@ -59,6 +59,8 @@ extern const Family kOlmoe = {.name = "olmoe",
                               .ffn = gated_ffn,
                               .read = read,
                               .write = write,
+                              .experts = "mlp.experts",
+                              .stacked = kStackedExperts,
                               .is_buffer = is_rotary_buffer,
                               .build = build};
 

@@ -76,6 +76,8 @@ extern const Family kQwen2Moe = {.name = "qwen2_moe",
                                  .ffn = gated_ffn,
                                  .read = read,
                                  .write = write,
+                                 .experts = "mlp.experts",
+                                 .stacked = kStackedExperts,
                                  .is_buffer = is_rotary_buffer,
                                  .build = build};
 

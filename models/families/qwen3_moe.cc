@@ -67,6 +67,8 @@ extern const Family kQwen3Moe = {.name = "qwen3_moe",
                                  .ffn = gated_ffn,
                                  .read = read,
                                  .write = write,
+                                 .experts = "mlp.experts",
+                                 .stacked = kStackedExperts,
                                  .is_buffer = is_rotary_buffer,
                                  .build = build};
 

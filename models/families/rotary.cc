@@ -143,12 +143,19 @@ class ParameterList {
   void residual(const std::string& name, int64_t out, int64_t in, bool biased) {
     add(name, out, in, biased, residual_deviation(c_.layers));
   }
+  void bias(const std::string& name, int64_t width) {
+    all_.push_back(sluice::bias(prefix_ + name + ".bias", width));
+  }
+  void vector(const std::string& name, int64_t width) {
+    all_.push_back(
+        {.name = prefix_ + name, .shape = {width}, .decay = false, .initializer = Initializer::zeros});
+  }
   std::vector<Parameter> take() { return std::move(all_); }
 
  private:
   void add(const std::string& name, int64_t out, int64_t in, bool biased, double deviation) {
     all_.push_back(matrix(prefix_ + name + ".weight", out, in, deviation));
-    if (biased) all_.push_back(bias(prefix_ + name + ".bias", out));
+    if (biased) bias(name, out);
   }
 
   const ModelConfig& c_;
@@ -175,10 +182,11 @@ std::vector<Parameter> layer_parameters(const ModelConfig& c, const RotaryForm& 
     list.norm("self_attn.q_norm", by_head ? c.head_size : q);
     list.norm("self_attn.k_norm", by_head ? c.head_size : kv);
   }
+  if (form.sinks) list.vector("self_attn.sinks", c.heads);
   list.norm(form.attention_out, c.width);
   list.norm(form.mlp_in, c.width);
   if (experts) {
-    list.linear(form.experts.part + "." + form.experts.router, c.experts, c.width, false);
+    list.linear(form.experts.part + "." + form.experts.router, c.experts, c.width, form.experts.biased);
     if (c.shared_expert_ffn > 0)
       list.linear(form.experts.part + "." + form.experts.shared_router, 1, c.width, false);
     list.norm(form.mlp_out, c.width);
@@ -198,14 +206,22 @@ std::vector<Parameter> layer_parameters(const ModelConfig& c, const RotaryForm& 
 std::vector<Parameter> expert_parameters(const ModelConfig& c, const RotaryForm& form, int64_t ffn,
                                          const std::string& prefix) {
   ParameterList list(c, form, prefix);
-  list.linear(form.experts.gate, ffn, c.width, false);
-  list.linear(form.experts.up, ffn, c.width, false);
-  list.residual(form.experts.down, c.width, ffn, false);
+  const ExpertNames& names = form.experts;
+  const auto [outer, inner] = names.in_out ? std::pair(c.width, ffn) : std::pair(ffn, c.width);
+  for (const std::string& name : {names.gate, names.up}) {
+    list.linear(name, outer, inner, false);
+    if (names.biased) list.bias(name, ffn);
+  }
+  list.residual(names.down, inner, outer, false);
+  if (names.biased) list.bias(names.down, c.width);
   return list.take();
 }
 
-Routing routing_of(const ModelConfig& c) {
-  Routing routing{.experts = c.experts, .chosen = c.experts_per_token, .normalized = c.normalized_experts};
+Routing routing_of(const ModelConfig& c, const RotaryForm& form) {
+  Routing routing{.experts = c.experts,
+                  .chosen = c.experts_per_token,
+                  .scores = form.experts.scores,
+                  .normalized = c.normalized_experts};
   for (int64_t i = 0; i < c.layers; ++i) routing.layers += has_experts(c, i);
   routing.balance_loss = c.has_router_loss ? c.router_loss : 0;
   return routing;
@@ -235,7 +251,9 @@ class LayerOps {
       const bool first = routed.choices.empty();
       const std::string& name = of.router;
       const OpAttributes attributes{.routing = of.routing};
-      const Tensor logits = b_.op(OpKind::router, name, {rows}, {b_.weight(name + ".weight")});
+      std::vector<SegmentBuilder::Weight> parameters = {b_.weight(name + ".weight")};
+      if (b_.has(name + ".bias")) parameters.push_back(b_.weight(name + ".bias"));
+      const Tensor logits = b_.op(OpKind::router, name, {rows}, std::move(parameters));
       const Tensor weights = b_.op(OpKind::route, name + ".weights", {logits}, {}, attributes);
       const Tensor routing = weights + 1;
       routed.choices.push_back({weights, routing});
@@ -246,14 +264,19 @@ class LayerOps {
   }
 
   Tensor expert(Tensor rows, Tensor weights, Tensor routing, const Routing& of) {
+    const ExpertNames& names = form_.experts;
     std::vector<Tensor> inputs = {routing};
-    for (const std::string& name : {form_.experts.gate, form_.experts.up})
-      inputs.push_back(b_.expert_linear(name, routing, rows, true, of));
+    for (const std::string& name : {names.gate, names.up})
+      inputs.push_back(b_.expert_linear(name, routing, rows, !names.in_out, of));
     inputs.push_back(weights);
-    OpAttributes attributes{.gelu_gate = form_.gelu_gate, .routing = of};
+    OpAttributes attributes{.gelu_gate = form_.gelu_gate,
+                            .swiglu_limit = c_.swiglu_limit,
+                            .swiglu_alpha = c_.swiglu_alpha,
+                            .routing = of};
     attributes.routing.weighted = true;
     const Tensor h = b_.op(OpKind::expert_swiglu, "swiglu", std::move(inputs), {}, attributes);
-    return b_.expert_linear(form_.experts.down, routing, h, true, of);
+    return b_.expert_linear(names.down, routing, h, !names.in_out, of,
+                            names.biased ? std::optional(weights) : std::nullopt);
   }
 
  private:
@@ -297,7 +320,9 @@ class LayerOps {
       inputs.push_back(projected("k_proj", "k", h, c_.kv_heads));
       inputs.push_back(b_.linear("self_attn.v_proj", h, true));
     }
-    return b_.attention("attn", std::move(inputs), scores);
+    std::vector<SegmentBuilder::Weight> sinks;
+    if (form_.sinks) sinks.push_back(b_.weight("self_attn.sinks"));
+    return b_.attention("attn", std::move(inputs), scores, std::move(sinks));
   }
   Tensor gated(Tensor h) {
     std::vector<Tensor> inputs;
@@ -344,6 +369,7 @@ void build_rotary(const ModelConfig& c, const RotaryForm& form, Model& model) {
          .name = form.experts.part + "." + name,
          .numbered = decoder.mixture.experts.empty(),
          .router = form.experts.part + "." + router,
+         .adapted = !form.experts.in_out,
          .parameters = [&c, &form,
                         ffn](const std::string& prefix) { return expert_parameters(c, form, ffn, prefix); },
          .ops =
@@ -352,7 +378,7 @@ void build_rotary(const ModelConfig& c, const RotaryForm& form, Model& model) {
                    .expert(rows, weights, of_rows, routing);
              }});
   };
-  if (c.experts > 0) add_experts(routing_of(c), "experts", form.experts.router, c.expert_ffn);
+  if (c.experts > 0) add_experts(routing_of(c, form), "experts", form.experts.router, c.expert_ffn);
   if (c.shared_expert_ffn > 0)
     add_experts(kShared, form.experts.shared, form.experts.shared_router, c.shared_expert_ffn);
   decoder.mixture.route = [&](SegmentBuilder& b, Tensor x, LayerType type) {

@@ -72,6 +72,9 @@ struct ExpertNames {
   std::string router = "gate", gate = "gate_proj", up = "up_proj", down = "down_proj";
   // Of the expert that takes all tokens (ModelConfig::shared_expert_ffn).
   std::string shared = "shared_expert", shared_router = "shared_expert_gate";
+  bool biased = false;  // routers and experts have biases
+  bool in_out = false;  // matrices of experts are [in, out]; they get no adapters
+  Routing::Scores scores = Routing::Scores::softmax;
 };
 
 struct RotaryForm {
@@ -83,6 +86,7 @@ struct RotaryForm {
   HeadNorm head_norm = HeadNorm::none;
   bool weight_from_one = false;  // of all norms (op.h)
   bool gelu_gate = false;
+  bool sinks = false;             // attention has sinks: self_attn.sinks
   bool packed = false;            // q|k|v and gate|up are one matrix each: qkv_proj and gate_up_proj
   bool scaled_embedding = false;  // by the root of the width, rounded to the working precision
   ExpertNames experts;

@@ -152,9 +152,13 @@ SegmentBuilder::Tensor SegmentBuilder::linear(const std::string& name, Tensor x,
 }
 
 SegmentBuilder::Tensor SegmentBuilder::expert_linear(const std::string& name, Tensor routing, Tensor x,
-                                                     bool weight_out_in, const Routing& of) {
+                                                     bool weight_out_in, const Routing& of,
+                                                     std::optional<Tensor> weights) {
   const OpAttributes attributes{.weight_out_in = weight_out_in, .routing = of};
-  const Tensor y = op(OpKind::expert_linear, name, {routing, x}, weight_and_bias(name), attributes);
+  OpAttributes weighted = attributes;
+  std::vector<Tensor> inputs = {routing, x};
+  if (weights) inputs.push_back(*weights), weighted.routing.weighted = true;
+  const Tensor y = op(OpKind::expert_linear, name, std::move(inputs), weight_and_bias(name), weighted);
   return adapted(OpKind::expert_linear, name, {routing, x}, y, attributes);
 }
 
@@ -172,13 +176,14 @@ SegmentBuilder::Tensor SegmentBuilder::adapted(OpKind kind, const std::string& n
 }
 
 SegmentBuilder::Tensor SegmentBuilder::attention(std::string name, std::vector<Tensor> projections,
-                                                 const OpAttributes& scores) {
+                                                 const OpAttributes& scores, std::vector<Weight> sinks) {
   if (context_ == 0)
-    return op(OpKind::attention, std::move(name), with_documents(std::move(projections)), {}, scores);
+    return op(OpKind::attention, std::move(name), with_documents(std::move(projections)), std::move(sinks),
+              scores);
   const Shape cache = {sequences_, context_, 2 * scores.kv_heads * scores.head_size};
   std::vector<Tensor> inputs = with_documents({input("cache", cache, precision_)});
   inputs.insert(inputs.end(), projections.begin(), projections.end());
-  return op(OpKind::cached_attention, std::move(name), std::move(inputs), {}, scores);
+  return op(OpKind::cached_attention, std::move(name), std::move(inputs), std::move(sinks), scores);
 }
 
 SegmentBuilder::Tensor SegmentBuilder::picked(Tensor x) {

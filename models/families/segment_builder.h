@@ -74,12 +74,13 @@ class SegmentBuilder {
   // y = scale * (x * weight) + bias, with `name`.weight and, if it is bound, `name`.bias. The part of its
   // adapters, if they are bound, is scaled as well.
   Tensor linear(const std::string& name, Tensor x, bool weight_out_in, double scale = 0);
-  // The same of an expert's rows.
+  // The same of an expert's rows. With `weights`, the rows' weights, the bias is times these.
   Tensor expert_linear(const std::string& name, Tensor routing, Tensor x, bool weight_out_in,
-                       const Routing& attributes);
+                       const Routing& attributes, std::optional<Tensor> weights = {});
   // Attention of q, k and v, or of all three packed; in a reading over the input "cache", in which earlier
   // tokens of the sequence are.
-  Tensor attention(std::string name, std::vector<Tensor> projections, const OpAttributes& scores);
+  Tensor attention(std::string name, std::vector<Tensor> projections, const OpAttributes& scores,
+                   std::vector<Weight> sinks = {});
   // In a reading: the rows of x that it picks, one of each sequence.
   Tensor picked(Tensor x);
   // layer_norm or rms_norm, by `kind`, with `name`.weight and, if it is bound, `name`.bias.

@@ -16,6 +16,7 @@
 #include "engine/base/strict_json.h"
 #include "models/families/family.h"
 #include "models/weights/peft.h"
+#include "models/weights/stacked.h"
 
 namespace sluice {
 
@@ -56,6 +57,9 @@ std::string parameter_name(const Family& family, const std::string& stored) {
   if (!nested.empty() && stored.starts_with(nested)) return "model." + stored.substr(nested.size());
   for (const std::string_view prefix : {family.tensor_prefix, family.nested.older_prefix})
     if (!prefix.empty() && stored.starts_with(prefix)) return stored.substr(prefix.size());
+  const std::string alias = std::string(".") + family.alias.stored;
+  if (alias.size() > 1 && stored.ends_with(alias))
+    return stored.substr(0, stored.size() - alias.size() + 1) + family.alias.name;
   return stored;
 }
 
@@ -253,6 +257,7 @@ void HfWeights::add_rows(const std::string& name, const SafetensorsTensor& tenso
   const int64_t rows_before = whole.pieces.empty() ? 0 : whole.shape.front();
   if (first_row != rows_before) refuse(first_row < rows_before ? "hold rows twice" : "lack rows");
   piece.first = whole.pieces.empty() ? 0 : whole.elements();
+  piece.elements = tensor.elements();
   if (!whole.pieces.empty()) whole.shape.front() += tensor.shape.front();
   whole.pieces.push_back(piece);
 }
@@ -266,14 +271,40 @@ void HfWeights::add_tensors(const Family& family) {
       const std::string name = parameter_name(family, are_adapters_ ? without_peft_prefix(stored) : stored);
       if (family.is_buffer(name)) continue;
       const auto row = first_rows.find(tensors[i].name);
-      if (row != first_rows.end())
+      if (row != first_rows.end()) {
         add_rows(name, tensors[i], {file, i}, row->second);
-      else if (!tensors_.emplace(name, HfTensor{tensors[i].type, tensors[i].shape, {{file, i, 0}}}).second)
-        malformed(directory_, fmt::format("it holds '{}' both with and without a prefix", shown_name(name)),
-                  kDownloadAgain);
+        continue;
+      }
+      std::vector<TensorPart> parts = stacked_parts(family, name, tensors[i].shape);
+      if (parts.empty()) parts.push_back({name, tensors[i].shape});
+      for (const TensorPart& part : parts) {
+        const HfTensor::Piece piece{file, i, 0, part.elements(), part.skip, part.step};
+        if (!tensors_.emplace(part.parameter, HfTensor{tensors[i].type, part.shape, {piece}}).second)
+          malformed(directory_,
+                    fmt::format("it holds '{}' twice, under two names", shown_name(part.parameter)),
+                    kDownloadAgain);
+      }
     }
   }
 }
+
+namespace {
+
+// Elements from, from + step, ... of the tensor.
+void read_apart(const SafetensorsFile& file, const SafetensorsTensor& tensor, uint64_t from, uint64_t step,
+                uint64_t count, float* out) {
+  constexpr uint64_t kValues = 1 << 16;
+  std::vector<float> values;
+  for (uint64_t done = 0; done < count;) {
+    const uint64_t n = std::min(count - done, kValues / step);
+    values.resize((n - 1) * step + 1);
+    file.read_f32(tensor, from + done * step, values.size(), values.data());
+    for (uint64_t i = 0; i < n; ++i) out[done + i] = values[i * step];
+    done += n;
+  }
+}
+
+}  // namespace
 
 std::vector<std::string> HfWeights::names() const {
   std::vector<std::string> names;
@@ -293,8 +324,13 @@ void HfWeights::read(const std::string& parameter, uint64_t first, uint64_t coun
     const SafetensorsFile& file = files_[piece.file];
     const SafetensorsTensor& stored = file.tensors()[piece.tensor];
     const uint64_t begin = std::max(first, piece.first);
-    const uint64_t end = std::min(first + count, piece.first + stored.elements());
-    if (begin < end) file.read_f32(stored, begin - piece.first, end - begin, out + (begin - first));
+    const uint64_t end = std::min(first + count, piece.first + piece.elements);
+    if (begin >= end) continue;
+    const uint64_t from = piece.skip + (begin - piece.first) * piece.step;
+    if (piece.step == 1)
+      file.read_f32(stored, from, end - begin, out + (begin - first));
+    else
+      read_apart(file, stored, from, piece.step, end - begin, out + (begin - first));
   }
 }
 

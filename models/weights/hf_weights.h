@@ -2,7 +2,8 @@
 // names, or those of an export with --shards, each of which holds some rows of every tensor (hf_export.h).
 //
 // Names are those of Parameter::name: when the directory is opened, prefixes that Family knows are removed
-// and tensors that are no parameters (Family::is_buffer) are left out. Of a directory of adapters (peft.h),
+// and tensors that are no parameters (Family::is_buffer) are left out. A tensor of all experts of a layer
+// (Family::stacked) is read as the parameters that it is made of. Of a directory of adapters (peft.h),
 // what PEFT puts before the names is removed, too.
 //
 // Reads are const and may come from any thread. Callers: engine/run/start.
@@ -29,8 +30,9 @@ uint64_t table_bytes_at_most(const std::string& directory);
 // A parameter as the files hold it. Its pieces follow each other from its first element to its last.
 struct HfTensor {
   struct Piece {
-    size_t file = 0, tensor = 0;  // index into the files, and into the file's tensors
-    uint64_t first = 0;           // element of the parameter with which it begins
+    size_t file = 0, tensor = 0;       // index into the files, and into the file's tensors
+    uint64_t first = 0, elements = 0;  // of the parameter: with which it begins, and how many it has
+    uint64_t skip = 0, step = 1;       // its element i is element skip + i * step of the stored tensor
   };
   SafetensorsType type = SafetensorsType::f32;
   Shape shape;

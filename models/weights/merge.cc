@@ -24,10 +24,10 @@ const Parameter* MergedWeights::find(const std::string& name) const {
   return nullptr;
 }
 
-void MergedWeights::fetch(const Parameter& parameter) {
-  if (held_ == parameter.name) return;
-  held_ = parameter.name;
-  const std::string linear = linear_name(parameter.name);
+void MergedWeights::fetch(const std::string& name) {
+  if (held_ == name) return;
+  held_ = name;
+  const std::string linear = linear_name(name);
   for (auto& [suffix, factor] : {std::pair{kAdapterDown, &down_}, std::pair{kAdapterUp, &up_}}) {
     const Parameter* const p = find(linear + std::string(suffix));
     factor->resize(p ? static_cast<size_t>(element_count(p->shape)) : 0);
@@ -35,11 +35,12 @@ void MergedWeights::fetch(const Parameter& parameter) {
   }
 }
 
-void MergedWeights::read(const Parameter& parameter, uint64_t first, uint64_t count, float* out) {
-  base_(parameter.name, first, count, out);
-  fetch(parameter);
+void MergedWeights::read(const std::string& name, const Shape& shape, uint64_t first, uint64_t count,
+                         float* out) {
+  base_(name, first, count, out);
+  fetch(name);
   if (down_.empty()) return;
-  const auto columns = static_cast<uint64_t>(parameter.shape.back()), rank = static_cast<uint64_t>(rank_);
+  const auto columns = static_cast<uint64_t>(shape.back()), rank = static_cast<uint64_t>(rank_);
   const uint64_t in = down_.size() / rank;
   // One row at a time: adds factor times a row of A or, where W is [in, out], a column of B.
   for (uint64_t at = first; at < first + count;) {

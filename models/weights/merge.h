@@ -22,12 +22,12 @@ class MergedWeights {
   // `adapters` and `base` read those of the model, which outlives this.
   MergedWeights(const Model& model, const Adapters& settings, ReadParameter base, ReadParameter adapters);
 
-  // Elements of a tensor of the base.
-  void read(const Parameter& parameter, uint64_t first, uint64_t count, float* out);
+  // Elements of a tensor of the base, of that name and shape.
+  void read(const std::string& name, const Shape& shape, uint64_t first, uint64_t count, float* out);
 
  private:
   const Parameter* find(const std::string& name) const;  // nullptr: no adapter has that name
-  void fetch(const Parameter& parameter);
+  void fetch(const std::string& name);
 
   const Model& model_;
   double scale_;

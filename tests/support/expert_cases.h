@@ -99,6 +99,10 @@ inline std::vector<OpCase> expert_cases() {
   one("expert_swiglu_odd", expert_swiglu, with(many, true), 150, {{192, 33}, {192, 33}}, {}, some);
   one("expert_swiglu_packed", expert_swiglu, with(many, true, false, true), 150, {{192, 66}}, {}, some);
   one("expert_swiglu_gelu", expert_swiglu, with(few, false, false, true), 37, {{64, 40}, {64, 40}}, {}, some);
+  OpAttributes clamped = with(few, true);
+  clamped.swiglu_limit = 1.3, clamped.swiglu_alpha = 1.702;
+  one("expert_swiglu_clamped", expert_swiglu, clamped, 37, {{64, 40}, {64, 40}}, {}, some);
+  one("expert_swiglu_clamped_odd", expert_swiglu, clamped, 150, {{192, 66}}, {}, some);
   one("expert_swiglu_all", expert_swiglu, with(few, true), 128, {{128, 24}, {128, 24}}, {}, all);
   one("expert_swiglu_none", expert_swiglu, with(few, true), 70, {{128, 40}, {128, 40}}, {}, none);
   cases.push_back({"add_sum", add_sum, {}, {{37, 33}, {37, 33}}, {}});

@@ -8,6 +8,7 @@
 #include "models/weights/hf_export.h"
 #include "models/weights/merge.h"
 #include "models/weights/peft.h"
+#include "models/weights/stacked.h"
 #include "tools/command/screen.h"
 #include "tools/command/verbs.h"
 
@@ -92,14 +93,9 @@ struct Exporter {
   void write_whole(const ExportOptions& given) const {
     ExportOptions to = given;
     to.config_json = config_to_json(source.config, to.dtype);
+    const std::vector<StoredTensor> stored = stored_tensors(*find_family(model.family), model);
     std::vector<ExportTensor> tensors;
-    std::vector<const Parameter*> parameters;
-    for (const Group& g : model.groups)
-      for (const Parameter& p : g.parameters) {
-        if (g.adapter) continue;
-        parameters.push_back(&p);
-        tensors.push_back({p.name, p.shape});
-      }
+    for (const StoredTensor& tensor : stored) tensors.push_back({tensor.name, tensor.shape});
     const auto of_checkpoint = [&](const std::string& name, uint64_t first, uint64_t count, float* values) {
       checkpoint.read_weights(name, first, count, values);
     };
@@ -113,11 +109,14 @@ struct Exporter {
       };
       merged.emplace(model, source.config.adapters, of_base, of_checkpoint);
     }
-    write_hf_directory(
-        options.transfer.to, tensors, to, [&](size_t tensor, uint64_t first, uint64_t count, float* values) {
-          const Parameter& p = *parameters[tensor];
-          merged ? merged->read(p, first, count, values) : of_checkpoint(p.name, first, count, values);
-        });
+    const ReadPart read = [&](const TensorPart& part, uint64_t first, uint64_t count, float* values) {
+      merged ? merged->read(part.parameter, part.shape, first, count, values)
+             : of_checkpoint(part.parameter, first, count, values);
+    };
+    write_hf_directory(options.transfer.to, tensors, to,
+                       [&](size_t tensor, uint64_t first, uint64_t count, float* values) {
+                         read_stored(stored[tensor], first, count, read, values);
+                       });
   }
 };
 

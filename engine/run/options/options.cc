@@ -114,6 +114,10 @@ constexpr OptionRow kTable[] = {
      {.words = preset_names}},
     {"from-scratch", "model", "", "ignore the weights of a Hugging Face directory", "", kRuns,
      OnResume::fixed, FIELD(model.from_scratch)},
+    {"router-loss", "model", "X|auto",
+     "factor of the loss that spreads tokens over the experts of a mixture; 0: it does not count",
+     "auto: as config.json says", kRuns, OnResume::fixed, FIELD(model.router_loss), kNotNegative, nullptr,
+     called("router-aux-loss-coef aux-loss-coef moe-aux-loss-coeff load-balancing-loss"), true},
 
     {"lora", "lora", "RANK",
      "train adapters of this rank beside the linear ops of the layers, and nothing else; 0: all weights", "0",

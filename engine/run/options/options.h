@@ -53,8 +53,9 @@ struct Interval {
 };
 
 struct ModelOptions {
-  std::string model;          // preset, inline description, config.json, or a Hugging Face directory
-  bool from_scratch = false;  // ignore the directory's weights
+  std::string model;                  // preset, inline description, config.json, or a Hugging Face directory
+  bool from_scratch = false;          // ignore the directory's weights
+  std::optional<double> router_loss;  // factor of the loss of routers; none: as config.json says
 };
 
 // Adapters beside frozen weights. Documented in docs/lora.md.

@@ -82,7 +82,18 @@ std::string base_directory(const BaseModel& base, const LoraOptions& options) {
               "A checkpoint holds adapters only. Name the directory that has the base now with --base DIR.");
 }
 
-ModelSource resolve_model(const ModelOptions& options) {
+namespace {
+
+void set_router_loss(const ModelOptions& options, ModelConfig& config) {
+  if (!options.router_loss) return;
+  if (config.experts == 0)
+    throw Error(ExitCode::usage, "--router-loss is for models with experts, and this one has none.",
+                "Leave it out.");
+  config.router_loss = *options.router_loss;
+  config.has_router_loss = *options.router_loss > 0;
+}
+
+ModelSource model_of(const ModelOptions& options) {
   ModelSource source;
   const std::filesystem::path path(options.model);
   std::error_code ignored;
@@ -109,6 +120,14 @@ ModelSource resolve_model(const ModelOptions& options) {
     source.weights_directory = options.model;
     source.table_bytes = table_bytes_at_most(options.model);
   }
+  return source;
+}
+
+}  // namespace
+
+ModelSource resolve_model(const ModelOptions& options) {
+  ModelSource source = model_of(options);
+  set_router_loss(options, source.config);
   return source;
 }
 

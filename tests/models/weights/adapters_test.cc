@@ -60,7 +60,7 @@ TEST(MergedWeights, AreTheBaseAndTheProductOfTheFactors) {
                              a = whole(model, linear + std::string(kAdapterDown)),
                              b = whole(model, linear + std::string(kAdapterUp));
     std::vector<float> all(base.size());
-    merged.read(p, 0, all.size(), all.data());
+    merged.read(p.name, p.shape, 0, all.size(), all.data());
     const auto columns = static_cast<size_t>(p.shape[1]), in = a.size() / 3;
     for (size_t i = 0; i < all.size(); ++i) {
       const size_t o = in_out ? i % columns : i / columns, k = in_out ? i / columns : i % columns;
@@ -71,12 +71,12 @@ TEST(MergedWeights, AreTheBaseAndTheProductOfTheFactors) {
     // Ranges that begin and end within rows, and a tensor between.
     for (size_t first = 0; first < all.size(); first += 37) {
       std::vector<float> part(std::min<size_t>(37, all.size() - first));
-      merged.read(p, first, part.size(), part.data());
+      merged.read(p.name, p.shape, first, part.size(), part.data());
       for (size_t i = 0; i < part.size(); ++i) ASSERT_EQ(part[i], all[first + i]);
     }
     const std::string norm = in_out ? "ln_f.weight" : "model.norm.weight";
     std::vector<float> plain(32);
-    merged.read(find(model, norm), 0, 32, plain.data());
+    merged.read(norm, find(model, norm).shape, 0, 32, plain.data());
     EXPECT_EQ(plain, whole(model, norm));
   }
 }

@@ -23,6 +23,9 @@ Figures& figures = Figures::print_at_end();
 constexpr const char* kModels[] = {
     "gpt2:layers=8,width=32,heads=2,vocab=258,context=128",
     "llama-1b:layers=8,width=32,heads=4,kv_heads=2,ffn=48,vocab=300,context=128",
+    "qwen2_moe:layers=3,width=32,heads=4,kv_heads=2,ffn=48,vocab=300,context=128,experts=4,top=2,expert_ffn="
+    "24,"
+    "shared_ffn=32,router_loss=true",
 };
 constexpr DType kPrecisions[] = {DType::bf16, DType::f32, DType::f16};
 enum Clipped { kOff, kNoStep, kSomeSteps, kEveryStep, kClippedLevels };

@@ -34,6 +34,8 @@ const Setting kSettings[] = {
      Overlap::always},
     {"gpt2:layers=3,width=64,heads=2,vocab=256,context=64", DType::bf16, 0, Recompute::all, 4, 2,
      Overlap::never},
+    {"mixtral:layers=2,width=64,heads=4,kv_heads=2,ffn=96,vocab=256,context=64,experts=4,top=2", DType::bf16,
+     1, std::nullopt, 4, 1},
 };
 
 TestRun run_of(const Setting& s, const DriveDirectory& directory) {

@@ -1,0 +1,135 @@
+#include "models/weights/stacked.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+#include <map>
+
+#include "models/families/family.h"
+
+namespace sluice {
+namespace {
+
+constexpr std::string_view kLayers = "model.layers.";
+
+// "model.layers.7." of a name that begins so; "": it does not.
+std::string_view layer_of(std::string_view name) {
+  if (!name.starts_with(kLayers)) return "";
+  const size_t dot = name.find('.', kLayers.size());
+  return dot == std::string_view::npos ? "" : name.substr(0, dot + 1);
+}
+
+int parts_of(const Stacked& stacked) { return *stacked.second == '\0' ? 1 : 2; }
+
+// The shape of one of the parameters.
+Shape shape_of_part(const Stacked& stacked, const Shape& tensor) {
+  Shape shape(tensor.begin() + 1, tensor.end());
+  int64_t& divided = stacked.order == Stacked::Order::rows ? shape.front() : shape.back();
+  divided /= parts_of(stacked);
+  return shape;
+}
+
+TensorPart part_of(const Family& family, const Stacked& stacked, std::string_view layer, const Shape& part,
+                   int64_t expert, int which) {
+  const auto elements = static_cast<uint64_t>(element_count(part)),
+             parts = static_cast<uint64_t>(parts_of(stacked));
+  const auto number = static_cast<uint64_t>(expert), second = static_cast<uint64_t>(which);
+  const bool alternate = stacked.order == Stacked::Order::columns;
+  return {
+      fmt::format("{}{}.{}.{}", layer, family.experts, expert, which == 0 ? stacked.first : stacked.second),
+      part, number * elements * parts + second * (alternate ? 1 : elements), alternate ? parts : 1};
+}
+
+// The stacked tensor that has the parameter, and the expert; nullptr: there is none.
+struct Place {
+  const Stacked* stacked = nullptr;
+  std::string_view layer;
+  int64_t expert = 0;
+  bool is_first = false;
+};
+Place place_of(const Family& family, std::string_view parameter) {
+  const std::string_view layer = layer_of(parameter);
+  const std::string before = fmt::format("{}{}.", layer, family.experts);
+  if (layer.empty() || !parameter.starts_with(before)) return {};
+  const std::string_view rest = parameter.substr(before.size());
+  int64_t expert = 0;
+  const auto [end, error] = std::from_chars(rest.data(), rest.data() + rest.size(), expert);
+  if (error != std::errc{} || end == rest.data() + rest.size()) return {};
+  const std::string_view name = rest.substr(static_cast<size_t>(end - rest.data()) + 1);
+  for (const Stacked& stacked : family.stacked)
+    if (name == stacked.first || name == stacked.second)
+      return {&stacked, layer, expert, name == stacked.first};
+  return {};
+}
+
+}  // namespace
+
+std::vector<TensorPart> stacked_parts(const Family& family, const std::string& tensor, const Shape& shape) {
+  const std::string_view layer = layer_of(tensor);
+  const std::string_view name = std::string_view(tensor).substr(layer.size());
+  const auto found = std::ranges::find_if(family.stacked, [&](const Stacked& s) { return name == s.tensor; });
+  if (layer.empty() || found == family.stacked.end() || shape.size() < 2) return {};
+  const Stacked& stacked = *found;
+  const int64_t divided = stacked.order == Stacked::Order::rows ? shape[1] : shape.back();
+  if (divided % parts_of(stacked) != 0) return {};
+  const Shape part = shape_of_part(stacked, shape);
+  std::vector<TensorPart> parts;
+  for (int64_t e = 0; e < shape.front(); ++e)
+    for (int which = 0; which < parts_of(stacked); ++which)
+      parts.push_back(part_of(family, stacked, layer, part, e, which));
+  return parts;
+}
+
+std::vector<StoredTensor> stored_tensors(const Family& family, const Model& model) {
+  std::vector<StoredTensor> tensors;
+  std::map<std::string, size_t> stacks;  // by name
+  for (const Group& group : model.groups)
+    for (const Parameter& p : group.parameters) {
+      if (group.adapter) continue;
+      const Place place = family.stacks ? place_of(family, p.name) : Place{};
+      if (place.stacked == nullptr) {
+        tensors.push_back({p.name, p.shape, {{p.name, p.shape}}});
+        continue;
+      }
+      const std::string name = std::string(place.layer) + place.stacked->tensor;
+      const auto [at, is_new] = stacks.try_emplace(name, tensors.size());
+      if (is_new) {
+        Shape shape = p.shape;
+        (place.stacked->order == Stacked::Order::rows ? shape.front() : shape.back()) *=
+            parts_of(*place.stacked);
+        shape.insert(shape.begin(), 0);
+        tensors.push_back({name, std::move(shape), {}});
+      }
+      StoredTensor& tensor = tensors[at->second];
+      tensor.shape.front() = std::max(tensor.shape.front(), place.expert + 1);
+      tensor.parts.push_back(
+          part_of(family, *place.stacked, place.layer, p.shape, place.expert, place.is_first ? 0 : 1));
+    }
+  return tensors;
+}
+
+void read_stored(const StoredTensor& tensor, uint64_t first, uint64_t count, const ReadPart& read,
+                 float* out) {
+  std::vector<float> values;
+  for (const TensorPart& part : tensor.parts) {
+    // Elements i with first <= skip + i * step < first + count.
+    const auto elements_before = [&](uint64_t element) {
+      return element <= part.skip
+                 ? 0
+                 : std::min(part.elements(), (element - part.skip + part.step - 1) / part.step);
+    };
+    const uint64_t begin = elements_before(first), end = elements_before(first + count);
+    if (begin == end) continue;
+    float* const to = out + (part.skip + begin * part.step - first);
+    if (part.step == 1) {
+      read(part, begin, end - begin, to);
+      continue;
+    }
+    values.resize(end - begin);
+    read(part, begin, end - begin, values.data());
+    for (uint64_t i = 0; i < values.size(); ++i) to[i * part.step] = values[i];
+  }
+}
+
+}  // namespace sluice

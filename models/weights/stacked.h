@@ -1,0 +1,42 @@
+// Tensors of files, and the parameters that they are made of: one is one, but for those that have the
+// parameters of all experts of a layer (Family::stacked). Pure functions; any thread.
+#pragma once
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "engine/graph/graph.h"
+
+namespace sluice {
+
+struct Family;
+
+// Element i of the parameter is element skip + i * step of the tensor.
+struct TensorPart {
+  std::string parameter;
+  Shape shape;
+  uint64_t skip = 0, step = 1;
+  uint64_t elements() const { return static_cast<uint64_t>(element_count(shape)); }
+};
+
+struct StoredTensor {
+  std::string name;
+  Shape shape;
+  std::vector<TensorPart> parts;
+};
+
+// What a file's tensor is made of. Empty: it is not one of the family's stacked ones, or its shape is none
+// that could be divided.
+std::vector<TensorPart> stacked_parts(const Family& family, const std::string& tensor, const Shape& shape);
+
+// The tensors in which files have the model's parameters, without those of adapters, in the order of the
+// first parameter of each.
+std::vector<StoredTensor> stored_tensors(const Family& family, const Model& model);
+
+// Elements [first, first + count) of the tensor. `read` reads those of a part's parameter.
+using ReadPart = std::function<void(const TensorPart& part, uint64_t first, uint64_t count, float* out)>;
+void read_stored(const StoredTensor& tensor, uint64_t first, uint64_t count, const ReadPart& read,
+                 float* out);
+
+}  // namespace sluice

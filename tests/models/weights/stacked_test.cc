@@ -1,0 +1,105 @@
+// Tensors that have the parameters of all experts of a layer: read into these, and made of them again.
+#include "models/weights/stacked.h"
+
+#include <gtest/gtest.h>
+
+#include <map>
+#include <numeric>
+
+#include "models/families/family.h"
+#include "models/weights/hf_weights.h"
+#include "tests/support/format_test_support.h"
+
+namespace sluice {
+namespace {
+
+class StackedTest : public FormatTest {
+ protected:
+  // A file with one tensor, whose values are 0, 1, 2, ...
+  HfWeights opened(const std::string& name, const Shape& shape, const char* family) const {
+    const std::vector<TensorSpec> specs = {{name, DType::f32, shape}};
+    SafetensorsWriter writer(path("model.safetensors"), specs, {}, kExportAlignment);
+    std::vector<float> values(static_cast<size_t>(element_count(shape)));
+    std::iota(values.begin(), values.end(), 0.0f);
+    writer.write(values.data(), values.size() * sizeof(float));
+    writer.finish();
+    return HfWeights::open(directory.string(), family);
+  }
+};
+
+std::vector<float> values_of(const HfWeights& weights, const std::string& parameter) {
+  std::vector<float> values(weights.find(parameter)->elements());
+  weights.read(parameter, 0, values.size(), values.data());
+  return values;
+}
+
+using Floats = std::vector<float>;
+
+TEST_F(StackedTest, RowsOfTwoParametersFollowOneAnother) {  // of 2 experts; each has 2 rows of 3 columns
+  const HfWeights weights = opened("model.layers.3.mlp.experts.gate_up_proj", {2, 4, 3}, "qwen3_moe");
+  EXPECT_EQ(weights.names().size(), 4u);
+  const std::string expert = "model.layers.3.mlp.experts.";
+  EXPECT_EQ(weights.find(expert + "1.up_proj.weight")->shape, (Shape{2, 3}));
+  EXPECT_EQ(values_of(weights, expert + "0.gate_proj.weight"), (Floats{0, 1, 2, 3, 4, 5}));
+  EXPECT_EQ(values_of(weights, expert + "0.up_proj.weight"), (Floats{6, 7, 8, 9, 10, 11}));
+  EXPECT_EQ(values_of(weights, expert + "1.gate_proj.weight"), (Floats{12, 13, 14, 15, 16, 17}));
+}
+
+TEST_F(StackedTest, ColumnsOfTwoParametersAlternate) {  // of 2 experts; each has 2 rows of 2 columns
+  const HfWeights weights = opened("model.layers.0.mlp.experts.gate_up_proj", {2, 2, 4}, "gpt_oss");
+  const std::string expert = "model.layers.0.mlp.experts.";
+  EXPECT_EQ(values_of(weights, expert + "0.gate_proj.weight"), (Floats{0, 2, 4, 6}));
+  EXPECT_EQ(values_of(weights, expert + "1.up_proj.weight"), (Floats{9, 11, 13, 15}));
+  float two[2];
+  weights.read(expert + "1.gate_proj.weight", 1, 2, two);
+  EXPECT_EQ((Floats{two[0], two[1]}), (Floats{10, 12}));
+}
+
+TEST_F(StackedTest, BiasesAndOtherNames) {
+  const HfWeights biases = opened("model.layers.0.mlp.experts.gate_up_proj_bias", {2, 4}, "gpt_oss");
+  EXPECT_EQ(biases.find("model.layers.0.mlp.experts.1.up_proj.bias")->shape, (Shape{2}));
+  EXPECT_EQ(values_of(biases, "model.layers.0.mlp.experts.1.up_proj.bias"), (Floats{5, 7}));
+  const HfWeights down = opened("model.layers.1.mlp.experts.down_proj", {2, 1, 3}, "mixtral");
+  EXPECT_EQ(values_of(down, "model.layers.1.block_sparse_moe.experts.1.w2.weight"), (Floats{3, 4, 5}));
+  const HfWeights router = opened("model.layers.1.mlp.gate.weight", {2, 2}, "mixtral");
+  EXPECT_NE(router.find("model.layers.1.block_sparse_moe.gate.weight"), nullptr);
+}
+
+TEST_F(StackedTest, WhatCannotBeDividedStaysAsItIs) {
+  const HfWeights odd = opened("model.layers.0.mlp.experts.gate_up_proj", {2, 3, 3}, "qwen3_moe");
+  EXPECT_EQ(odd.names(), (std::vector<std::string>{"model.layers.0.mlp.experts.gate_up_proj"}));
+  EXPECT_EQ(opened("mlp.experts.gate_up_proj", {2, 4}, "qwen3_moe").names().size(), 1u);
+}
+
+// Any range of a file's tensor is what its parameters have there.
+TEST(Stacked, TensorsAreMadeOfTheirParameters) {
+  const std::string name =
+      "gpt_oss:layers=2,width=64,heads=4,kv_heads=2,vocab=96,context=16,experts=3,top=2,ffn=8";
+  const Model model = build_model(config_from_name(name), DType::f32, 1, 8);
+  const std::vector<StoredTensor> tensors = stored_tensors(*find_family("gpt_oss"), model);
+  size_t stacked = 0;
+  for (const StoredTensor& tensor : tensors) {
+    const auto elements = static_cast<uint64_t>(element_count(tensor.shape));
+    // By parameter: its elements are those of the tensor in which element i is i.
+    const ReadPart read = [](const TensorPart& part, uint64_t first, uint64_t count, float* out) {
+      for (uint64_t i = 0; i < count; ++i) out[i] = static_cast<float>(part.skip + (first + i) * part.step);
+    };
+    uint64_t covered = 0;
+    for (const TensorPart& part : tensor.parts) covered += part.elements();
+    EXPECT_EQ(covered, elements) << tensor.name;
+    stacked += tensor.parts.size() > 1;
+    for (const auto& [first, count] : {std::pair<uint64_t, uint64_t>{0, elements},
+                                       {1, elements - 1},
+                                       {elements / 3, elements / 2},
+                                       {elements / 2, 1}}) {
+      std::vector<float> values(count, -1);
+      read_stored(tensor, first, count, read, values.data());
+      for (uint64_t i = 0; i < count; ++i)
+        ASSERT_EQ(values[i], static_cast<float>(first + i)) << tensor.name << " from " << first;
+    }
+  }
+  EXPECT_EQ(stacked, 2u * 4);
+}
+
+}  // namespace
+}  // namespace sluice
