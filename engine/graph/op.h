@@ -165,8 +165,8 @@ struct OpAttributes {
   double scale = 0;
   bool weight_from_one = false;  // rms_norm: a column's factor is 1 + weight
   bool gelu_gate = false;        // swiglu: gelu, in the tanh form, in place of silu
-  // expert_swiglu. Above 0: (up + 1) * gate * sigmoid(alpha * gate) in place of silu(gate) * up, with the gate
-  // at most the limit and up within +- limit.
+  // expert_swiglu. Above 0: (up + 1) * gate * sigmoid(alpha * gate) in place of silu(gate) * up, with the
+  // gate at most the limit and up within +- limit.
   double swiglu_limit = 0, swiglu_alpha = 0;
   // linear_cross_entropy. A row is right if none of its logits, before a soft cap, is above its label's. An
   // ignored row is not.

@@ -192,7 +192,7 @@ class Runner {
   std::vector<PlanOperands> operands_;  // by segment plan
   // By segment use and slot: the parts of the group's accumulator that ops only add to. Some are empty.
   std::vector<std::vector<std::vector<ByteRange>>> added_to_;
-  std::vector<std::vector<bool>> sums_;  // by segment, output: forwards add to it
+  std::vector<std::vector<bool>> sums_;                // by segment, output: forwards add to it
   std::vector<std::vector<DecayRange>> decay_ranges_;  // by group
   std::vector<TensorView> views_[6];                   // of the op that the compute lane runs
 };

@@ -63,7 +63,8 @@ TEST(Model, InitialValuesFollowTheContract) {
           model.layers, [&](const Layer& layer) { return layer.name.starts_with(group.name + "."); });
       const bool of_expert = group.name.find("expert") != std::string::npos;
       for (const Parameter& p : group.parameters) {
-        const bool matrix = p.shape.size() == 2, bias = p.name.ends_with(".bias") || p.name.ends_with(".sinks");
+        const bool matrix = p.shape.size() == 2,
+                   bias = p.name.ends_with(".bias") || p.name.ends_with(".sinks");
         EXPECT_EQ(p.decay, matrix) << p.name;
         const bool zeros = bias || from_one;
         EXPECT_EQ(p.initializer, matrix  ? Initializer::normal
