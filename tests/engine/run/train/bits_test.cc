@@ -90,7 +90,7 @@ std::vector<Row> covering_rows() {
       }
     return fresh;
   };
-  std::mt19937_64 random(10);
+  std::mt19937_64 random(2);  // one of the first seeds with which so few rows do
   std::vector<Row> rows;
   for (;;) {
     Row best{};
