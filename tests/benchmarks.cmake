@@ -28,6 +28,7 @@ if(PYTHON3)
   add_benchmark(bounds_small ${PYTHON3} -B ${scripts}/bounds.py ${small} --only "h200 llama-7b 16k")
   add_benchmark(step_gap_small ${PYTHON3} -B ${scripts}/step_gap.py ${small} --steps 4)
   add_benchmark(prepare_threads_small ${PYTHON3} -B ${scripts}/prepare_threads.py ${small})
+  add_benchmark(experts_small ${PYTHON3} -B ${scripts}/experts.py ${small})
   add_benchmark(predictions_small ${PYTHON3} -B ${scripts}/predictions.py ${small})
   add_benchmark(gpt2_xl_small ${PYTHON3} -B ${scripts}/gpt2_xl.py ${small})
   # A container may forbid processes to read each other's memory.
