@@ -64,6 +64,39 @@ void multiply_f32(Library library, const TileShape& s, float alpha, const float*
   CHECK(status == dnnl_success, "oneDNN's sgemm returned " + std::to_string(status));
 }
 
+namespace {
+
+// Of a product that adds to what is there, or not. The caller gives the scratch memory.
+dnnl::primitive_attr attributes_of(bool accumulate) {
+  dnnl::primitive_attr attributes;
+  attributes.set_scratchpad_mode(dnnl::scratchpad_mode::user);
+  if (!accumulate) return attributes;
+  dnnl::post_ops sum;
+  sum.append_sum(1.0f);
+  attributes.set_post_ops(sum);
+  return attributes;
+}
+
+dnnl::matmul::primitive_desc product_of(const dnnl::engine& engine, const dnnl::memory::desc& a,
+                                        const dnnl::memory::desc& b, const dnnl::memory::desc& c,
+                                        bool accumulate) {
+#if DNNL_VERSION_MAJOR < 3
+  return {dnnl::matmul::desc(a, b, c), attributes_of(accumulate), engine};
+#else
+  return {engine, a, b, c, attributes_of(accumulate)};
+#endif
+}
+
+[[noreturn]] void refuse(const char* product, int64_t m, int64_t n, int64_t k, const dnnl::error& error,
+                         const char* remedy) {
+  throw Error(ExitCode::environment,
+              std::string("oneDNN cannot make ") + product + " of " + std::to_string(m) + " x " +
+                  std::to_string(n) + " x " + std::to_string(k) + ": " + error.message + ".",
+              remedy);
+}
+
+}  // namespace
+
 struct Bf16Tile::Impl {
   struct Thread {
     dnnl::stream stream;
@@ -85,18 +118,7 @@ Bf16Tile::Bf16Tile(const TileShape& s, int threads) : impl_(std::make_unique<Imp
     const Memory::desc a({s.m, s.k}, Memory::data_type::bf16, strides(s.transpose_a, s.stride_a));
     const Memory::desc b({s.k, s.n}, Memory::data_type::bf16, strides(s.transpose_b, s.stride_b));
     const Memory::desc c({s.m, s.n}, Memory::data_type::f32, Memory::dims{s.stride_c, 1});
-    dnnl::primitive_attr attributes;
-    attributes.set_scratchpad_mode(dnnl::scratchpad_mode::user);
-    if (s.accumulate) {
-      dnnl::post_ops sum;
-      sum.append_sum(1.0f);
-      attributes.set_post_ops(sum);
-    }
-#if DNNL_VERSION_MAJOR < 3
-    const dnnl::matmul::primitive_desc description(dnnl::matmul::desc(a, b, c), attributes, impl_->engine);
-#else
-    const dnnl::matmul::primitive_desc description(impl_->engine, a, b, c, attributes);
-#endif
+    const dnnl::matmul::primitive_desc description = product_of(impl_->engine, a, b, c, s.accumulate);
     impl_->product = dnnl::matmul(description);
     impl_->scratch_bytes = description.scratchpad_desc().get_size();
     for (int t = 0; t < threads; ++t)
@@ -104,10 +126,8 @@ Bf16Tile::Bf16Tile(const TileShape& s, int threads) : impl_(std::make_unique<Imp
                                 Memory(b, impl_->engine, nullptr), Memory(c, impl_->engine, nullptr),
                                 Memory(description.scratchpad_desc(), impl_->engine, nullptr)});
   } catch (const dnnl::error& error) {
-    throw Error(ExitCode::environment,
-                std::string("oneDNN cannot make a bf16 product of ") + std::to_string(s.m) + " x " +
-                    std::to_string(s.n) + " x " + std::to_string(s.k) + ": " + error.message + ".",
-                "Install oneDNN 2.6 or newer (apt-get install libdnnl-dev), or use --precision fp32.");
+    refuse("a bf16 product", s.m, s.n, s.k, error,
+           "Install oneDNN 2.6 or newer (apt-get install libdnnl-dev), or use --precision fp32.");
   }
 }
 
@@ -153,21 +173,9 @@ PackedTile::PackedTile(const PackedShape& s, int threads) : impl_(std::make_uniq
     const Memory::desc b({s.k, s.n}, type,
                          s.transpose_b ? Memory::dims{1, s.stride_b} : Memory::dims{s.stride_b, 1});
     const Memory::desc c({s.m, s.n}, Memory::data_type::f32, Memory::dims{s.n, 1});
-    dnnl::primitive_attr plain, attributes;
-    plain.set_scratchpad_mode(dnnl::scratchpad_mode::user);
-    attributes.set_scratchpad_mode(dnnl::scratchpad_mode::user);
-    if (s.accumulate) {
-      dnnl::post_ops sum;
-      sum.append_sum(1.0f);
-      attributes.set_post_ops(sum);
-    }
-#if DNNL_VERSION_MAJOR < 3
-    const dnnl::matmul::primitive_desc product(dnnl::matmul::desc(a, any, c), attributes, engine);
-#else
-    const dnnl::matmul::primitive_desc product(engine, a, any, c, attributes);
-#endif
+    const dnnl::matmul::primitive_desc product = product_of(engine, a, any, c, s.accumulate);
     const Memory::desc packed = product.weights_desc();
-    const dnnl::reorder::primitive_desc reorder(engine, b, engine, packed, plain);
+    const dnnl::reorder::primitive_desc reorder(engine, b, engine, packed, attributes_of(false));
     impl_->product = dnnl::matmul(product);
     impl_->reorder = dnnl::reorder(reorder);
     impl_->shape = s;
@@ -182,10 +190,8 @@ PackedTile::PackedTile(const PackedShape& s, int threads) : impl_(std::make_uniq
                                 Memory(product.scratchpad_desc(), engine, nullptr),
                                 Memory(reorder.scratchpad_desc(), engine, nullptr)});
   } catch (const dnnl::error& error) {
-    throw Error(ExitCode::environment,
-                std::string("oneDNN cannot make a product of tiles of ") + std::to_string(s.m) + " x " +
-                    std::to_string(s.n) + " x " + std::to_string(s.k) + ": " + error.message + ".",
-                "Install oneDNN 2.6 or newer: apt-get install libdnnl-dev.");
+    refuse("a product of tiles", s.m, s.n, s.k, error,
+           "Install oneDNN 2.6 or newer: apt-get install libdnnl-dev.");
   }
 }
 

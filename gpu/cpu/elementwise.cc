@@ -92,16 +92,25 @@ void swiglu_backward_range(const OpCall& call, const GatedRange& range) {
                                     : gated_backward<SiluGate>(call, range);
 }
 
-void add_forward_range(const OpCall& call, uint64_t begin, uint64_t count) {
-  with_precision(call.shapes->precision, [&](auto type) HWY_ATTR {
-    using T = decltype(type);
-    const T* a = at<const T>(call.inputs[0], begin);
-    const T* b = at<const T>(call.inputs[1], begin);
-    T* y = at<T>(call.outputs[0], begin);
-    for_each_vector(count, [&](size_t i, auto lanes) SLUICE_KERNEL {
-      lanes.store(hn::Add(lanes.load(a + i), lanes.load(b + i)), y + i);
-    });
+// y = a + b, which is of type B.
+template <class T, class B>
+HWY_INLINE void add_pairs(const OpCall& call, uint64_t begin, uint64_t count) {
+  const T* a = at<const T>(call.inputs[0], begin);
+  const B* b = at<const B>(call.inputs[1], begin);
+  T* y = at<T>(call.outputs[0], begin);
+  for_each_vector(count, [&](size_t i, auto lanes) SLUICE_KERNEL {
+    lanes.store(hn::Add(lanes.load(a + i), lanes.load(b + i)), y + i);
   });
+}
+
+void add_forward_range(const OpCall& call, uint64_t begin, uint64_t count) {
+  with_precision(call.shapes->precision,
+                 [&](auto type) HWY_ATTR { add_pairs<decltype(type), decltype(type)>(call, begin, count); });
+}
+
+void add_sum_forward_range(const OpCall& call, uint64_t begin, uint64_t count) {
+  with_precision(call.shapes->precision,
+                 [&](auto type) HWY_ATTR { add_pairs<decltype(type), float>(call, begin, count); });
 }
 
 // One input after the other: both may be one tensor, and the second then adds.
@@ -115,18 +124,6 @@ void add_backward_range(const OpCall& call, uint64_t begin, uint64_t count) {
       for_each_vector(count,
                       [&](size_t i, auto lanes) SLUICE_KERNEL { dx.put(lanes.load(dy + i), i, lanes); });
     }
-  });
-}
-
-void add_sum_forward_range(const OpCall& call, uint64_t begin, uint64_t count) {
-  with_precision(call.shapes->precision, [&](auto type) HWY_ATTR {
-    using T = decltype(type);
-    const T* x = at<const T>(call.inputs[0], begin);
-    const float* sum = at<const float>(call.inputs[1], begin);
-    T* y = at<T>(call.outputs[0], begin);
-    for_each_vector(count, [&](size_t i, auto lanes) SLUICE_KERNEL {
-      lanes.store(hn::Add(lanes.load(x + i), lanes.load(sum + i)), y + i);
-    });
   });
 }
 

@@ -1,7 +1,7 @@
 // router, router_statistics and router_loss. route.cu chooses.
 //
 // A router's gradients are products of fp32 logits and 16-bit operands, which no tensor core multiplies.
-// Sums over rows are cut into chunks of rows, which are summed in fp32; then the chunks' sums are added in
+// Statistics are cut into chunks of rows, which are summed in fp32; then the chunks' sums are added in
 // double, both in order.
 #include "engine/graph/routing.h"
 #include "gpu/cuda/router_rows.h"
@@ -36,17 +36,17 @@ struct LogitsProduct {
   }
 };
 
-// dx = d logits W.
-template <typename T>
-struct InputProduct {
+// A gradient: dx = d logits W, or dW += d logits^T x.
+template <typename OfB, typename To, bool across>
+struct RouterGradient {
   using A = float;
-  using B = T;
-  static constexpr bool kAcrossA = false, kAcrossB = true;
+  using B = OfB;
+  static constexpr bool kAcrossA = across, kAcrossB = true;
   const float* a;
-  const T* b;
+  const B* b;
   int64_t stride_a, stride_b;
   int columns, rows, depth;
-  Gradient<T> to;
+  Gradient<To> to;
 
   __device__ Extent extent() const { return {rows, depth}; }
   __device__ void put(int row, int column, float (&sums)[kWide]) const {
@@ -58,29 +58,10 @@ struct InputProduct {
     });
   }
 };
-
-// dW += d logits^T x.
 template <typename T>
-struct RouterWeightProduct {
-  using A = float;
-  using B = T;
-  static constexpr bool kAcrossA = true, kAcrossB = true;
-  const float* a;
-  const T* b;
-  int64_t stride_a, stride_b;
-  int columns, rows, depth;
-  Gradient<float> to;
-
-  __device__ Extent extent() const { return {rows, depth}; }
-  __device__ void put(int row, int column, float (&sums)[kWide]) const {
-    const int64_t at = static_cast<int64_t>(row) * columns + column;
-    with_part(columns % kWide == 0, columns - column, [&](auto part) {
-      float before[kWide];
-      load_before(to, at, part, before);
-      store_after(to, at, part, before, sums);
-    });
-  }
-};
+using InputProduct = RouterGradient<T, T, false>;
+template <typename T>
+using RouterWeightProduct = RouterGradient<T, float, true>;
 
 struct RouterShape {
   int64_t rows, columns, experts;
