@@ -32,6 +32,8 @@ constexpr uint64_t kIndexBytesMax = 64 << 20;  // a million tensors
 // Of memory for each byte of a header or index: a tensor with a name of four letters takes 55 bytes there and
 // 480 to 560 in memory.
 constexpr uint64_t kTableBytes = 16;
+// The same for each parameter of a stacked tensor, of which the header has one name for all.
+constexpr uint64_t kStackedBytes = 640;
 constexpr int64_t kRowsMax = int64_t{1} << 40;
 
 [[noreturn]] void malformed(const std::string& where, const std::string& sentence,
@@ -169,8 +171,8 @@ bool has_weights(const std::string& directory) {
   return false;
 }
 
-uint64_t table_bytes_at_most(const std::string& directory) {
-  uint64_t bytes = 0;
+uint64_t table_bytes_at_most(const std::string& directory, uint64_t stacked) {
+  uint64_t bytes = kStackedBytes * stacked / kTableBytes;
   std::error_code ignored;
   for (fs::directory_iterator entry(directory, ignored), end; !ignored && entry != end;
        entry.increment(ignored)) {

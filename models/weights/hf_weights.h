@@ -24,8 +24,9 @@ struct Family;
 // a format that cannot be read (pickle): a silent start from initial weights would be a surprise.
 bool has_weights(const std::string& directory);
 
-// Bytes of memory that HfWeights::open() takes at most. Reads the length of each header only.
-uint64_t table_bytes_at_most(const std::string& directory);
+// Bytes of memory that HfWeights::open() takes at most. Reads the length of each header only. `stacked`: the
+// most parameters of stacked tensors (stacked_parameters()).
+uint64_t table_bytes_at_most(const std::string& directory, uint64_t stacked = 0);
 
 // A parameter as the files hold it. Its pieces follow each other from its first element to its last.
 struct HfTensor {

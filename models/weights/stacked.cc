@@ -65,6 +65,12 @@ Place place_of(const Family& family, std::string_view parameter) {
 
 }  // namespace
 
+uint64_t stacked_parameters(const Family& family, int64_t layers, int64_t experts) {
+  uint64_t of_expert = 0;
+  for (const Stacked& stacked : family.stacked) of_expert += static_cast<uint64_t>(parts_of(stacked));
+  return static_cast<uint64_t>(layers) * static_cast<uint64_t>(experts) * of_expert;
+}
+
 std::vector<TensorPart> stacked_parts(const Family& family, const std::string& tensor, const Shape& shape) {
   const std::string_view layer = layer_of(tensor);
   const std::string_view name = std::string_view(tensor).substr(layer.size());

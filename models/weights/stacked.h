@@ -26,6 +26,9 @@ struct StoredTensor {
   std::vector<TensorPart> parts;
 };
 
+// The most parameters as which files may have stacked tensors of so many layers.
+uint64_t stacked_parameters(const Family& family, int64_t layers, int64_t experts);
+
 // What a file's tensor is made of. Empty: it is not one of the family's stacked ones, or its shape is none
 // that could be divided.
 std::vector<TensorPart> stacked_parts(const Family& family, const std::string& tensor, const Shape& shape);

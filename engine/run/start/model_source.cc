@@ -10,6 +10,7 @@
 #include "models/files/file.h"
 #include "models/weights/hf_weights.h"
 #include "models/weights/peft.h"
+#include "models/weights/stacked.h"
 
 namespace sluice {
 
@@ -84,6 +85,11 @@ std::string base_directory(const BaseModel& base, const LoraOptions& options) {
 
 namespace {
 
+uint64_t table_bytes_of(const std::string& directory, const ModelConfig& config) {
+  return table_bytes_at_most(directory,
+                             stacked_parameters(*find_family(config.family), config.layers, config.experts));
+}
+
 void set_router_loss(const ModelOptions& options, ModelConfig& config) {
   if (!options.router_loss) return;
   if (config.experts == 0)
@@ -118,7 +124,7 @@ ModelSource model_of(const ModelOptions& options) {
   if (directory) source.directory = options.model;
   if (directory && !options.from_scratch && has_weights(options.model)) {
     source.weights_directory = options.model;
-    source.table_bytes = table_bytes_at_most(options.model);
+    source.table_bytes = table_bytes_of(options.model, source.config);
   }
   return source;
 }
@@ -143,7 +149,7 @@ ModelSource source_of_run(const CheckpointReader& checkpoint, const Options& opt
                 "Use another checkpoint; this manifest is damaged.");
   if (!state.base || !opens_base) return source;
   source.weights_directory = base_directory(*state.base, options.lora);
-  source.table_bytes = table_bytes_at_most(source.weights_directory);
+  source.table_bytes = table_bytes_of(source.weights_directory, source.config);
   return source;
 }
 

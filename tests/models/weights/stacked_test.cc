@@ -2,6 +2,7 @@
 #include "models/weights/stacked.h"
 
 #include <gtest/gtest.h>
+#include <malloc.h>
 
 #include <map>
 #include <numeric>
@@ -69,6 +70,22 @@ TEST_F(StackedTest, WhatCannotBeDividedStaysAsItIs) {
   const HfWeights odd = opened("model.layers.0.mlp.experts.gate_up_proj", {2, 3, 3}, "qwen3_moe");
   EXPECT_EQ(odd.names(), (std::vector<std::string>{"model.layers.0.mlp.experts.gate_up_proj"}));
   EXPECT_EQ(opened("mlp.experts.gate_up_proj", {2, 4}, "qwen3_moe").names().size(), 1u);
+}
+
+// Memory that a header's length does not tell: one name stands for many parameters.
+TEST_F(StackedTest, TheTableTakesNoMoreThanIsSetAside) {
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+  GTEST_SKIP() << "sanitizers allocate otherwise";
+#endif
+  constexpr int64_t kExperts = 2000;
+  const uint64_t stacked = stacked_parameters(*find_family("gpt_oss"), 1, kExperts);
+  EXPECT_EQ(stacked, 6u * kExperts);
+  const size_t before = mallinfo2().uordblks;
+  const HfWeights weights = opened("model.layers.0.mlp.experts.gate_up_proj", {kExperts, 2, 4}, "gpt_oss");
+  const size_t taken = mallinfo2().uordblks - before;
+  EXPECT_EQ(weights.names().size(), 2u * kExperts);
+  EXPECT_LE(taken, table_bytes_at_most(directory.string(), 2 * kExperts));
+  EXPECT_GE(taken, table_bytes_at_most(directory.string())) << "or it need not be set aside";
 }
 
 // Any range of a file's tensor is what its parameters have there.
