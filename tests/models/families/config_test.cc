@@ -99,6 +99,27 @@ TEST(ConfigJson, AbsurdValuesAreRefused) {
                     std::string(key) + " is missing.");
 }
 
+TEST(ConfigJson, ExpertsThatMakeNoSenseAreRefused) {
+  const std::string mixtral = config_to_json(config_from_name("mixtral-8x7b"), DType::bf16);
+  const std::string qwen = config_to_json(config_from_name("qwen1.5-moe-a2.7b"), DType::bf16);
+  const std::string gpt_oss = config_to_json(config_from_name("gpt-oss-20b"), DType::bf16);
+  EXPECT_EQ(config_from_json(mixtral, "f").experts, 8);
+  expect_bad_file(replaced(mixtral, "\"num_experts_per_tok\": 2", "\"num_experts_per_tok\": 9"),
+                  "the number of experts of a token is 9, outside 1 to 8.");
+  expect_bad_file(replaced(mixtral, "\"num_local_experts\": 8", "\"num_local_experts\": 0"),
+                  "num_local_experts is 0, outside 1 to 4096.");
+  expect_bad_file(replaced(mixtral, "\"num_local_experts\"", "\"other\""), "num_local_experts is missing.");
+  expect_bad_file(replaced(mixtral, "\"router_aux_loss_coef\": 0.02", "\"router_aux_loss_coef\": -1"),
+                  "the factor -1 of the routers' loss is negative.");
+  expect_bad_file(with(mixtral, "\"router_jitter_noise\": 0.1"), "router_jitter_noise");
+  expect_bad_file(replaced(qwen, "\"qkv_bias\": true", "\"qkv_bias\": false"), "qkv_bias is false");
+  expect_bad_file(replaced(qwen, "\"use_sliding_window\": false", "\"use_sliding_window\": true"),
+                  "use_sliding_window");
+  expect_bad_file(replaced(gpt_oss, "\"swiglu_limit\": 7.0", "\"swiglu_limit\": 0"),
+                  "swiglu_limit is not positive.");
+  expect_bad_file(with(kLlamaJson, "\"num_local_experts\": 8"), "num_local_experts");
+}
+
 TEST(ConfigJson, WhatIsNotJson) {
   expect_bad_file("", "config.json: it is empty.");
   expect_bad_file("[1]", "config.json is not a JSON object.");

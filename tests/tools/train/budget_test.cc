@@ -26,17 +26,23 @@ class CommandBudgets : public testing::Test {
   const DriveDirectory directory;
 };
 
-// The command with the least limits that its own plan names, and with larger ones: a model of 14 million
-// parameters, whose training state is 200 MB.
-TEST_F(CommandBudgets, TheProcessStaysWithinHostMem) {
-  const std::vector<std::string> model{
-      "--model",       "gpt2:layers=7,width=400,heads=8,vocab=256,context=128",
-      "--batch",       "4",
-      "--seq",         "128",
-      "--data",        directory / "train.txt",
-      "--nvme-dir",    directory.path(),
-      "--threads",     "2",
-      "--micro-batch", "2"};
+// Models of 14 and 28 million parameters, whose training state is 200 and 400 MB. Products of experts keep
+// more in memory of the library.
+class CommandBudgetsOf : public CommandBudgets, public testing::WithParamInterface<const char*> {};
+INSTANTIATE_TEST_SUITE_P(
+    Models, CommandBudgetsOf,
+    testing::Values("gpt2:layers=7,width=400,heads=8,vocab=256,context=128",
+                    "mixtral:layers=4,width=256,heads=8,kv_heads=4,ffn=1024,vocab=256,context=128"));
+
+// The command with the least limits that its own plan names, and with larger ones.
+TEST_P(CommandBudgetsOf, TheProcessStaysWithinHostMem) {
+  const std::vector<std::string> model{"--model",       GetParam(),
+                                       "--batch",       "4",
+                                       "--seq",         "128",
+                                       "--data",        directory / "train.txt",
+                                       "--nvme-dir",    directory.path(),
+                                       "--threads",     "2",
+                                       "--micro-batch", "2"};
   const CommandResult none = sluice_command(
       directory,
       std::vector<std::string>{"plan", "--json", "--gpu-mem", "1MiB", "--host-mem", "70MiB"} + model);

@@ -1,4 +1,5 @@
 // Training mixtures of experts: the least memory is that of one expert, and all tokens may choose one.
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -19,17 +20,19 @@ TestRun run_of(const std::string& model, const DriveDirectory& directory) {
 }
 
 // Experts are large beside the rest of a layer, so the largest task is that of an expert.
-uint64_t least_device_bytes(int experts, const DriveDirectory& directory) {
-  const std::string model =
-      "mixtral:layers=1,width=256,heads=4,kv_heads=4,ffn=1024,vocab=256,context=64,top=2";
-  return *least_arenas(run_of(model + ",experts=" + std::to_string(experts), directory), true).device;
+double least_device_bytes(int experts, int ffn, const DriveDirectory& directory) {
+  const std::string model = fmt::format(
+      "mixtral:layers=1,width=256,heads=4,kv_heads=4,ffn={},vocab=256,context=64,top=2,experts={}", ffn,
+      experts);
+  return static_cast<double>(*least_arenas(run_of(model, directory), true).device);
 }
 
 TEST(Experts, TheLeastDeviceMemoryGrowsWithOneExpertAndNotWithAll) {
   const DriveDirectory directory;
-  const auto few = static_cast<double>(least_device_bytes(8, directory));
-  const auto many = static_cast<double>(least_device_bytes(64, directory));
+  const double few = least_device_bytes(8, 1024, directory), many = least_device_bytes(64, 1024, directory);
   EXPECT_LE(many, 1.05 * few);
+  // It is an expert's: one twice as wide has 2 bytes of weights and 4 of gradient more for each parameter.
+  EXPECT_GE(least_device_bytes(8, 2048, directory) - few, 3 * 256 * 1024 * (2 + 4));
   figures.at_most("least device memory of a layer with 64 experts / with 8 of the same size", many / few,
                   1.05);
 }

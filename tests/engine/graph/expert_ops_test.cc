@@ -1,0 +1,123 @@
+// What the ops of a mixture of experts refuse, and their flops and bytes, by numbers worked out by hand.
+#include "engine/graph/expert_ops.h"
+
+#include <gtest/gtest.h>
+
+#include <stdexcept>
+
+#include "engine/graph/routing.h"
+
+namespace sluice {
+namespace {
+
+using enum OpKind;
+
+// 6 rows of 4 experts, 2 a row: 5 begins, 12 entries and 12 experts.
+const Routing kTwoOfFour{.experts = 4, .chosen = 2};
+constexpr int64_t kRouting = 29;
+
+OpShapes shapes(OpKind kind, std::vector<Shape> inputs, std::vector<Shape> parameters = {},
+                const OpAttributes& attributes = {.routing = kTwoOfFour}) {
+  OpShapes s{kind, attributes, DType::bf16, std::move(inputs), {}, std::move(parameters)};
+  return s;
+}
+
+std::string refusal(const OpShapes& s) {
+  try {
+    std::vector<Shape> outputs;
+    std::vector<DType> types;
+    op_rule(s.kind).infer(s, outputs, types);
+  } catch (const std::invalid_argument& error) {
+    return error.what();
+  }
+  return "accepted";
+}
+
+OpAttributes with(const std::function<void(Routing&)>& change) {
+  OpAttributes a{.routing = kTwoOfFour};
+  change(a.routing);
+  return a;
+}
+
+TEST(ExpertOps, RoutersRefuseWhatDoesNotFit) {
+  EXPECT_EQ(refusal(shapes(router, {{6, 8}}, {{4, 8}, {4}})), "accepted");
+  EXPECT_EQ(refusal(shapes(router, {{6, 8}}, {{4, 9}})),
+            "router: the input has 8 columns, the weight [4, 9] takes 9.");
+  EXPECT_EQ(refusal(shapes(router, {{6, 8}}, {{4, 8}, {5}})),
+            "router: the bias has shape [5] where [4] is needed.");
+  EXPECT_EQ(refusal(shapes(route, {{6, 4}})), "accepted");
+  EXPECT_EQ(refusal(shapes(route, {{6, 5}})),
+            "route: the matrix of logits has shape [6, 5] where [6, 4] is needed.");
+  EXPECT_EQ(refusal(shapes(route, {{6, 4}}, {}, with([](Routing& r) { r.chosen = 5; }))),
+            "route: 5 of 4 experts cannot be chosen.");
+  EXPECT_EQ(refusal(shapes(route, {{6, 4}}, {{4}})),
+            "route: correction biases and sums of scores are for sigmoids.");
+  EXPECT_EQ(refusal(shapes(route, {{6, 4}}, {}, with([](Routing& r) { r.groups = 3; }))),
+            "route: 4 experts are not 3 groups of equal size.");
+  const auto groups = [](int64_t best, int64_t scores, int64_t chosen) {
+    return with([&](Routing& r) {
+      r.scores = Routing::Scores::sigmoid;
+      r.groups = 2, r.best_groups = best, r.group_scores = scores, r.chosen = chosen;
+    });
+  };
+  EXPECT_EQ(refusal(shapes(route, {{6, 4}}, {}, groups(1, 2, 2))), "accepted");
+  EXPECT_EQ(refusal(shapes(route, {{6, 4}}, {}, groups(3, 2, 2))),
+            "route: the best 3 of 2 groups are not possible.");
+  EXPECT_EQ(refusal(shapes(route, {{6, 4}}, {}, groups(1, 3, 2))),
+            "route: 3 scores of a group of 2 do not exist.");
+  EXPECT_EQ(refusal(shapes(route, {{6, 4}}, {}, groups(1, 1, 3))), "route: 3 experts cannot be chosen of 2.");
+  EXPECT_EQ(refusal(shapes(route, {{6, 4}}, {}, with([](Routing& r) { r.scale = -1; }))),
+            "route: the scale -1 is neither a positive number nor 0.");
+  EXPECT_EQ(refusal(shapes(route, {{int64_t{1} << 30, 4}})),
+            "route: 1073741824 rows are too many for 32-bit entries.");
+  EXPECT_EQ(refusal(shapes(router_statistics, {{6, 4}, {kRouting}})), "accepted");
+  EXPECT_EQ(refusal(shapes(router_statistics, {{6, 4}, {kRouting + 1}})),
+            "router_statistics: the routing has shape [30] where [29] is needed.");
+  EXPECT_EQ(refusal(shapes(router_loss, {{1, 9}, {6}})), "router_loss: 0 layers have no routers.");
+  EXPECT_EQ(
+      refusal(shapes(router_loss, {{1, 9}, {6}}, {}, with([](Routing& r) { r.layers = 1, r.z_loss = -1; }))),
+      "router_loss: the factors 0 and -1 are not both numbers of 0 or more.");
+}
+
+TEST(ExpertOps, ExpertsRefuseWhatDoesNotFit) {
+  const OpAttributes weighted = with([](Routing& r) { r.weighted = true; });
+  EXPECT_EQ(refusal(shapes(dispatch, {{kRouting}, {6, 8}})), "accepted");
+  EXPECT_EQ(refusal(shapes(dispatch, {{kRouting}, {7, 8}})),
+            "dispatch: the input has shape [7, 8] where [6, 8] is needed.");
+  EXPECT_EQ(refusal(shapes(dispatch, {{kRouting + 1}, {6, 8}})),
+            "dispatch: the routing has shape [30] where [29] is needed.");
+  EXPECT_EQ(refusal(shapes(dispatch, {{4}, {6, 8}})), "dispatch: the routing has 4 elements.");
+  EXPECT_EQ(refusal(shapes(combine, {{kRouting}, {64, 8}})), "accepted");
+  EXPECT_EQ(refusal(shapes(combine, {{kRouting}, {6, 8}})), "combine: an expert has 64 rows, the input 6.");
+  EXPECT_EQ(refusal(shapes(expert_linear, {{kRouting}, {64, 8}}, {{9, 3}})),
+            "expert_linear: the input has 8 columns, the weight [9, 3] takes 9.");
+  EXPECT_EQ(refusal(shapes(expert_linear, {{kRouting}, {64, 8}, {6, 2}}, {{8, 3}}, weighted)),
+            "expert_linear: there is no bias to be weighted.");
+  EXPECT_EQ(refusal(shapes(expert_linear, {{kRouting}, {64, 8}, {6, 3}}, {{8, 3}, {3}}, weighted)),
+            "expert_linear: the matrix of weights has shape [6, 3] where [6, 2] is needed.");
+  EXPECT_EQ(refusal(shapes(expert_swiglu, {{kRouting}, {64, 7}})),
+            "expert_swiglu: 7 columns are not a gate and as many others.");
+  EXPECT_EQ(refusal(shapes(expert_swiglu, {{kRouting}, {6, 2}}, {}, weighted)),
+            "expert_swiglu: 2 inputs are too few.");
+  OpAttributes clamped{.routing = kTwoOfFour};
+  clamped.swiglu_limit = -1;
+  EXPECT_EQ(refusal(shapes(expert_swiglu, {{kRouting}, {64, 8}}, {}, clamped)),
+            "expert_swiglu: the limit -1 and alpha 0 are not both numbers of 0 or more.");
+  EXPECT_EQ(refusal(shapes(add_sum, {{6, 8}, {6, 9}})),
+            "add_sum: an input has shape [6, 9] where [6, 8] is needed.");
+}
+
+// Of 6 rows with 2 experts each, one of 4 experts has 3.
+TEST(ExpertOps, FlopsAndBytesAreThoseOfEquallyManyRows) {
+  OpShapes s = shapes(expert_linear, {{kRouting}, {64, 8}}, {{8, 5}});
+  s.outputs = {{64, 5}};
+  EXPECT_EQ(expected_rows(s), 3);
+  EXPECT_EQ(op_rule(expert_linear).flops(s, Pass::forward), 2 * 3 * 8 * 5);
+  EXPECT_EQ(op_rule(expert_linear).flops(s, Pass::backward), 2 * 2 * 3 * 8 * 5);
+  EXPECT_EQ(op_bytes(s, Pass::forward), kRouting * 4 + 3 * 8 * 2 + 3 * 5 * 2 + 8 * 5 * 2);
+  // Read: routing, x, dy and the weight. Written: dx, and the gradient of the weight.
+  EXPECT_EQ(op_bytes(s, Pass::backward), kRouting * 4 + 2 * 3 * 8 * 2 + 3 * 5 * 2 + 8 * 5 * 2 + 8 * 5 * 4);
+}
+
+}  // namespace
+}  // namespace sluice

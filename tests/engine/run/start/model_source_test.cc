@@ -1,0 +1,35 @@
+// Options that change what a model's config says.
+#include "engine/run/start/model_source.h"
+
+#include <gtest/gtest.h>
+
+#include "engine/base/error.h"
+
+namespace sluice {
+namespace {
+
+ModelConfig config_with(const char* model, std::optional<double> router_loss) {
+  return resolve_model({.model = model, .router_loss = router_loss}).config;
+}
+
+TEST(RouterLoss, IsTheConfigsUnlessOneIsGiven) {
+  EXPECT_FALSE(config_with("mixtral-8x7b", {}).has_router_loss);
+  const ModelConfig given = config_with("mixtral-8x7b", 0.25);
+  EXPECT_TRUE(given.has_router_loss);
+  EXPECT_EQ(given.router_loss, 0.25);
+  EXPECT_FALSE(config_with("mixtral:router_loss=true", 0).has_router_loss);
+  EXPECT_TRUE(config_with("mixtral:router_loss=true", {}).has_router_loss);
+}
+
+TEST(RouterLoss, IsRefusedWhereThereAreNoExperts) {
+  try {
+    config_with("gpt2", 0.1);
+    FAIL() << "accepted";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ExitCode::usage);
+    EXPECT_STREQ(error.what(), "--router-loss is for models with experts, and this one has none.");
+  }
+}
+
+}  // namespace
+}  // namespace sluice
