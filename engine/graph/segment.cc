@@ -12,9 +12,11 @@
 #include "engine/graph/segment.h"
 
 #include <algorithm>
+#include <bit>
 
 #include "engine/base/error.h"
 #include "engine/base/pack.h"
+#include "engine/graph/routing.h"
 
 namespace sluice {
 
@@ -137,17 +139,20 @@ class Compiler {
   // element of the matrix. The gradient that is not wanted is not computed.
   void spare(const OpStep& step, OpWork& work) const {
     const OpShapes& shapes = plan_.shapes[step.op];
-    if (shapes.parameters.empty() || shapes.parameters[0].size() != 2) return;
-    if (op_rule(shapes.kind).looks_up_rows) return;
+    const OpRule& rule = op_rule(shapes.kind);
+    if (shapes.parameters.empty() || shapes.parameters[0].size() != 2 || rule.looks_up_rows) return;
+    const auto x = static_cast<size_t>(std::countr_zero(rule.gradient_inputs));
+    const double rows = rule.of_an_expert ? expected_rows(shapes) : static_cast<double>(shapes.inputs[x][0]);
     const auto matrix = static_cast<uint64_t>(element_count(shapes.parameters[0]));
-    const double product = 2 * static_cast<double>(shapes.inputs[0][0]) * static_cast<double>(matrix);
+    const double product = 2 * rows * static_cast<double>(matrix);
     if (!trains_parameter(segment_.ops[step.op])) {
       work.flops -= product;
       work.bytes -= matrix * dtype_bytes(DType::f32);
     }
-    if (!step.wants_gradient[0]) {
+    if (!step.wants_gradient[x]) {
       work.flops -= product;
-      work.bytes -= static_cast<uint64_t>(element_count(shapes.inputs[0])) * dtype_bytes(shapes.precision);
+      work.bytes -= static_cast<uint64_t>(rows) * static_cast<uint64_t>(shapes.inputs[x][1]) *
+                    dtype_bytes(shapes.precision);
     }
   }
 

@@ -4,11 +4,13 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <map>
 #include <set>
 #include <tuple>
 
 #include "engine/base/pack.h"
+#include "models/families/family.h"
 #include "tests/support/plan_support.h"
 
 namespace sluice::testing {
@@ -88,6 +90,28 @@ TEST(Segment, GradientsThatAreNotWantedAreNotCharged) {
   EXPECT_EQ(backward(frozen).bytes, backward(all).bytes - 16 * 16 * sizeof(float));
   EXPECT_DOUBLE_EQ(backward(first).flops,
                    backward(all).flops);  // the norm's weight needs what its output has
+}
+
+// An expert's products are of the rows that it has if all experts have equally many: 8 tokens with 2 of 4
+// experts are 4 rows an expert.
+TEST(Segment, AnExpertsGradientsThatAreNotWantedAreNotCharged) {
+  const Model m = build_model(
+      config_from_name(
+          "mixtral:layers=1,width=16,heads=2,kv_heads=2,ffn=8,vocab=50,context=8,experts=4,top=2"),
+      DType::bf16, 1, 8);
+  const auto expert =
+      static_cast<uint32_t>(std::ranges::find(m.segments, "expert", &Segment::name) - m.segments.begin());
+  ASSERT_LT(expert, m.segments.size());
+  const auto backward = [&](bool trainable) {
+    const SegmentPlan p =
+        plan_segment(m, expert, {{true, true, false}, {false, false, false}, {trainable}}, no_workspace);
+    const std::vector<OpWork>& ops = p.at(Recompute::none).backward.work.ops;
+    return *std::ranges::find(ops, OpKind::expert_linear, &OpWork::kind);
+  };
+  const double product = 2.0 * 4 * 16 * 8;
+  EXPECT_DOUBLE_EQ(backward(true).flops, 3 * 2 * product);
+  EXPECT_DOUBLE_EQ(backward(false).flops, 3 * product);
+  EXPECT_EQ(backward(true).bytes - backward(false).bytes, 3 * 16 * 8 * sizeof(float));
 }
 
 // rms_norm, qkv, attention, out, add. Neither `out` nor `add` runs again. The residual's gradient is added
