@@ -4,10 +4,8 @@
 #include <xxhash.h>
 
 #include <algorithm>
-#include <cstring>
 #include <filesystem>
 #include <nlohmann/json.hpp>
-#include <set>
 #include <stdexcept>
 #include <utility>
 #include <vector>
@@ -27,7 +25,6 @@ using Json = nlohmann::json;
 
 constexpr const char* kSingleName = "model.safetensors";
 constexpr const char* kIndexName = "model.safetensors.index.json";
-constexpr const char* kHeadName = "lm_head.weight";
 constexpr uint64_t kIndexBytesMax = 64 << 20;  // a million tensors
 // Of memory for each byte of a header or index: a tensor with a name of four letters takes 55 bytes there and
 // 480 to 560 in memory.
@@ -47,11 +44,6 @@ constexpr const char* kDownloadAgain = "Download or export the directory again."
 bool is_there(const fs::path& path) {
   std::error_code ignored;
   return fs::exists(fs::symlink_status(path, ignored));
-}
-
-bool is_floating_point(SafetensorsType type) {
-  return type == SafetensorsType::f32 || type == SafetensorsType::f16 || type == SafetensorsType::bf16 ||
-         type == SafetensorsType::f64;
 }
 
 std::string parameter_name(const Family& family, const std::string& stored) {
@@ -141,19 +133,6 @@ std::map<std::string, int64_t> first_rows_of(const SafetensorsFile& file) {
     if (!offsets.empty()) rows[tensor.name] = offsets[0].get<int64_t>();
   }
   return rows;
-}
-
-struct Findings {
-  const char* what;
-  std::vector<std::string> names;
-};
-
-std::string listed(const Findings& findings) {
-  constexpr size_t kShown = 10;
-  const size_t n = findings.names.size();
-  const std::vector<std::string> first(findings.names.begin(), findings.names.begin() + std::min(n, kShown));
-  return fmt::format("{} {} ({}{})", n, findings.what, fmt::join(first, ", "),
-                     n > kShown ? fmt::format(" and {} more", n - kShown) : "");
 }
 
 }  // namespace
@@ -336,42 +315,6 @@ void HfWeights::read(const std::string& parameter, uint64_t first, uint64_t coun
   }
 }
 
-namespace {
-
-// The parameter with which the last op makes the loss, or a reading's logits: of a tied model, the embedding.
-// nullptr: there is none.
-const Parameter* head_parameter(const Model& model) {
-  if (model.layers.empty()) return nullptr;
-  const SegmentUse& use = model.layers.back().segments.back();
-  const Segment& segment = model.segments[use.segment];
-  const std::vector<uint32_t>& of_op = segment.ops.back().parameters;
-  if (of_op.empty()) return nullptr;
-  const SegmentParameter& p = segment.parameters[of_op.front()];
-  return &model.groups[use.groups[p.slot]].parameters[p.parameter];
-}
-
-void check_tied_head(const HfWeights& weights, const Model& model) {
-  constexpr uint64_t kPiece = 1 << 18;
-  const Parameter* const tied = head_parameter(model);
-  const HfTensor *head = weights.find(kHeadName), *embedding = tied ? weights.find(tied->name) : nullptr;
-  if (embedding == nullptr) return;  // what is missing is listed
-  bool equal = head->elements() == embedding->elements();
-  std::vector<float> a(kPiece), b(kPiece);
-  for (uint64_t first = 0; equal && first < head->elements(); first += kPiece) {
-    const uint64_t n = std::min(kPiece, head->elements() - first);
-    weights.read(kHeadName, first, n, a.data());
-    weights.read(tied->name, first, n, b.data());
-    equal = std::memcmp(a.data(), b.data(), n * sizeof(float)) == 0;
-  }
-  if (!equal)
-    malformed(weights.directory(),
-              fmt::format("its config.json ties the head to the embedding, but {} differs from {}", kHeadName,
-                          tied->name),
-              "Set tie_word_embeddings to false in config.json, or remove that tensor.");
-}
-
-}  // namespace
-
 bool holds(const HfWeights& weights, const Model& model, const Group& group) {
   return !has_adapters(model) || group.adapter == weights.are_adapters();
 }
@@ -396,38 +339,6 @@ uint64_t sampled_checksum(const HfWeights& weights, const Model& model) {
     }
   }
   return XXH3_64bits(sample.data(), sample.size());
-}
-
-void check_weights(const HfWeights& weights, const Model& model) {
-  Findings missing{"missing", {}}, unknown{"unknown", {}}, misshapen{"of another shape", {}},
-      mistyped{"not floating-point", {}};
-  std::set<std::string> expected;
-  for (const Group& group : model.groups) {
-    if (!holds(weights, model, group)) continue;
-    for (const Parameter& parameter : group.parameters) {
-      expected.insert(parameter.name);
-      const HfTensor* tensor = weights.find(parameter.name);
-      const std::string name = shown_name(parameter.name);
-      if (tensor == nullptr)
-        missing.names.push_back(name);
-      else if (tensor->shape != parameter.shape)
-        misshapen.names.push_back(fmt::format("{} {} instead of {}", name, shown_shape(tensor->shape),
-                                              shown_shape(parameter.shape)));
-      else if (!is_floating_point(tensor->type))
-        mistyped.names.push_back(fmt::format("{} {}", name, safetensors_type_name(tensor->type)));
-    }
-  }
-  for (const std::string& name : weights.names())
-    if (!expected.contains(name) && name != kHeadName) unknown.names.push_back(shown_name(name));
-  std::vector<std::string> parts;
-  for (const Findings* findings : {&missing, &unknown, &misshapen, &mistyped})
-    if (!findings->names.empty()) parts.push_back(listed(*findings));
-  if (!parts.empty())
-    malformed(weights.directory(),
-              fmt::format("its tensors do not fit the model: {}", fmt::join(parts, "; ")),
-              weights.are_adapters() ? "Give the --model on which the adapters were trained."
-                                     : "Give the config.json that belongs to these weights.");
-  if (!expected.contains(kHeadName) && weights.find(kHeadName)) check_tied_head(weights, model);
 }
 
 }  // namespace sluice

@@ -41,6 +41,15 @@ TensorPart part_of(const Family& family, const Stacked& stacked, std::string_vie
       part, number * elements * parts + second * (alternate ? 1 : elements), alternate ? parts : 1};
 }
 
+// A number that is not negative, and what follows it.
+std::optional<int64_t> number_of(std::string_view text, std::string_view& rest) {
+  int64_t number = -1;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  if (error != std::errc{} || number < 0) return {};
+  rest = text.substr(static_cast<size_t>(end - text.data()));
+  return number;
+}
+
 // The stacked tensor that has the parameter, and the expert; nullptr: there is none.
 struct Place {
   const Stacked* stacked = nullptr;
@@ -49,21 +58,27 @@ struct Place {
   bool is_first = false;
 };
 Place place_of(const Family& family, std::string_view parameter) {
-  const std::string_view layer = layer_of(parameter);
-  const std::string before = fmt::format("{}{}.", layer, family.experts);
-  if (layer.empty() || !parameter.starts_with(before)) return {};
-  const std::string_view rest = parameter.substr(before.size());
-  int64_t expert = 0;
-  const auto [end, error] = std::from_chars(rest.data(), rest.data() + rest.size(), expert);
-  if (error != std::errc{} || end == rest.data() + rest.size()) return {};
-  const std::string_view name = rest.substr(static_cast<size_t>(end - rest.data()) + 1);
+  const std::optional<ExpertPlace> place = expert_of(family, parameter);
+  if (!place) return {};
   for (const Stacked& stacked : family.stacked)
-    if (name == stacked.first || name == stacked.second)
-      return {&stacked, layer, expert, name == stacked.first};
+    if (place->name == stacked.first || place->name == stacked.second)
+      return {&stacked, layer_of(parameter), place->expert, place->name == stacked.first};
   return {};
 }
 
 }  // namespace
+
+std::optional<ExpertPlace> expert_of(const Family& family, std::string_view parameter) {
+  const std::string_view layer = layer_of(parameter);
+  const std::string before = fmt::format("{}{}.", layer, family.experts);
+  if (layer.empty() || *family.experts == '\0' || !parameter.starts_with(before)) return {};
+  std::string_view rest;
+  const std::optional<int64_t> number = number_of(layer.substr(kLayers.size()), rest);
+  if (!number || rest != ".") return {};
+  const std::optional<int64_t> expert = number_of(parameter.substr(before.size()), rest);
+  if (!expert || rest.size() < 2 || rest.front() != '.') return {};
+  return ExpertPlace{*number, *expert, rest.substr(1)};
+}
 
 uint64_t stacked_parameters(const Family& family, int64_t layers, int64_t experts) {
   uint64_t of_expert = 0;

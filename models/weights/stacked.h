@@ -3,7 +3,9 @@
 #pragma once
 
 #include <functional>
+#include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "engine/graph/graph.h"
@@ -25,6 +27,13 @@ struct StoredTensor {
   Shape shape;
   std::vector<TensorPart> parts;
 };
+
+// Of a parameter of an expert; nothing: it is none.
+struct ExpertPlace {
+  int64_t layer = 0, expert = 0;
+  std::string_view name;  // behind that of the expert, "gate_proj.weight"
+};
+std::optional<ExpertPlace> expert_of(const Family& family, std::string_view parameter);
 
 // The most parameters as which files may have stacked tensors of so many layers.
 uint64_t stacked_parameters(const Family& family, int64_t layers, int64_t experts);
