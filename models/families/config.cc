@@ -82,6 +82,16 @@ nlohmann::json text_part(const nlohmann::json& whole, const std::string& name, c
   reader.complain(fmt::format("model type \"{}\" is not supported.", printable(type)), remedy);
 }
 
+// Of quantized weights, those in MXFP4 are read (models/files/mxfp4.h), where the family has them.
+void check_quantization(const ConfigReader& reader, const Family& family) {
+  constexpr const char* kKey = "quantization_config";
+  if (!family.mxfp4) return reader.reject_present(kKey);
+  if (!reader.has(kKey)) return;
+  const ConfigReader section = reader.section(kKey);
+  section.text("quant_method");  // complains where there is none
+  section.require_text("quant_method", {"mxfp4"});
+}
+
 double parameters_in_total(const ModelConfig& c) {
   const auto width = static_cast<double>(c.width), ffn = static_cast<double>(c.ffn);
   const double attention = 2 * width * static_cast<double>((c.heads + c.kv_heads) * c.head_size);
@@ -145,7 +155,7 @@ ModelConfig config_from_json(const std::string& text, const std::string& file) {
     config.notes.push_back(
         fmt::format("{}: of this {} model, only the text part is read.", name, larger->nested.name));
   config.vocabulary = reader.integer("vocab_size", kVocabularyMax);
-  reader.reject_present("quantization_config");
+  check_quantization(reader, *family);
   reader.reject_flag("is_encoder_decoder");
   reader.reject_flag("add_cross_attention");
   if (!reader.flag_or("is_causal", true))

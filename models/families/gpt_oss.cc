@@ -101,6 +101,7 @@ extern const Family kGptOss = {.name = "gpt_oss",
                                .experts = "mlp.experts",
                                .stacked = kStacked,
                                .stacks = true,
+                               .mxfp4 = true,
                                .is_buffer = is_rotary_buffer,
                                .build = build};
 

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <filesystem>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <stdexcept>
 #include <utility>
 #include <vector>
@@ -13,6 +14,7 @@
 #include "engine/base/error.h"
 #include "engine/base/strict_json.h"
 #include "models/families/family.h"
+#include "models/files/mxfp4.h"
 #include "models/weights/peft.h"
 #include "models/weights/stacked.h"
 
@@ -135,6 +137,39 @@ std::map<std::string, int64_t> first_rows_of(const SafetensorsFile& file) {
   return rows;
 }
 
+std::string without_suffix(const std::string& name, std::string_view suffix) {
+  return name.substr(0, name.size() - suffix.size());
+}
+
+// Blocks of MXFP4 and their scales, which may be in different files.
+class PairsOfFiles {
+ public:
+  PairsOfFiles(const Family& family, const std::vector<SafetensorsFile>& files) {
+    if (!family.mxfp4) return;
+    for (size_t file = 0; file < files.size(); ++file)
+      for (size_t i = 0; i < files[file].tensors().size(); ++i) {
+        const std::string name = parameter_name(family, files[file].tensors()[i].name);
+        if (name.ends_with(kMxfp4Blocks)) blocks_.insert(without_suffix(name, kMxfp4Blocks));
+        if (name.ends_with(kMxfp4Scales)) scales_[without_suffix(name, kMxfp4Scales)] = {file, i};
+      }
+  }
+  // Whether it has the scales of blocks that are there.
+  bool are_scales(const std::string& name) const {
+    return name.ends_with(kMxfp4Scales) && blocks_.contains(without_suffix(name, kMxfp4Scales));
+  }
+  // Those of blocks of that name; nothing: it is no blocks, or has no scales.
+  std::optional<HfPlace> scales_of(const std::string& name) const {
+    const auto found =
+        name.ends_with(kMxfp4Blocks) ? scales_.find(without_suffix(name, kMxfp4Blocks)) : scales_.end();
+    if (found == scales_.end()) return {};
+    return found->second;
+  }
+
+ private:
+  std::set<std::string> blocks_;
+  std::map<std::string, HfPlace> scales_;
+};
+
 }  // namespace
 
 bool has_weights(const std::string& directory) {
@@ -243,7 +278,22 @@ void HfWeights::add_rows(const std::string& name, const SafetensorsTensor& tenso
   whole.pieces.push_back(piece);
 }
 
+// A stored tensor, or what blocks and scales make, as the parameters in it.
+void HfWeights::add_parts(const Family& family, const std::string& name, const Shape& shape,
+                          SafetensorsType type, const HfTensor::Piece& whole) {
+  std::vector<TensorPart> parts = stacked_parts(family, name, shape);
+  if (parts.empty()) parts.push_back({name, shape});
+  for (const TensorPart& part : parts) {
+    HfTensor::Piece piece = whole;
+    piece.elements = part.elements(), piece.skip = part.skip, piece.step = part.step;
+    if (!tensors_.emplace(part.parameter, HfTensor{type, part.shape, {piece}}).second)
+      malformed(directory_, fmt::format("it holds '{}' twice, under two names", shown_name(part.parameter)),
+                kDownloadAgain);
+  }
+}
+
 void HfWeights::add_tensors(const Family& family) {
+  const PairsOfFiles pairs(family, files_);
   for (size_t file = 0; file < files_.size(); ++file) {
     const std::map<std::string, int64_t> first_rows = first_rows_of(files_[file]);
     const std::vector<SafetensorsTensor>& tensors = files_[file].tensors();
@@ -256,15 +306,23 @@ void HfWeights::add_tensors(const Family& family) {
         add_rows(name, tensors[i], {file, i}, row->second);
         continue;
       }
-      std::vector<TensorPart> parts = stacked_parts(family, name, tensors[i].shape);
-      if (parts.empty()) parts.push_back({name, tensors[i].shape});
-      for (const TensorPart& part : parts) {
-        const HfTensor::Piece piece{file, i, 0, part.elements(), part.skip, part.step};
-        if (!tensors_.emplace(part.parameter, HfTensor{tensors[i].type, part.shape, {piece}}).second)
-          malformed(directory_,
-                    fmt::format("it holds '{}' twice, under two names", shown_name(part.parameter)),
+      if (pairs.are_scales(name)) continue;
+      if (const auto scales = pairs.scales_of(name)) {
+        const SafetensorsTensor& of_blocks = files_[scales->file].tensors()[scales->tensor];
+        const Shape shape = mxfp4_shape(tensors[i], of_blocks);
+        if (shape.empty())
+          malformed(files_[file].path(),
+                    fmt::format("'{}' {} {} and '{}' {} {} are no blocks of MXFP4 with their scales",
+                                shown_name(stored), safetensors_type_name(tensors[i].type),
+                                shown_shape(tensors[i].shape), shown_name(of_blocks.name),
+                                safetensors_type_name(of_blocks.type), shown_shape(of_blocks.shape)),
                     kDownloadAgain);
+        // Its values are exact in bf16.
+        add_parts(family, without_suffix(name, kMxfp4Blocks), shape, SafetensorsType::bf16,
+                  {.file = file, .tensor = i, .scales = scales});
+        continue;
       }
+      add_parts(family, name, tensors[i].shape, tensors[i].type, {.file = file, .tensor = i});
     }
   }
 }
@@ -308,6 +366,12 @@ void HfWeights::read(const std::string& parameter, uint64_t first, uint64_t coun
     const uint64_t end = std::min(first + count, piece.first + piece.elements);
     if (begin >= end) continue;
     const uint64_t from = piece.skip + (begin - piece.first) * piece.step;
+    if (piece.scales) {
+      const SafetensorsFile& of_scales = files_[piece.scales->file];
+      read_mxfp4({&file, &stored, &of_scales, &of_scales.tensors()[piece.scales->tensor]}, from, piece.step,
+                 end - begin, out + (begin - first));
+      continue;
+    }
     if (piece.step == 1)
       file.read_f32(stored, from, end - begin, out + (begin - first));
     else

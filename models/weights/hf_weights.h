@@ -3,13 +3,15 @@
 //
 // Names are those of Parameter::name: when the directory is opened, prefixes that Family knows are removed
 // and tensors that are no parameters (Family::is_buffer) are left out. A tensor of all experts of a layer
-// (Family::stacked) is read as the parameters that it is made of. Of a directory of adapters (peft.h),
-// what PEFT puts before the names is removed, too.
+// (Family::stacked) is read as the parameters that it is made of, also where it is stored in MXFP4
+// (models/files/mxfp4.h). Of a directory of adapters (peft.h), what PEFT puts before the names is removed,
+// too.
 //
 // Reads are const and may come from any thread. Callers: engine/run/start.
 #pragma once
 
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -28,12 +30,17 @@ bool has_weights(const std::string& directory);
 // most parameters of stacked tensors (stacked_parameters()).
 uint64_t table_bytes_at_most(const std::string& directory, uint64_t stacked = 0);
 
+struct HfPlace {
+  size_t file = 0, tensor = 0;  // index into the files, and into the file's tensors
+};
+
 // A parameter as the files hold it. Its pieces follow each other from its first element to its last.
 struct HfTensor {
   struct Piece {
     size_t file = 0, tensor = 0;       // index into the files, and into the file's tensors
     uint64_t first = 0, elements = 0;  // of the parameter: with which it begins, and how many it has
     uint64_t skip = 0, step = 1;       // its element i is element skip + i * step of the stored tensor
+    std::optional<HfPlace> scales;     // the stored tensor is what these and blocks in MXFP4 make
   };
   SafetensorsType type = SafetensorsType::f32;
   Shape shape;
@@ -61,6 +68,8 @@ class HfWeights {
   HfWeights() = default;
   void open_indexed(const std::string& index_path);
   void add_tensors(const Family& family);
+  void add_parts(const Family& family, const std::string& name, const Shape& shape, SafetensorsType type,
+                 const HfTensor::Piece& whole);
   void add_rows(const std::string& name, const SafetensorsTensor& tensor, HfTensor::Piece piece,
                 int64_t first_row);
 
