@@ -38,6 +38,7 @@ struct OpCall {
   std::span<const TensorView> output_gradients, input_gradients, parameter_gradients;
   std::byte* workspace = nullptr;  // workspace_bytes(shapes, pass), aligned to 64
   int64_t expert = 0;              // of an op of one expert
+  uint32_t layer = 0;              // of an op that draws random numbers (engine/graph/draws.h)
   // linear_cross_entropy, backward: two of the step's scalars, in the device's memory. d(objective) by
   // d(sum of losses) is their quotient, rounded to fp32.
   const double *loss_scale = nullptr, *valid_tokens = nullptr;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "engine/graph/draws.h"
 #include "engine/graph/op_shapes.h"
 #include "engine/graph/routing.h"
 #include "engine/graph/shape_checks.h"
@@ -15,6 +16,18 @@ void check_routing(const OpShapes& in) {
           "{} experts are not possible.", r.experts);
   require(r.chosen >= 1 && r.chosen <= r.experts, in, "{} of {} experts cannot be chosen.", r.chosen,
           r.experts);
+  require(not_negative(r.capacity_factor) && r.least_capacity >= 0, in,
+          "a capacity of {} times the fair share, and at least {}, is not possible.", r.capacity_factor,
+          r.least_capacity);
+  require(r.counted >= 0 && r.counted <= r.chosen, in, "{} of {} choices cannot count.", r.counted, r.chosen);
+}
+
+// Groups of rows among which experts have a capacity.
+void check_groups(const OpShapes& in, int64_t rows) {
+  const Routing& r = in.attributes.routing;
+  if (r.drops())
+    require(r.group_rows > 0 && rows % r.group_rows == 0, in, "{} rows are not whole groups of {}.", rows,
+            r.group_rows);
 }
 
 // The routing of `rows` rows.
@@ -31,7 +44,13 @@ int64_t checked_rows(const OpShapes& in) {
   const int64_t rows = routing_layout(in).rows;
   require(rows > 0, in, "the routing has {} elements.", in.inputs[0][0]);
   check_routing_of(in, in.inputs[0], rows);
+  check_groups(in, rows);
   return rows;
+}
+
+// M.
+int64_t with_zeros_most(const OpShapes& in, int64_t rows) {
+  return expert_rows_most(rows_of_expert_most(in.attributes.routing, rows));
 }
 
 // An op of an expert on tensors of M rows, with the rows' weights where these count.
@@ -43,8 +62,8 @@ int64_t check_expert(const OpShapes& in) {
   require(tensors >= 2, in, "{} inputs are too few.", in.inputs.size());
   for (size_t i = 1; i < tensors; ++i) {
     check_rank(in, in.inputs[i], 2, "the input");
-    require(in.inputs[i][0] == expert_rows_most(rows), in, "an expert has {} rows, the input {}.",
-            expert_rows_most(rows), in.inputs[i][0]);
+    require(in.inputs[i][0] == with_zeros_most(in, rows), in, "an expert has {} rows, the input {}.",
+            with_zeros_most(in, rows), in.inputs[i][0]);
   }
   if (weighted)
     check_shape(in, in.inputs.back(), {rows, in.attributes.routing.chosen}, "the matrix of weights");
@@ -97,6 +116,12 @@ void infer_route(const OpShapes& in, std::vector<Shape>& outputs, std::vector<DT
     require(r.chosen <= r.best_groups * of_group, in, "{} experts cannot be chosen of {}.", r.chosen,
             r.best_groups * of_group);
   }
+  check_groups(in, logits[0]);
+  require(!r.random_second || (r.chosen == 2 && r.normalized), in,
+          "a second choice is random only of two whose weights sum to 1.");
+  require(in.inputs.size() == (r.random_second ? 2u : 1u), in,
+          "draws come with a random second choice, and with no other.");
+  if (r.random_second) check_shape(in, in.inputs[1], {kDrawWords}, "the vector of draws");
   const RoutingLayout layout{logits[0], r.experts, r.chosen};
   int64_t entries = 0;
   require(!__builtin_mul_overflow(2 * logits[0], r.chosen, &entries) &&
@@ -132,7 +157,7 @@ void infer_dispatch(const OpShapes& in, std::vector<Shape>& outputs, std::vector
   const int64_t rows = checked_rows(in);
   check_rank(in, in.inputs[1], 2, "the input");
   check_shape(in, in.inputs[1], {rows, in.inputs[1][1]}, "the input");
-  set_outputs(in, outputs, dtypes, {{expert_rows_most(rows), in.inputs[1][1]}}, {in.precision});
+  set_outputs(in, outputs, dtypes, {{with_zeros_most(in, rows), in.inputs[1][1]}}, {in.precision});
 }
 
 void infer_expert_linear(const OpShapes& in, std::vector<Shape>& outputs, std::vector<DType>& dtypes) {
@@ -152,8 +177,11 @@ void infer_expert_linear(const OpShapes& in, std::vector<Shape>& outputs, std::v
 void infer_expert_swiglu(const OpShapes& in, std::vector<Shape>& outputs, std::vector<DType>& dtypes) {
   check_expert(in);
   const Shape& x = in.inputs[1];
-  const bool packed = in.inputs.size() - (in.attributes.routing.weighted ? 1 : 0) == 2;
-  if (packed)
+  const bool single = in.inputs.size() - (in.attributes.routing.weighted ? 1 : 0) == 2;
+  const bool packed = single && !in.attributes.ungated;
+  if (in.attributes.ungated)
+    require(single && in.attributes.swiglu_limit == 0, in, "an input or a limit is for gates.");
+  else if (packed)
     require(x[1] % 2 == 0, in, "{} columns are not a gate and as many others.", x[1]);
   else
     check_shape(in, in.inputs[2], x, "an input");
@@ -170,6 +198,23 @@ void infer_combine(const OpShapes& in, std::vector<Shape>& outputs, std::vector<
 
 void infer_add_sum(const OpShapes& in, std::vector<Shape>& outputs, std::vector<DType>& dtypes) {
   infer_elementwise(in, outputs, dtypes);
+}
+
+void infer_add_noise(const OpShapes& in, std::vector<Shape>& outputs, std::vector<DType>& dtypes) {
+  check_operands(in);
+  check_rank(in, in.inputs[0], 2, "the matrix of logits");
+  check_shape(in, in.inputs[1], in.inputs[0], "the matrix of deviations");
+  check_shape(in, in.inputs[2], {kDrawWords}, "the vector of draws");
+  set_outputs(in, outputs, dtypes, {in.inputs[0]}, {DType::f32});
+}
+
+void infer_add_shared_sum(const OpShapes& in, std::vector<Shape>& outputs, std::vector<DType>& dtypes) {
+  check_operands(in);
+  const Shape& x = in.inputs[0];
+  check_rank(in, x, 2, "the input");
+  for (const size_t i : {size_t{1}, size_t{2}}) check_shape(in, in.inputs[i], x, "an input");
+  check_shape(in, in.inputs[3], {x[0], 2}, "the matrix of shares");
+  set_outputs(in, outputs, dtypes, {x}, {in.precision});
 }
 
 // As linear; the logits are not scaled.
@@ -200,10 +245,12 @@ double expert_linear_flops(const OpShapes& s, Pass pass) {
   return (pass == Pass::forward ? 1 : 2) * product + bias;
 }
 
-// Those of swiglu; a weight is a product more, and in backward two products and a sum.
+// Those of swiglu, or of gelu; a weight is a product more, and in backward two products and a sum.
 double expert_swiglu_flops(const OpShapes& s, Pass pass) {
   const bool weighted = s.attributes.routing.weighted;
   const double elements = expected_rows(s) * size(s.outputs[0][1]);
+  if (s.attributes.ungated)
+    return elements * (pass == Pass::forward ? 9 + (weighted ? 1 : 0) : 20 + (weighted ? 3 : 0));
   return elements * (pass == Pass::forward ? 6 + (weighted ? 1 : 0) : 12 + (weighted ? 3 : 0));
 }
 
@@ -270,6 +317,23 @@ std::vector<OpExample> expert_swiglu_examples(const ExampleSizes& n) {
   for (const int64_t rows : {n.rows, n.rows / 8}) {
     const Shape x = {expert_rows_most(rows), 3 * n.width};
     out.push_back({{.routing = r}, {routing_shape(rows, r), x, x, {rows, r.chosen}}, {}});
+  }
+  return out;
+}
+
+std::vector<OpExample> add_noise_examples(const ExampleSizes& n) {
+  const int64_t experts = example_routing().experts;
+  std::vector<OpExample> out;
+  for (const int64_t rows : {n.rows, n.rows / 8})
+    out.push_back({{}, {{rows, experts}, {rows, experts}, {kDrawWords}}, {}});
+  return out;
+}
+
+std::vector<OpExample> add_shared_sum_examples(const ExampleSizes& n) {
+  std::vector<OpExample> out;
+  for (const int64_t rows : {n.rows, n.rows / 8}) {
+    const Shape x = {rows, n.width};
+    out.push_back({{}, {x, x, x, {rows, 2}}, {}});
   }
   return out;
 }

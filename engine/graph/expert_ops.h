@@ -18,6 +18,8 @@ void infer_expert_linear(const OpShapes& in, std::vector<Shape>& outputs, std::v
 void infer_expert_swiglu(const OpShapes& in, std::vector<Shape>& outputs, std::vector<DType>& dtypes);
 void infer_combine(const OpShapes& in, std::vector<Shape>& outputs, std::vector<DType>& dtypes);
 void infer_add_sum(const OpShapes& in, std::vector<Shape>& outputs, std::vector<DType>& dtypes);
+void infer_add_noise(const OpShapes& in, std::vector<Shape>& outputs, std::vector<DType>& dtypes);
+void infer_add_shared_sum(const OpShapes& in, std::vector<Shape>& outputs, std::vector<DType>& dtypes);
 
 double router_flops(const OpShapes& s, Pass pass);
 double route_flops(const OpShapes& s, Pass pass);
@@ -35,5 +37,7 @@ std::vector<OpExample> dispatch_examples(const ExampleSizes& n);
 std::vector<OpExample> combine_examples(const ExampleSizes& n);
 std::vector<OpExample> expert_linear_examples(const ExampleSizes& n);
 std::vector<OpExample> expert_swiglu_examples(const ExampleSizes& n);
+std::vector<OpExample> add_noise_examples(const ExampleSizes& n);
+std::vector<OpExample> add_shared_sum_examples(const ExampleSizes& n);
 
 }  // namespace sluice

@@ -54,6 +54,11 @@ bool has_adapters(const Model& model) {
   return std::ranges::any_of(model.groups, [](const Group& group) { return group.adapter; });
 }
 
+bool draws_numbers(const Model& model) {
+  return std::ranges::any_of(model.activations,
+                             [](const Activation& a) { return a.input && a.name == "draws"; });
+}
+
 bool is_of_reading(const Model& model, const Activation& activation) {
   return std::ranges::any_of(model.readings, [&](const Reading& reading) {
     return activation.name.starts_with(reading.name + ".");

@@ -84,6 +84,7 @@ struct SegmentUse {  // a template bound to groups and activations
   std::vector<uint32_t> inputs;   // activations, as Segment::inputs
   std::vector<uint32_t> outputs;  // activations, as Segment::outputs
   uint32_t expert = 0;            // of ops of one expert (OpRule::of_an_expert)
+  uint32_t layer = 0;             // of ops that draw random numbers (draws.h)
 };
 
 struct Layer {
@@ -129,6 +130,9 @@ struct Model {
 };
 
 bool has_adapters(const Model& model);
+
+// Whether its training draws random numbers: the batch has an input `draws` (draws.h).
+bool draws_numbers(const Model& model);
 
 // The number of parameters, without padding. `trainable_only`: of trainable groups alone.
 uint64_t parameter_count(const Model& model, bool trainable_only = false);

@@ -55,7 +55,8 @@ enum class OpKind : uint8_t {
   pick_rows,             // x [R,C], rows i32 [N], which it picks, each from 0 to R - 1 -> y [N,C]
                          //   | - | no backward
   router,                // x [R,C] -> logits f32 [R,E] | weight [E,C], optionally bias [E] | x
-  route,                 // logits f32 [R,E] -> weights f32 [R,K], routing i32
+  route,                 // logits f32 [R,E], if random_second draws i32 [kDrawWords] (draws.h)
+                         //   -> weights f32 [R,K], routing i32
                          //   | optionally a correction bias [E], added to scores for the choice alone; it has
                          //   no gradient | logits, routing
   router_statistics,     // logits f32 [R,E], routing -> statistics f32 [1,2E+1], ADDED to: by expert the sum
@@ -67,12 +68,17 @@ enum class OpKind : uint8_t {
   expert_linear,         // routing, x [M,A], if weighted weights f32 [R,K] -> y [M,B] | weight [A,B] or, if
                          //   weight_out_in, [B,A]; optionally bias [B], times the row's weight if weighted
                          //   | all inputs, bias
-  expert_swiglu,         // routing, gate, up [M,A] (or one packed gate|up [M,2A]), if weighted weights f32
-                         //   [R,K] -> y [M,A] = swiglu, times the row's weight if weighted | - | all inputs
+  expert_swiglu,         // routing, gate, up [M,A] (or one packed gate|up [M,2A], or only the gate if
+                         //   ungated), if weighted weights f32 [R,K] -> y [M,A] = swiglu, times the row's
+                         //   weight if weighted | - | all inputs
   combine,               // routing, x [M,C] -> sum f32 [R,C], ADDED to: each row of the expert's at its place
                          //   | - | routing
   add_sum,               // x [R,C], sum f32 [R,C] -> y [R,C] = x + sum | - | nothing
-  number_of_kinds,       // not a kind: new kinds stand before it
+  add_noise,             // logits, deviations f32 [R,E], draws i32 [kDrawWords] -> y f32 [R,E] = logits + a
+                         //   normal number of each (draws.h) * softplus(deviation) | - | deviations, draws
+  add_shared_sum,   // x, z [R,C], sum f32 [R,C], shares f32 [R,2] -> y [R,C] = x + s0 * sum + s1 * z, s the
+                    //   softmax of a row's shares | - | z, sum, shares
+  number_of_kinds,  // not a kind: new kinds stand before it
 };
 constexpr size_t kOpKinds = static_cast<size_t>(OpKind::number_of_kinds);
 constexpr auto kAllOps = [] {
@@ -123,6 +129,15 @@ struct Routing {
   // score is the sum of its so many largest. 0: there are no groups.
   int64_t groups = 0, best_groups = 0, group_scores = 0;
   double scale = 0;  // a factor of all weights; 0: 1
+  // Above 0: rows are in groups of group_rows, and an expert takes at most expert_capacity() (routing.h) of a
+  // group's choices: first choices of all its rows, by row, then second ones, and so on. Others are dropped:
+  // they have no entry, and their weights, which are those of all choices, do not count.
+  double capacity_factor = 0;
+  int64_t group_rows = 0, least_capacity = 0;
+  // Of two choices with weights that sum to 1, the second is tried only with probability 2 * its weight
+  // (Lepikhin et al. 2020, arXiv:2006.16668, algorithm 1). Where draws are zeros, it always is.
+  bool random_second = false;
+  int64_t counted = 0;  // of a row's choices, so many count in router_loss, the best; 0: all
   // router_loss, of the N rows of `layers` layers: balance_loss * E * sum over experts of (choices / N) *
   // (sum of softmax / N), as transformers 5.23 has it (Fedus et al. 2021, arXiv:2101.03961), and z_loss * sum
   // of squares / N (Zoph et al. 2022, arXiv:2202.08906).
@@ -131,6 +146,8 @@ struct Routing {
   bool weighted = false;  // the last input holds the rows' weights
 
   double factor() const { return scale == 0 ? 1 : scale; }
+  bool drops() const { return capacity_factor > 0 || random_second; }
+  int64_t counted_choices() const { return counted == 0 ? chosen : counted; }
 };
 
 struct OpAttributes {
@@ -168,6 +185,7 @@ struct OpAttributes {
   // expert_swiglu. Above 0: (up + 1) * gate * sigmoid(alpha * gate) in place of silu(gate) * up, with the
   // gate at most the limit and up within +- limit.
   double swiglu_limit = 0, swiglu_alpha = 0;
+  bool ungated = false;  // expert_swiglu: silu(gate), or gelu, by itself
   // linear_cross_entropy. A row is right if none of its logits, before a soft cap, is above its label's. An
   // ignored row is not.
   bool counts_right = false;

@@ -1,19 +1,62 @@
 #include "engine/graph/routing.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "engine/base/error.h"
 
 namespace sluice {
 
-std::vector<int32_t> make_routing(const RoutingLayout& layout, std::span<const int32_t> experts) {
+int64_t expert_capacity(const Routing& r) {
+  if (r.capacity_factor == 0) return r.group_rows;
+  const double fair = r.capacity_factor * static_cast<double>(r.chosen) * static_cast<double>(r.group_rows) /
+                      static_cast<double>(r.experts);
+  const auto rows = static_cast<double>(r.group_rows);
+  const auto capacity = static_cast<int64_t>(std::min(std::ceil(fair), rows));
+  return std::min(std::max(capacity, r.least_capacity), r.group_rows);
+}
+
+int64_t rows_of_expert_most(const Routing& r, int64_t rows) {
+  return r.capacity_factor == 0 ? rows : rows / r.group_rows * expert_capacity(r);
+}
+
+double expected_rows(const OpShapes& s) {
+  const RoutingLayout layout = routing_layout(s);
+  return std::min(static_cast<double>(layout.choices()) / static_cast<double>(layout.experts),
+                  static_cast<double>(rows_of_expert_most(s.attributes.routing, layout.rows)));
+}
+
+std::vector<bool> taken_choices(const Routing& r, std::span<const int32_t> experts,
+                                const std::vector<bool>& tried) {
+  std::vector<bool> taken(experts.size(), false);
+  const auto rows = static_cast<int64_t>(experts.size()) / r.chosen;
+  for (int64_t group = 0; group < rows; group += r.group_rows) {
+    std::vector<int64_t> counts(static_cast<size_t>(r.experts), 0);
+    for (int64_t j = 0; j < r.chosen; ++j)
+      for (int64_t row = group; row < group + r.group_rows; ++row) {
+        const auto choice = static_cast<size_t>(row * r.chosen + j);
+        if (!tried.empty() && !tried[choice]) continue;
+        int64_t& count = counts[static_cast<size_t>(experts[choice])];
+        taken[choice] = count < expert_capacity(r);
+        count += taken[choice];
+      }
+  }
+  return taken;
+}
+
+std::vector<int32_t> make_routing(const RoutingLayout& layout, std::span<const int32_t> experts,
+                                  const std::vector<bool>& taken) {
   CHECK(static_cast<int64_t>(experts.size()) == layout.choices(), "an expert for every choice");
   std::vector<int32_t> routing(static_cast<size_t>(layout.size()), 0);
-  for (const int32_t expert : experts) ++routing[static_cast<size_t>(expert) + 1];
+  const auto is_taken = [&](size_t choice) { return taken.empty() || taken[choice]; };
+  for (size_t choice = 0; choice < experts.size(); ++choice)
+    if (is_taken(choice)) ++routing[static_cast<size_t>(experts[choice]) + 1];
   for (int64_t e = 0; e < layout.experts; ++e)
     routing[static_cast<size_t>(e) + 1] += routing[static_cast<size_t>(e)];
   std::vector<int32_t> next(routing.begin(), routing.begin() + layout.experts);
+  std::fill_n(routing.begin() + layout.entries(), layout.choices(), -1);
   for (size_t choice = 0; choice < experts.size(); ++choice) {
+    if (!is_taken(choice)) continue;
     const auto entry = static_cast<size_t>(layout.entries() + next[static_cast<size_t>(experts[choice])]++);
     routing[entry] = static_cast<int32_t>(choice);
   }

@@ -4,16 +4,17 @@
 // Routing is a vector of i32 in three parts:
 //   begins   [E+1]  the entries of expert e are [begins[e], begins[e+1])
 //   entries  [R*K]  by expert, then by row: row * K + which of the row's choices. Those behind begins[E], of
-//                   choices that no expert takes, are -1
-//   experts  [R*K]  by row and choice: the expert. A row's choices are in descending order of their scores;
-//   of
-//                   equal scores, the lower expert comes first, and NaN is the largest
+//                   choices that no expert takes (Routing::drops), are -1
+//   experts  [R*K]  by row and choice: the expert, whether it takes the row or not. A row's choices are in
+//                   descending order of their scores; of equal scores, the lower expert comes first, and NaN
+//                   is the largest
 //
-// An op of one expert (OpRule::of_an_expert) has tensors of M rows, R rounded up to a multiple of
-// kExpertTile. Row i is the expert's entry begins[e] + i. Rows behind the last one are zeros up to a multiple
-// of kExpertTile, in what the op writes and in what it reads; the rest is neither written nor read. A row of
-// a product does not depend on how many rows there are. Where a gradient covers all rows or choices, an op
-// adds to those of its expert; without an addend it also writes zeros to all others.
+// An op of one expert (OpRule::of_an_expert) has tensors of M rows: the most that it can take, R or fewer by
+// its capacity, rounded up to a multiple of kExpertTile. Row i is the expert's entry begins[e] + i. Rows
+// behind the last one are zeros up to a multiple of kExpertTile, in what the op writes and in what it reads;
+// the rest is neither written nor read. A row of a product does not depend on how many rows there are. Where
+// a gradient covers all rows or choices, an op adds to those of its expert; without an addend it also writes
+// zeros to all others.
 #pragma once
 
 #include "engine/graph/op.h"
@@ -25,6 +26,13 @@ constexpr int64_t kExpertTile = 64;
 constexpr int64_t expert_rows_most(int64_t rows) {
   return (rows + kExpertTile - 1) / kExpertTile * kExpertTile;
 }
+
+// The most of a group's choices that an expert takes: ceil(factor * K * rows of a group / E), but at least
+// least_capacity, and at most the rows.
+int64_t expert_capacity(const Routing& routing);
+
+// Of `rows` rows, the most that one expert takes.
+int64_t rows_of_expert_most(const Routing& routing, int64_t rows);
 
 struct RoutingLayout {
   int64_t rows, experts, chosen;
@@ -45,13 +53,16 @@ inline RoutingLayout routing_layout(const OpShapes& s) {
   return routing_layout(s.attributes.routing, s.inputs[0][0]);
 }
 
-// Routing in which every choice has an entry. `experts`: by row and choice.
-std::vector<int32_t> make_routing(const RoutingLayout& layout, std::span<const int32_t> experts);
+// By choice, whether its expert takes it. `experts`: by row and choice; `tried`: whether it is tried at all;
+// empty: all are.
+std::vector<bool> taken_choices(const Routing& routing, std::span<const int32_t> experts,
+                                const std::vector<bool>& tried = {});
+
+// `experts`: by row and choice; `taken`: as taken_choices() has it; empty: every choice has an entry.
+std::vector<int32_t> make_routing(const RoutingLayout& layout, std::span<const int32_t> experts,
+                                  const std::vector<bool>& taken = {});
 
 // The rows of an expert if all experts have equally many.
-inline double expected_rows(const OpShapes& s) {
-  const RoutingLayout layout = routing_layout(s);
-  return static_cast<double>(layout.choices()) / static_cast<double>(layout.experts);
-}
+double expected_rows(const OpShapes& s);
 
 }  // namespace sluice

@@ -116,8 +116,46 @@ HWY_INLINE float weighted_gated_backward(const OpCall& call, const GatedRange& r
   });
 }
 
+// The gate by itself (OpAttributes::ungated).
+template <class GateOf>
+HWY_INLINE void weighted_forward(const OpCall& call, const GatedRange& range, float weight) {
+  with_precision(call.shapes->precision, [&](auto type) HWY_ATTR {
+    using T = decltype(type);
+    const T* x = at<const T>(call.inputs[1], range.gate);
+    T* y = at<T>(call.outputs[0], range.out);
+    const FloatVector factor = hn::Set(Floats(), weight);
+    for_each_vector(range.count, [&](size_t i, auto lanes) SLUICE_KERNEL {
+      lanes.store(hn::Mul(factor, GateOf::value(lanes.load(x + i))), y + i);
+    });
+  });
+}
+
+// Returns the gradient of the weight.
+template <class GateOf>
+HWY_INLINE float weighted_backward(const OpCall& call, const GatedRange& range, float weight) {
+  return with_precision(call.shapes->precision, [&](auto type) HWY_ATTR {
+    using T = decltype(type);
+    const T* x = at<const T>(call.inputs[1], range.gate);
+    const T* dy = at<const T>(call.output_gradients[0], range.out);
+    const Gradient<T> dx(call.input_gradients[1], range.gate);
+    const Floats d;
+    const FloatVector factor = hn::Set(d, weight);
+    FloatVector sum = hn::Zero(d);
+    for_each_vector(range.count, [&](size_t i, auto lanes) SLUICE_KERNEL {
+      const FloatVector dv = lanes.load(dy + i);
+      const Gate gate = GateOf::both(lanes.load(x + i));
+      sum = hn::Add(sum, lanes.zero_rest(hn::Mul(dv, gate.value)));
+      if (dx.data != nullptr) dx.put(hn::Mul(hn::Mul(dv, factor), gate.derivative), i, lanes);
+    });
+    return hn::GetLane(hn::SumOfLanes(d, sum));
+  });
+}
+
 void expert_swiglu_forward_row(const OpCall& call, const GatedRange& range, float weight) {
   const OpAttributes& a = call.shapes->attributes;
+  if (a.ungated)
+    return a.gelu_gate ? weighted_forward<GeluGate>(call, range, weight)
+                       : weighted_forward<SiluGate>(call, range, weight);
   if (a.swiglu_limit > 0) return weighted_gated_forward(call, range, weight, Clamped(a));
   a.gelu_gate ? weighted_gated_forward(call, range, weight, Gated<GeluGate>())
               : weighted_gated_forward(call, range, weight, Gated<SiluGate>());
@@ -125,6 +163,9 @@ void expert_swiglu_forward_row(const OpCall& call, const GatedRange& range, floa
 
 float expert_swiglu_backward_row(const OpCall& call, const GatedRange& range, float weight) {
   const OpAttributes& a = call.shapes->attributes;
+  if (a.ungated)
+    return a.gelu_gate ? weighted_backward<GeluGate>(call, range, weight)
+                       : weighted_backward<SiluGate>(call, range, weight);
   if (a.swiglu_limit > 0) return weighted_gated_backward(call, range, weight, Clamped(a));
   return a.gelu_gate ? weighted_gated_backward(call, range, weight, Gated<GeluGate>())
                      : weighted_gated_backward(call, range, weight, Gated<SiluGate>());
@@ -180,10 +221,12 @@ struct Matrix {
   uint64_t row_bytes;
 };
 
-// expert_swiglu's operands: the gate and the other factor lie in two tensors, or in one.
+// expert_swiglu's operands: the gate and the other factor, if there is one, lie in two tensors, or in one.
 struct GatedRows {
   explicit GatedRows(const OpCall& call)
-      : columns(call.shapes->outputs[0][1]), packed(call.shapes->inputs[1][1] != columns) {}
+      : columns(call.shapes->outputs[0][1]),
+        packed(call.shapes->inputs[1][1] != columns),
+        ungated(call.shapes->attributes.ungated) {}
   size_t up_input() const { return packed ? 1 : 2; }
   GatedRange range(int64_t row) const {
     const auto n = static_cast<uint64_t>(columns), out = static_cast<uint64_t>(row) * n;
@@ -192,7 +235,7 @@ struct GatedRows {
   }
 
   int64_t columns;
-  bool packed;
+  bool packed, ungated;
 };
 
 }  // namespace
@@ -240,7 +283,8 @@ void expert_swiglu_backward(const OpCall& call, const Resources& resources) {
   const GatedRows operands(call);
   const OpShapes& s = *call.shapes;
   const Matrix d_gate(call.input_gradients[1], s.inputs[1][1], s.precision);
-  const Matrix d_up(call.input_gradients[operands.up_input()], s.inputs[1][1], s.precision);
+  const Matrix d_up(operands.ungated ? TensorView{} : call.input_gradients[operands.up_input()],
+                    s.inputs[1][1], s.precision);
   float* d_weights = nullptr;
   if (rows.weights != nullptr && call.input_gradients.back().data != nullptr) {
     const Matrix gradient(call.input_gradients.back(), rows.layout.chosen, DType::f32);

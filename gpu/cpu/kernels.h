@@ -84,14 +84,23 @@ void pick_rows_forward(const OpCall& call, const Resources& resources);
 void router_forward(const OpCall& call, const Resources& resources);
 void router_backward(const OpCall& call, const Resources& resources);
 uint64_t router_workspace_bytes(const OpShapes& shapes, Pass pass, const Resources& resources);
-void route_forward(const OpCall& call, const Resources& resources);
-void route_backward(const OpCall& call, const Resources& resources);
-uint64_t route_workspace_bytes(const OpShapes& shapes, Pass pass, const Resources& resources);
 void router_statistics_forward(const OpCall& call, const Resources& resources);
 void router_statistics_backward(const OpCall& call, const Resources& resources);
 uint64_t router_statistics_workspace_bytes(const OpShapes& shapes, Pass pass, const Resources& resources);
 void router_loss_forward(const OpCall& call, const Resources& resources);
 void router_loss_backward(const OpCall& call, const Resources& resources);
+
+// route.cc, likewise.
+void route_forward(const OpCall& call, const Resources& resources);
+void route_backward(const OpCall& call, const Resources& resources);
+uint64_t route_workspace_bytes(const OpShapes& shapes, Pass pass, const Resources& resources);
+void add_noise_forward(const OpCall& call, const Resources& resources);
+void add_noise_backward(const OpCall& call, const Resources& resources);
+
+// shared_sum.cc.
+uint64_t add_shared_sum_workspace_bytes(const OpShapes& shapes, Pass pass, const Resources& resources);
+void add_shared_sum_forward(const OpCall& call, const Resources& resources);
+void add_shared_sum_backward(const OpCall& call, const Resources& resources);
 
 // experts.cc.
 void dispatch_forward(const OpCall& call, const Resources& resources);
@@ -133,6 +142,8 @@ inline constexpr Kernels kKernels[kOpKinds] = {
     {OpKind::expert_swiglu, expert_swiglu_forward, expert_swiglu_backward},
     {OpKind::combine, combine_forward, combine_backward},
     {OpKind::add_sum, add_sum_forward, add_sum_backward},
+    {OpKind::add_noise, add_noise_forward, add_noise_backward},
+    {OpKind::add_shared_sum, add_shared_sum_forward, add_shared_sum_backward, add_shared_sum_workspace_bytes},
 };
 static_assert(NoneMissing<first_missing(kKernels)>,
               "gpu/cpu/kernels.h: every OpKind has a row in kKernels, in the order of OpKind");

@@ -34,7 +34,8 @@ inline ExpertRows expert_rows(const OpCall& call) {
   const bool weighted = call.shapes->attributes.routing.weighted;
   return {routing + call.expert, routing + layout.entries(),
           weighted ? data_of<const float>(call.inputs, call.inputs.size() - 1) : nullptr,
-          static_cast<int>(layout.chosen), static_cast<int>(layout.rows)};
+          static_cast<int>(layout.chosen),
+          static_cast<int>(rows_of_expert_most(call.shapes->attributes.routing, layout.rows))};
 }
 
 }  // namespace sluice::cuda

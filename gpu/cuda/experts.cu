@@ -96,7 +96,8 @@ void scatter(const Queue& queue, const OpCall& call, const From* x, To* y) {
 // up[row * stride + c].
 struct GatedShape {
   int64_t columns, stride;
-  int64_t up_after;  // the factors follow the gates after so many columns; 0: they are a tensor of their own
+  int64_t up_after;  // the factors follow the gates after so many columns; 0: they are a tensor of their own,
+                     // or there are none, and each is 1
 
   __device__ bool wide() const { return columns % kWide == 0; }
 };
@@ -114,6 +115,13 @@ __device__ void for_lane_parts(const GatedShape& s, F f) {
     with_part(s.wide(), s.columns - c, [&](auto part) { f(c, part); });
 }
 
+template <typename T, typename P>
+__device__ void load_factors(const T* up, int64_t at, P part, float (&b)[kWide]) {
+  if (up != nullptr) return load(up + at, part, b);
+#pragma unroll
+  for (int e = 0; e < kWide; ++e) b[e] = 1;
+}
+
 template <typename Op, typename T>
 __global__ void __launch_bounds__(kThreads)
     swiglu_kernel(ExpertRows rows, GatedShape s, Op op, const T* gate, const T* up, T* y) {
@@ -121,10 +129,10 @@ __global__ void __launch_bounds__(kThreads)
   if (i >= rows.with_zeros(count)) return;
   const float weight = i < count ? rows.weight(i) : 0.0f;
   for_lane_parts(s, [&](int64_t c, auto part) {
-    float a[kWide] = {}, b[kWide] = {};
+    float a[kWide] = {}, b[kWide];
     if (i < count) {
       load(gate + i * s.stride + c, part, a);
-      load(up + i * s.stride + c, part, b);
+      load_factors(up, i * s.stride + c, part, b);
 #pragma unroll
       for (int e = 0; e < kWide; ++e) a[e] = weight * op.forward(a[e], b[e]);
     }
@@ -147,7 +155,7 @@ __global__ void __launch_bounds__(kThreads)
     load_before(d_up, at, part, before_b);
     if (i < count) {
       load(gate + at, part, a);
-      load(up + at, part, b);
+      load_factors(up, at, part, b);
       load(dy + i * s.columns + c, part, d);
 #pragma unroll
       for (int e = 0; e < kWide; ++e) {
@@ -166,15 +174,15 @@ __global__ void __launch_bounds__(kThreads)
 template <typename Op, typename T>
 void run_swiglu(const Queue& queue, const OpCall& call, const Op& op) {
   const GatedShape s = gated_shape(*call.shapes);
-  const bool packed = s.up_after != 0;
+  const bool packed = s.up_after != 0, ungated = call.shapes->attributes.ungated;
   const T* const gate = data_of<const T>(call.inputs, 1);
-  const T* const up = packed ? gate + s.up_after : data_of<const T>(call.inputs, 2);
+  const T* const up = packed ? gate + s.up_after : ungated ? nullptr : data_of<const T>(call.inputs, 2);
   const int64_t blocks = div_up(call.shapes->inputs[1][0], kWarps);
   if (call.output_gradients.empty())
     return launch(queue, swiglu_kernel<Op, T>, blocks, kThreads, 0, expert_rows(call), s, op, gate, up,
                   data_of<T>(call.outputs, 0));
   const Gradient<T> d_gate = gradient_of<T>(call.input_gradients, 1);
-  Gradient<T> d_up = gradient_of<T>(call.input_gradients, 2);
+  Gradient<T> d_up = ungated ? Gradient<T>{} : gradient_of<T>(call.input_gradients, 2);
   if (packed)
     d_up = {d_gate.data == nullptr ? nullptr : d_gate.data + s.up_after,
             d_gate.addend == nullptr ? nullptr : d_gate.addend + s.up_after};
@@ -227,6 +235,77 @@ __global__ void __launch_bounds__(kThreads)
     });
 }
 
+// ---- add_shared_sum. A warp has a row.
+
+struct SharedRows {
+  int64_t rows, columns;
+  const float* shares;
+
+  // Of the sum; that of z is what is left of 1, computed likewise.
+  __device__ float of_sum(int row) const { return sigmoid(shares[2 * row] - shares[2 * row + 1]); }
+  __device__ float of_z(int row) const { return sigmoid(shares[2 * row + 1] - shares[2 * row]); }
+  // Calls f(first element, part) for the lane's parts of the row.
+  template <typename F>
+  __device__ void for_parts(int row, F f) const {
+    for (int64_t c = threadIdx.x % kWarp * kWide; c < columns; c += kWarp * kWide)
+      with_part(columns % kWide == 0, columns - c, [&](auto part) { f(row * columns + c, part); });
+  }
+};
+SharedRows shared_rows(const OpCall& call) {
+  const Shape& x = call.shapes->inputs[0];
+  return {x[0], x[1], data_of<const float>(call.inputs, 3)};
+}
+
+template <typename T>
+__global__ void __launch_bounds__(kThreads)
+    shared_sum_kernel(SharedRows s, const T* x, const T* z, const float* sum, T* y) {
+  const int row = row_of_warp();
+  if (row >= s.rows) return;
+  const float of_sum = s.of_sum(row), of_z = s.of_z(row);
+  s.for_parts(row, [&](int64_t at, auto part) {
+    float a[kWide], b[kWide], c[kWide];
+    load(x + at, part, a);
+    load(z + at, part, b);
+    load(sum + at, part, c);
+#pragma unroll
+    for (int e = 0; e < kWide; ++e) a[e] += of_sum * c[e] + of_z * b[e];
+    store(y + at, part, a);
+  });
+}
+
+// The gradient of share 0 is s0 s1 (dy sum - dy z), that of share 1 its opposite.
+template <typename T>
+__global__ void __launch_bounds__(kThreads)
+    shared_sum_gradient_kernel(SharedRows s, const T* z, const float* sum, const T* dy, Gradient<T> dx,
+                               Gradient<T> dz, Gradient<float> d_sum, Gradient<float> d_shares) {
+  const int row = row_of_warp();
+  if (row >= s.rows) return;
+  const float of_sum = s.of_sum(row), of_z = s.of_z(row);
+  float difference = 0;
+  s.for_parts(row, [&](int64_t at, auto part) {
+    float d[kWide], b[kWide], c[kWide], before_x[kWide], before_z[kWide], before_sum[kWide];
+    load(dy + at, part, d);
+    load(z + at, part, b);
+    load(sum + at, part, c);
+    load_before(dx, at, part, before_x);
+    load_before(dz, at, part, before_z);
+    load_before(d_sum, at, part, before_sum);
+#pragma unroll
+    for (int e = 0; e < kWide; ++e) {
+      difference += d[e] * (c[e] - b[e]);  // zero beyond the row
+      b[e] = of_z * d[e], c[e] = of_sum * d[e];
+    }
+    store_after(dx, at, part, before_x, d);
+    store_after(dz, at, part, before_z, b);
+    store_after(d_sum, at, part, before_sum, c);
+  });
+  difference = of_sum * of_z * warp_sum(difference);
+  const int lane = static_cast<int>(threadIdx.x) % kWarp;
+  if (lane > 1 || d_shares.data == nullptr) return;
+  const float before = d_shares.addend == nullptr ? 0.0f : d_shares.addend[2 * row + lane];
+  d_shares.data[2 * row + lane] = before + (lane == 0 ? difference : -difference);
+}
+
 }  // namespace
 
 void load_expert_kernels() {
@@ -246,6 +325,8 @@ void load_expert_kernels() {
     load(swiglu_gradient_kernel<ClampedSwigluOp, T>);
     load(add_sum_kernel<T>);
     load(add_sum_gradient_kernel<T>);
+    load(shared_sum_kernel<T>);
+    load(shared_sum_gradient_kernel<T>);
   });
 }
 
@@ -296,6 +377,25 @@ void add_sum_backward(const Queue& queue, const OpCall& call) {
     launch(queue, add_sum_gradient_kernel<T>, striding_blocks(queue, div_up(count, kWide), kThreads),
            kThreads, 0, data_of<const T>(call.output_gradients, 0), gradient_of<T>(call.input_gradients, 0),
            gradient_of<float>(call.input_gradients, 1), count);
+  });
+}
+
+void add_shared_sum_forward(const Queue& queue, const OpCall& call) {
+  const SharedRows s = shared_rows(call);
+  with_precision(call.shapes->precision, [&]<typename T>(T) {
+    launch(queue, shared_sum_kernel<T>, div_up(s.rows, kWarps), kThreads, 0, s,
+           data_of<const T>(call.inputs, 0), data_of<const T>(call.inputs, 1),
+           data_of<const float>(call.inputs, 2), data_of<T>(call.outputs, 0));
+  });
+}
+void add_shared_sum_backward(const Queue& queue, const OpCall& call) {
+  const SharedRows s = shared_rows(call);
+  with_precision(call.shapes->precision, [&]<typename T>(T) {
+    launch(queue, shared_sum_gradient_kernel<T>, div_up(s.rows, kWarps), kThreads, 0, s,
+           data_of<const T>(call.inputs, 1), data_of<const float>(call.inputs, 2),
+           data_of<const T>(call.output_gradients, 0), gradient_of<T>(call.input_gradients, 0),
+           gradient_of<T>(call.input_gradients, 1), gradient_of<float>(call.input_gradients, 2),
+           gradient_of<float>(call.input_gradients, 3));
   });
 }
 

@@ -97,6 +97,8 @@ void router_forward(const Queue& queue, const OpCall& call);
 void router_backward(const Queue& queue, const OpCall& call);
 void route_forward(const Queue& queue, const OpCall& call);
 void route_backward(const Queue& queue, const OpCall& call);
+void add_noise_forward(const Queue& queue, const OpCall& call);
+void add_noise_backward(const Queue& queue, const OpCall& call);
 void router_statistics_forward(const Queue& queue, const OpCall& call);
 void router_statistics_backward(const Queue& queue, const OpCall& call);
 void router_loss_forward(const Queue& queue, const OpCall& call);
@@ -113,6 +115,8 @@ void combine_forward(const Queue& queue, const OpCall& call);
 void combine_backward(const Queue& queue, const OpCall& call);
 void add_sum_forward(const Queue& queue, const OpCall& call);
 void add_sum_backward(const Queue& queue, const OpCall& call);
+void add_shared_sum_forward(const Queue& queue, const OpCall& call);
+void add_shared_sum_backward(const Queue& queue, const OpCall& call);
 // to [count] = addend, or zeros: what an expert's rows then add to. Nothing if it is the addend already.
 void begin_choices(const Queue& queue, float* to, const float* addend, int64_t count);
 
@@ -166,6 +170,8 @@ inline constexpr KernelRow<void(const Queue&, const OpCall&)> kKernels[kOpKinds]
     {OpKind::expert_swiglu, expert_swiglu_forward, expert_swiglu_backward},
     {OpKind::combine, combine_forward, combine_backward},
     {OpKind::add_sum, add_sum_forward, add_sum_backward},
+    {OpKind::add_noise, add_noise_forward, add_noise_backward},
+    {OpKind::add_shared_sum, add_shared_sum_forward, add_shared_sum_backward},
 };
 static_assert(NoneMissing<first_missing(kKernels)>,
               "gpu/cuda/kernels.h: every OpKind has a row in kKernels, in the order of OpKind");

@@ -1,10 +1,14 @@
-// route: which experts rows choose, with what weights, and the order in which experts find their rows.
+// route: which experts rows choose, with what weights, and the order in which experts find their rows; and
+// add_noise.
 //
 // 1. A warp takes a row, and looks for the best expert, then for the best behind it, and so on. Keys are
 //    totally ordered, so that it need not remember whom it has chosen.
 // 2. Choices are sorted by expert, then by row, without atomics: chunks of choices are counted by expert,
 //    places of chunks are sums of these counts, and each choice counts those before it in its chunk.
+// 3. Between these, where experts do not take all choices, a warp goes through those of a group of rows for
+//    one expert, in the order in which it takes them.
 #include "engine/graph/routing.h"
+#include "gpu/cuda/draws.h"
 #include "gpu/cuda/gates.h"
 #include "gpu/cuda/router_rows.h"
 
@@ -162,6 +166,45 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
+struct DropShape {
+  int groups, group_rows, capacity, experts, chosen;
+  uint32_t layer;
+};
+DropShape drop_shape(const OpCall& call) {
+  const Routing& r = call.shapes->attributes.routing;
+  const auto narrow = [](int64_t n) { return static_cast<int>(n); };  // the rule bounds all of them
+  return {narrow(call.shapes->inputs[0][0] / r.group_rows),
+          narrow(r.group_rows),
+          narrow(expert_capacity(r)),
+          narrow(r.experts),
+          narrow(r.chosen),
+          call.layer};
+}
+
+// A warp for each group and expert. takers: by choice the expert that takes it, or -1.
+__global__ void __launch_bounds__(kThreads)
+    drop_kernel(DropShape s, const int32_t* choices, const float* weights, DeviceDraws draws,
+                int32_t* takers) {
+  const int index = router_row(), lane = static_cast<int>(threadIdx.x) % kWarp;
+  if (index >= s.groups * s.experts) return;
+  const int first_row = index / s.experts * s.group_rows, expert = index % s.experts;
+  int before = 0;  // choices that were tried
+  for (int j = 0; j < s.chosen; ++j)
+    for (int place = lane; place - lane < s.group_rows; place += kWarp) {
+      const int row = first_row + place;
+      const int64_t choice = static_cast<int64_t>(row) * s.chosen + j;
+      const bool own = place < s.group_rows && choices[choice] == expert;
+      const bool tried = own && (j == 0 || !draws.any() || draws.second(row, s.layer) < 2 * weights[choice]);
+      int sum = tried ? 1 : 0;  // of the lanes up to this one
+      for (int step = 1; step < kWarp; step *= 2) {
+        const int other = __shfl_sync(kAllLanes, sum, lane >= step ? lane - step : lane);
+        if (lane >= step) sum += other;
+      }
+      if (own) takers[choice] = tried && before + sum <= s.capacity ? expert : -1;
+      before += __shfl_sync(kAllLanes, sum, kWarp - 1);
+    }
+}
+
 // A thread for each expert and chunk: how many choices of the chunk are the expert's.
 __global__ void __launch_bounds__(kThreads)
     count_kernel(const int32_t* choices, int64_t count, int experts, int32_t* counts) {
@@ -208,6 +251,7 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
+// A choice of -1 has no place; entries behind those of all experts become -1.
 __global__ void __launch_bounds__(kThreads)
     place_kernel(const int32_t* choices, int64_t count, int experts, const int32_t* places,
                  const int32_t* begins, int32_t* entries) {
@@ -218,9 +262,60 @@ __global__ void __launch_bounds__(kThreads)
   shared[thread] = expert;
   __syncthreads();
   if (i >= count) return;
+  if (i >= begins[experts]) entries[i] = -1;
+  if (expert < 0) return;
   int32_t place = begins[expert] + places[static_cast<int64_t>(blockIdx.x) * experts + expert];
   for (int j = 0; j < thread; ++j) place += shared[j] == expert ? 1 : 0;
   entries[place] = static_cast<int32_t>(i);
+}
+
+// ---- add_noise: a thread has four logits of a row.
+
+// log(1 + e^x), without overflow.
+__device__ inline float softplus(float x) { return (x > 0 ? x : 0 * x) + log1pf(expf(x > 0 ? -x : x)); }
+
+// Calls f(element, normal number) for the thread's.
+template <typename F>
+__device__ void for_each_noise(int rows, int experts, const DeviceDraws& draws, uint32_t layer, F f) {
+  const int blocks = (experts + 3) / 4;
+  const int64_t i = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
+  if (i >= static_cast<int64_t>(rows) * blocks) return;
+  const int row = static_cast<int>(i / blocks), first = static_cast<int>(i % blocks) * 4;
+  float normal[4] = {};
+  if (draws.any()) draws.noise(row, layer, static_cast<uint32_t>(first / 4), normal);
+#pragma unroll
+  for (int e = 0; e < 4; ++e)
+    if (first + e < experts) f(static_cast<int64_t>(row) * experts + first + e, normal[e]);
+}
+
+__global__ void __launch_bounds__(kThreads)
+    noise_kernel(int rows, int experts, const float* logits, const float* deviations, DeviceDraws draws,
+                 uint32_t layer, float* y) {
+  for_each_noise(rows, experts, draws, layer,
+                 [&](int64_t i, float normal) { y[i] = logits[i] + normal * softplus(deviations[i]); });
+}
+
+__global__ void __launch_bounds__(kThreads)
+    noise_gradient_kernel(int rows, int experts, const float* deviations, DeviceDraws draws, uint32_t layer,
+                          const float* dy, Gradient<float> d_logits, Gradient<float> d_deviations) {
+  const auto put = [](const Gradient<float>& to, int64_t i, float value) {
+    if (to.data != nullptr) to.data[i] = (to.addend == nullptr ? 0.0f : to.addend[i]) + value;
+  };
+  for_each_noise(rows, experts, draws, layer, [&](int64_t i, float normal) {
+    const float d = dy[i];
+    put(d_logits, i, d);
+    put(d_deviations, i, d * normal * sigmoid(deviations[i]));
+  });
+}
+
+struct NoiseShape {
+  int rows, experts;
+  int64_t blocks() const { return div_up(int64_t{rows} * div_up(experts, 4), kThreads); }
+};
+NoiseShape noise_shape(const OpCall& call) {
+  const Shape& logits = call.shapes->inputs[0];
+  CHECK(element_count(logits) <= INT_MAX, "noise counts in 32 bits");
+  return {static_cast<int>(logits[0]), static_cast<int>(logits[1])};
 }
 
 // With parts a and the weights w = factor * a / divisor.
@@ -264,10 +359,13 @@ __global__ void __launch_bounds__(kThreads)
 
 void load_route_kernels() {
   for_each_precision([]<typename T>(T) { load(choose_kernel<T>); });
+  load(drop_kernel);
   load(count_kernel);
   load(begins_kernel);
   load(place_kernel);
   load(gradient_kernel);
+  load(noise_kernel);
+  load(noise_gradient_kernel);
 }
 
 void route_forward(const Queue& queue, const OpCall& call) {
@@ -284,9 +382,18 @@ void route_forward(const Queue& queue, const OpCall& call) {
            data_of<const float>(call.inputs, 0), data_of<const T>(call.parameters, 0), group_keys,
            open_groups, data_of<float>(call.outputs, 0), experts);
   });
-  launch(queue, count_kernel, chunks, kThreads, 0, experts, s.choices(), s.experts, counts);
+  const int32_t* takers = experts;
+  if (call.shapes->attributes.routing.drops()) {
+    const DropShape drop = drop_shape(call);
+    auto* const kept = reinterpret_cast<int32_t*>(group_keys + int64_t{s.rows} * s.groups);
+    launch(queue, drop_kernel, div_up(int64_t{drop.groups} * drop.experts, kRouterWarps), kThreads, 0, drop,
+           experts, data_of<float>(call.outputs, 0), DeviceDraws{data_of<const int32_t>(call.inputs, 1)},
+           kept);
+    takers = kept;
+  }
+  launch(queue, count_kernel, chunks, kThreads, 0, takers, s.choices(), s.experts, counts);
   launch(queue, begins_kernel, 1, kThreads, 0, counts, static_cast<int>(chunks), s.experts, begins);
-  launch(queue, place_kernel, chunks, kThreads, 0, experts, s.choices(), s.experts, counts, begins, entries);
+  launch(queue, place_kernel, chunks, kThreads, 0, takers, s.choices(), s.experts, counts, begins, entries);
 }
 
 void route_backward(const Queue& queue, const OpCall& call) {
@@ -297,6 +404,21 @@ void route_backward(const Queue& queue, const OpCall& call) {
   launch(queue, gradient_kernel, div_up(s.rows, kRouterWarps), kThreads, 0, s,
          data_of<const float>(call.inputs, 0), data_of<const int32_t>(call.outputs, 1) + experts,
          data_of<const float>(call.output_gradients, 0), to);
+}
+
+void add_noise_forward(const Queue& queue, const OpCall& call) {
+  const NoiseShape s = noise_shape(call);
+  launch(queue, noise_kernel, s.blocks(), kThreads, 0, s.rows, s.experts,
+         data_of<const float>(call.inputs, 0), data_of<const float>(call.inputs, 1),
+         DeviceDraws{data_of<const int32_t>(call.inputs, 2)}, call.layer, data_of<float>(call.outputs, 0));
+}
+
+void add_noise_backward(const Queue& queue, const OpCall& call) {
+  const NoiseShape s = noise_shape(call);
+  launch(queue, noise_gradient_kernel, s.blocks(), kThreads, 0, s.rows, s.experts,
+         data_of<const float>(call.inputs, 1), DeviceDraws{data_of<const int32_t>(call.inputs, 2)},
+         call.layer, data_of<const float>(call.output_gradients, 0),
+         gradient_of<float>(call.input_gradients, 0), gradient_of<float>(call.input_gradients, 1));
 }
 
 }  // namespace sluice::cuda

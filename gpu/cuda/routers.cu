@@ -77,14 +77,14 @@ int narrow_size(int64_t n) {
 // ---- router_statistics.
 
 struct StatisticsShape {
-  int rows, experts, chosen, chunks;
+  int rows, experts, chosen, counted, chunks;  // counted: of the chosen, the first
   int sums() const { return 2 * experts + 1; }
   __device__ int rows_of_chunk() const { return (rows + chunks - 1) / chunks; }
 };
 StatisticsShape statistics_shape(const OpShapes& s) {
   const int64_t rows = s.inputs[0][0];
   const Routing& r = s.attributes.routing;
-  return {narrow_size(rows), narrow_size(r.experts), narrow_size(r.chosen),
+  return {narrow_size(rows), narrow_size(r.experts), narrow_size(r.chosen), narrow_size(r.counted_choices()),
           narrow_size(statistics_chunks(rows))};
 }
 
@@ -113,7 +113,7 @@ __global__ void __launch_bounds__(kThreads)
       const float value = log_sums[row].value();
       sum += value * value;
     } else {
-      for (int j = 0; j < s.chosen; ++j)
+      for (int j = 0; j < s.counted; ++j)
         if (choices[static_cast<int64_t>(row) * s.chosen + j] == which - s.experts - 1) sum += 1;
     }
   }

@@ -65,7 +65,8 @@ uint64_t route_bytes(const OpShapes& shapes, Pass pass) {
   if (pass == Pass::backward) return 0;
   const Routing& r = shapes.attributes.routing;
   const int64_t rows = shapes.inputs[0][0];
-  return static_cast<uint64_t>(route_chunks(rows * r.chosen) * r.experts + 2 * rows * r.groups) *
+  const int64_t takers = r.drops() ? rows * r.chosen : 0;
+  return static_cast<uint64_t>(route_chunks(rows * r.chosen) * r.experts + 2 * rows * r.groups + takers) *
          sizeof(int32_t);
 }
 

@@ -37,7 +37,8 @@ constexpr uint64_t kTurnBytes = 8;
 // router_statistics: a row's softmax, and a float for each sum of each chunk of rows.
 constexpr uint64_t kRouterRowBytes = 8;
 constexpr int64_t statistics_chunks(int64_t rows) { return std::min<int64_t>(128, (rows + 31) / 32); }
-// route: counts by chunk of choices and expert; by row and group a key, and whether it is open.
+// route: counts by chunk of choices and expert; by row and group a key, and whether it is open; by choice who
+// takes it, if not all are taken.
 constexpr int kRouteChunk = 256;
 constexpr int64_t route_chunks(int64_t choices) { return (choices + kRouteChunk - 1) / kRouteChunk; }
 

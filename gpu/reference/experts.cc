@@ -89,13 +89,15 @@ struct Gate {
 // Where expert_swiglu's operands have the gate and the other factor of an element.
 struct Gated {
   explicit Gated(const OpCall& call)
-      : columns(call.shapes->outputs[0][1]), packed(call.shapes->inputs[1][1] != columns) {}
+      : columns(call.shapes->outputs[0][1]),
+        packed(call.shapes->inputs[1][1] != columns),
+        ungated(call.shapes->attributes.ungated) {}
   size_t up_input() const { return packed ? 1 : 2; }
   int64_t gate(int64_t row, int64_t c) const { return row * (packed ? 2 : 1) * columns + c; }
   int64_t up(int64_t row, int64_t c) const { return gate(row, c) + (packed ? columns : 0); }
 
   int64_t columns;
-  bool packed;
+  bool packed, ungated;  // ungated: there is no other factor
 };
 
 }  // namespace
@@ -181,10 +183,10 @@ void expert_swiglu_forward(const OpCall& call) {
   with_precision(call.shapes->precision, [&]<typename T>(T) {
     const Rows rows(call);
     const Gated at(call);
-    const Values<T> gate(call.inputs[1]), up(call.inputs[at.up_input()]), y(call.outputs[0]);
+    const Values<T> gate(call.inputs[1]), up(view_of(call.inputs, at.up_input())), y(call.outputs[0]);
     for (int64_t i = 0; i < rows.count; ++i)
       for (int64_t c = 0; c < at.columns; ++c) {
-        const Gate g(call.shapes->attributes, gate[at.gate(i, c)], up[at.up(i, c)]);
+        const Gate g(call.shapes->attributes, gate[at.gate(i, c)], at.ungated ? 1 : up[at.up(i, c)]);
         y.put(i * at.columns + c, weight_of(call, rows, i) * g.value);
       }
     put_zeros(y, rows, at.columns);
@@ -195,14 +197,15 @@ void expert_swiglu_backward(const OpCall& call) {
   with_precision(call.shapes->precision, [&]<typename T>(T) {
     const Rows rows(call);
     const Gated at(call);
-    const Values<T> gate(call.inputs[1]), up(call.inputs[at.up_input()]), dy(call.output_gradients[0]);
-    const Values<T> d_gate(call.input_gradients[1]), d_up(call.input_gradients[at.up_input()]);
+    const Values<T> gate(call.inputs[1]), up(view_of(call.inputs, at.up_input()));
+    const Values<T> dy(call.output_gradients[0]), d_gate(call.input_gradients[1]);
+    const Values<T> d_up(at.ungated ? TensorView{} : call.input_gradients[at.up_input()]);
     const Values<float> d_weights = weight_gradient(call, rows);
     for (int64_t i = 0; i < rows.count; ++i) {
       const double weight = weight_of(call, rows, i);
       double sum = 0;
       for (int64_t c = 0; c < at.columns; ++c) {
-        const Gate g(call.shapes->attributes, gate[at.gate(i, c)], up[at.up(i, c)]);
+        const Gate g(call.shapes->attributes, gate[at.gate(i, c)], at.ungated ? 1 : up[at.up(i, c)]);
         const double d = dy[i * at.columns + c];
         sum += d * g.value;
         d_gate.put(at.gate(i, c), weight * d * g.by_gate);
@@ -253,6 +256,56 @@ void add_sum_backward(const OpCall& call) {
     const Values<float> d_sum(call.input_gradients[1]);
     for (int64_t i = 0; i < element_count(call.shapes->outputs[0]); ++i)
       dx.put(i, dy[i]), d_sum.put(i, dy[i]);
+  });
+}
+
+namespace {
+
+// The softmax of a row's two shares.
+struct Shares {
+  Shares(const OpCall& call, int64_t row) {
+    const auto* shares = static_cast<const float*>(call.inputs[3].data) + 2 * row;
+    of_sum = sigmoid(static_cast<double>(shares[0]) - shares[1]);
+    of_z = sigmoid(static_cast<double>(shares[1]) - shares[0]);
+  }
+  double of_sum, of_z;
+};
+
+}  // namespace
+
+void add_shared_sum_forward(const OpCall& call) {
+  with_precision(call.shapes->precision, [&]<typename T>(T) {
+    const Values<T> x(call.inputs[0]), z(call.inputs[1]), y(call.outputs[0]);
+    const Values<float> sum(call.inputs[2]);
+    const int64_t columns = call.shapes->inputs[0][1];
+    for (int64_t r = 0; r < call.shapes->inputs[0][0]; ++r) {
+      const Shares shares(call, r);
+      for (int64_t i = r * columns; i < (r + 1) * columns; ++i)
+        y.put(i, x[i] + shares.of_sum * sum[i] + shares.of_z * z[i]);
+    }
+  });
+}
+
+// The gradient of share 0 is s0 s1 (dy sum - dy z), that of share 1 its opposite.
+void add_shared_sum_backward(const OpCall& call) {
+  with_precision(call.shapes->precision, [&]<typename T>(T) {
+    const Values<T> z(call.inputs[1]), dy(call.output_gradients[0]);
+    const Values<T> dx(call.input_gradients[0]), dz(call.input_gradients[1]);
+    const Values<float> sum(call.inputs[2]), d_sum(call.input_gradients[2]),
+        d_shares(call.input_gradients[3]);
+    const int64_t columns = call.shapes->inputs[0][1];
+    for (int64_t r = 0; r < call.shapes->inputs[0][0]; ++r) {
+      const Shares shares(call, r);
+      double difference = 0;
+      for (int64_t i = r * columns; i < (r + 1) * columns; ++i) {
+        difference += dy[i] * (sum[i] - z[i]);
+        dx.put(i, dy[i]);
+        dz.put(i, shares.of_z * dy[i]);
+        d_sum.put(i, shares.of_sum * dy[i]);
+      }
+      d_shares.put(2 * r, shares.of_sum * shares.of_z * difference);
+      d_shares.put(2 * r + 1, -shares.of_sum * shares.of_z * difference);
+    }
   });
 }
 

@@ -3,6 +3,7 @@
 #include <cmath>
 #include <vector>
 
+#include "engine/graph/draws.h"
 #include "engine/graph/routing.h"
 #include "gpu/reference/convert.h"
 #include "gpu/reference/kernels.h"
@@ -172,6 +173,24 @@ void router_backward(const OpCall& call) {
   });
 }
 
+namespace {
+
+// By choice, once there are weights: all but second choices whose number is too large. Empty: all.
+std::vector<bool> tried_choices(const OpCall& call) {
+  if (!call.shapes->attributes.routing.random_second) return {};
+  const Draws draws = draws_of(static_cast<const int32_t*>(call.inputs[1].data));
+  if (draws.step == 0) return {};
+  const auto* weights = static_cast<const float*>(call.outputs[0].data);
+  std::vector<bool> tried;
+  for (int64_t r = 0; r < call.shapes->inputs[0][0]; ++r) {
+    const bool second = draw_second(draws, call.layer, static_cast<uint64_t>(r)) < 2 * weights[2 * r + 1];
+    tried.insert(tried.end(), {true, second});
+  }
+  return tried;
+}
+
+}  // namespace
+
 void route_forward(const OpCall& call) {
   with_precision(call.shapes->precision, [&]<typename T>(T) {
     const Values<T> correction(view_of(call.parameters, 0));
@@ -191,7 +210,9 @@ void route_forward(const OpCall& call) {
         experts.push_back(static_cast<int32_t>(chosen[j]));
       }
     }
-    std::ranges::copy(make_routing({rows, routing.experts, routing.chosen}, experts),
+    const std::vector<bool> taken =
+        routing.drops() ? taken_choices(routing, experts, tried_choices(call)) : std::vector<bool>();
+    std::ranges::copy(make_routing({rows, routing.experts, routing.chosen}, experts, taken),
                       static_cast<int32_t*>(call.outputs[1].data));
   });
 }
@@ -222,7 +243,7 @@ void router_statistics_forward(const OpCall& call) {
     const LogSum sum = row.all();
     for (int64_t e = 0; e < experts; ++e) sums[static_cast<size_t>(e)] += sum.probability(row.logit(e));
     sums[static_cast<size_t>(experts)] += sum.value() * sum.value();
-    for (int64_t j = 0; j < routing.chosen; ++j)
+    for (int64_t j = 0; j < routing.counted_choices(); ++j)
       ++sums[static_cast<size_t>(experts + 1 + chosen[r * routing.chosen + j])];
   }
   const Values<float> statistics({call.outputs[0].data, call.outputs[0].data});
@@ -288,6 +309,43 @@ void router_loss_backward(const OpCall& call) {
     gradient.put(experts + 1 + e, 0);
   }
   gradient.put(experts, seed * l.z_factor());
+}
+
+namespace {
+
+// log(1 + e^x), without overflow.
+double softplus(double x) { return x > 0 ? x + std::log1p(std::exp(-x)) : std::log1p(std::exp(x)); }
+
+// Calls body(i, normal number) for the elements of add_noise's logits.
+template <typename Body>
+void for_each_noise(const OpCall& call, Body body) {
+  const Draws draws = draws_of(static_cast<const int32_t*>(call.inputs[2].data));
+  const int64_t experts = call.shapes->inputs[0][1];
+  for (int64_t r = 0; r < call.shapes->inputs[0][0]; ++r)
+    for (int64_t e = 0; e < experts; ++e) {
+      const auto block = static_cast<uint32_t>(e / 4);
+      const double normal = draws.step == 0 ? 0
+                                            : draw_noise(draws, call.layer, static_cast<uint64_t>(r),
+                                                         block)[static_cast<size_t>(e % 4)];
+      body(r * experts + e, normal);
+    }
+}
+
+}  // namespace
+
+void add_noise_forward(const OpCall& call) {
+  const Values<float> logits(call.inputs[0]), deviations(call.inputs[1]), y(call.outputs[0]);
+  for_each_noise(call,
+                 [&](int64_t i, double normal) { y.put(i, logits[i] + normal * softplus(deviations[i])); });
+}
+
+void add_noise_backward(const OpCall& call) {
+  const Values<float> deviations(call.inputs[1]), dy(call.output_gradients[0]);
+  const Values<float> d_logits(call.input_gradients[0]), d_deviations(call.input_gradients[1]);
+  for_each_noise(call, [&](int64_t i, double normal) {
+    d_logits.put(i, dy[i]);
+    d_deviations.put(i, dy[i] * normal * sigmoid(deviations[i]));
+  });
 }
 
 }  // namespace sluice::reference

@@ -7,6 +7,7 @@
 #include <random>
 #include <vector>
 
+#include "engine/graph/draws.h"
 #include "engine/graph/routing.h"
 #include "tests/support/op_case.h"
 
@@ -24,6 +25,12 @@ inline std::vector<OpCase> router_cases() {
   groups.groups = 4, groups.best_groups = 2, groups.group_scores = 2, groups.scale = 2.5;
   best.groups = 5, best.best_groups = 3, best.group_scores = 1, best.scale = 16;
   Routing losses = of(6, 2);
+  Routing capacity = of(8, 1), two = of(6, 2, Scores::softmax, true), many = of(64, 2, Scores::softmax, true);
+  capacity.capacity_factor = 0.8, capacity.group_rows = 37, capacity.least_capacity = 2;
+  two.capacity_factor = 1.25, two.group_rows = 50, two.random_second = true, two.counted = 1;
+  many.capacity_factor = 1, many.group_rows = 150, many.random_second = true;
+  Routing random = two;
+  random.capacity_factor = 0;
   losses.layers = 3, losses.balance_loss = 0.5, losses.z_loss = 0.25;
   const auto size = [](int64_t rows, const Routing& r) {
     return RoutingLayout{rows, r.experts, r.chosen}.size();
@@ -44,6 +51,11 @@ inline std::vector<OpCase> router_cases() {
       {"route_one_of_one", route, routes(of(1, 1)), {{3, 1}}, {}},
       {"route_all", route, routes(of(5, 5, Scores::softmax, true)), {{37, 5}}, {}, 2},
       {"route_many", route, routes(of(128, 8, Scores::softmax, true)), {{300, 128}}, {}, 4},
+      {"route_capacity", route, routes(capacity), {{74, 8}}, {}, 3},
+      {"route_random_second", route, routes(random), {{100, 6}, {kDrawWords}}, {}, 3},
+      {"route_capacity_random", route, routes(two), {{100, 6}, {kDrawWords}}, {}, 3},
+      {"route_capacity_many", route, routes(many), {{300, 64}, {kDrawWords}}, {}, 3},
+      {"router_statistics_counted", router_statistics, routes(two), {{100, 6}, {size(100, two)}}, {}, 3},
       {"router_statistics", router_statistics, routes(of(8, 2)), {{37, 8}, {size(37, of(8, 2))}}, {}, 3},
       {"router_statistics_many",
        router_statistics,
@@ -105,6 +117,23 @@ inline std::vector<OpCase> expert_cases() {
   one("expert_swiglu_clamped_odd", expert_swiglu, clamped, 150, {{192, 66}}, {}, some);
   one("expert_swiglu_all", expert_swiglu, with(few, true), 128, {{128, 24}, {128, 24}}, {}, all);
   one("expert_swiglu_none", expert_swiglu, with(few, true), 70, {{128, 40}, {128, 40}}, {}, none);
+  Routing full = few;
+  full.capacity_factor = 0.5, full.group_rows = 75;  // 15 of a group's, 30 in all
+  one("dispatch_capacity", dispatch, with(full, false), 150, {{150, 40}}, {}, all);
+  one("combine_capacity", combine, with(full, false), 150, {{64, 40}}, {}, all);
+  one("expert_linear_capacity", expert_linear, with(full, true), 150, {{64, 40}}, {{40, 24}, {24}}, all);
+  one("expert_swiglu_capacity", expert_swiglu, with(full, true), 150, {{64, 40}, {64, 40}}, {}, all);
+  OpAttributes plain = with(few, true, false, true), silu = with(many, false);
+  plain.ungated = silu.ungated = true;
+  one("expert_swiglu_ungated", expert_swiglu, plain, 37, {{64, 40}}, {}, some);
+  one("expert_swiglu_ungated_silu", expert_swiglu, silu, 150, {{192, 33}}, {}, some);
+  one("expert_swiglu_ungated_none", expert_swiglu, plain, 70, {{128, 40}}, {}, none);
+  cases.push_back({"add_noise", add_noise, {}, {{37, 6}, {37, 6}, {kDrawWords}}, {}, 2});
+  cases.push_back({"add_noise_many", add_noise, {}, {{74, 64}, {74, 64}, {kDrawWords}}, {}, 2});
+  cases.push_back({"add_shared_sum", add_shared_sum, {}, {{37, 33}, {37, 33}, {37, 33}, {37, 2}}, {}});
+  cases.push_back({"add_shared_sum_one", add_shared_sum, {}, {{1, 1}, {1, 1}, {1, 1}, {1, 2}}, {}});
+  cases.push_back(
+      {"add_shared_sum_many", add_shared_sum, {}, {{74, 480}, {74, 480}, {74, 480}, {74, 2}}, {}});
   cases.push_back({"add_sum", add_sum, {}, {{37, 33}, {37, 33}}, {}});
   cases.push_back({"add_sum_one", add_sum, {}, {{1, 1}, {1, 1}}, {}});
   cases.push_back({"add_sum_many", add_sum, {}, {{74, 1000}, {74, 1000}}, {}});
@@ -135,7 +164,9 @@ inline CaseRouting routing_of(const OpCase& c, int64_t elements) {
     std::ranges::rotate(of_row, of_row.begin() + row % r.chosen);
     experts.insert(experts.end(), of_row.begin(), of_row.end());
   }
-  CaseRouting out{make_routing(layout, experts), c.crowd == OpCase::Crowd::none ? r.experts - 1 : experts[0]};
+  const auto taken = r.drops() ? taken_choices(r, experts) : std::vector<bool>();
+  CaseRouting out{make_routing(layout, experts, taken),
+                  c.crowd == OpCase::Crowd::none ? r.experts - 1 : experts[0]};
   const auto e = static_cast<size_t>(out.expert);
   out.rows = out.routing[e + 1] - out.routing[e];
   return out;

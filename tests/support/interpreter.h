@@ -132,6 +132,7 @@ class Interpreter {
     call.workspace = workspace.data() + (64 - address % 64) % 64;
     const double loss_scale = seed, valid_tokens = 1;
     call.expert = use.expert;
+    call.layer = use.layer;
     call.loss_scale = &loss_scale, call.valid_tokens = &valid_tokens;
     if (pass == Pass::forward)
       device_->forward(call);

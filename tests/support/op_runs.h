@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "engine/graph/draws.h"
 #include "gpu/device.h"
 #include "gpu/reference/convert.h"
 #include "tests/support/op_cases.h"
@@ -126,6 +127,14 @@ inline std::vector<TensorView> views(std::vector<Guarded>& tensors) {
   return out;
 }
 
+// The draws of a micro-batch within which the tokens' numbers pass 32 bits.
+inline Guarded draw_words() {
+  const auto words = Draws{.seed = 0x123456789ABCDEF0, .first_token = 0xFFFFFFF0, .step = 3}.words();
+  Guarded out(sizeof words, 0);
+  std::memcpy(out.data(), words.data(), sizeof words);
+  return out;
+}
+
 // What an op reads: inputs, parameters and gradients of outputs. They are frozen once filled.
 struct Operands {
   OpShapes shapes;
@@ -142,6 +151,8 @@ struct Operands {
         inputs.push_back(routing_tensor(c, i));
       else if (is_index(i) && c.kind == OpKind::router_loss)
         inputs.push_back(random_indices(element_count(c.inputs[i]), 100, seed++, true));
+      else if (is_index(i) && (c.kind == OpKind::route || c.kind == OpKind::add_noise))
+        inputs.push_back(draw_words());
       else if (is_index(i) && c.kind == OpKind::pick_rows)
         inputs.push_back(random_indices(element_count(c.inputs[i]), c.inputs[0][0], seed++, false));
       else if (is_index(i) && i > 0 && c.attributes.context > 0)

@@ -101,7 +101,9 @@ OpTimer::Operands OpTimer::lay_out(const OpShapes& shapes, Pass pass) {
   taken_ = 0;
   // Token ids and labels choose rows of the first parameter. Attention's documents all begin at 0.
   const bool chooses_rows = shapes.kind == OpKind::embedding || shapes.kind == OpKind::linear_cross_entropy;
-  const int64_t ids = chooses_rows ? shapes.parameters[0][0] : 1;
+  // Draws are some numbers: zeros would draw nothing.
+  const bool draws = shapes.kind == OpKind::add_noise;
+  const int64_t ids = chooses_rows ? shapes.parameters[0][0] : draws ? int64_t{1} << 16 : 1;
   const auto routing = [&](const Shape& shape) {
     const std::vector<std::byte> values = routing_of(shapes, shape);
     std::byte* const data = take(values.size());

@@ -308,6 +308,7 @@ void Runner::run_step(const SegmentPlan& plan, const Segment& segment, const Pas
   call.shapes = &plan.shapes[step.op];
   call.workspace = workspace ? workspace + step.workspace_offset : nullptr;
   call.expert = use.expert;
+  call.layer = use.layer;
   if (step.pass == Pass::backward) {
     const auto gradient = [&](uint32_t t) { return t == kNone ? nullptr : locate(pass.gradients[t]); };
     for (const uint32_t t : step.output_gradients) output_gradients.push_back({gradient(t)});

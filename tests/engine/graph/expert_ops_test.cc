@@ -5,6 +5,7 @@
 
 #include <stdexcept>
 
+#include "engine/graph/draws.h"
 #include "engine/graph/routing.h"
 
 namespace sluice {
@@ -70,6 +71,35 @@ TEST(ExpertOps, RoutersRefuseWhatDoesNotFit) {
             "route: the scale -1 is neither a positive number nor 0.");
   EXPECT_EQ(refusal(shapes(route, {{int64_t{1} << 30, 4}})),
             "route: 1073741824 rows are too many for 32-bit entries.");
+  const auto capacity = [&](double factor, int64_t rows) {
+    return with([&](Routing& r) { r.capacity_factor = factor, r.group_rows = rows; });
+  };
+  EXPECT_EQ(refusal(shapes(route, {{6, 4}}, {}, capacity(1.25, 3))), "accepted");
+  EXPECT_EQ(refusal(shapes(route, {{6, 4}}, {}, capacity(1.25, 4))),
+            "route: 6 rows are not whole groups of 4.");
+  EXPECT_EQ(refusal(shapes(dispatch, {{kRouting}, {6, 8}}, {}, capacity(1.25, 4))),
+            "dispatch: 6 rows are not whole groups of 4.");
+  EXPECT_EQ(refusal(shapes(route, {{6, 4}}, {}, capacity(-1, 3))),
+            "route: a capacity of -1 times the fair share, and at least 0, is not possible.");
+  EXPECT_EQ(refusal(shapes(route, {{6, 4}}, {}, with([](Routing& r) { r.counted = 3; }))),
+            "route: 3 of 2 choices cannot count.");
+  const auto random = with([](Routing& r) { r.random_second = r.normalized = true, r.group_rows = 6; });
+  EXPECT_EQ(refusal(shapes(route, {{6, 4}, {kDrawWords}}, {}, random)), "accepted");
+  EXPECT_EQ(refusal(shapes(route, {{6, 4}}, {}, random)),
+            "route: draws come with a random second choice, and with no other.");
+  EXPECT_EQ(refusal(shapes(route, {{6, 4}, {kDrawWords}})),
+            "route: draws come with a random second choice, and with no other.");
+  EXPECT_EQ(refusal(shapes(route, {{6, 4}, {3}}, {}, random)),
+            "route: the vector of draws has shape [3] where [5] is needed.");
+  EXPECT_EQ(refusal(shapes(route, {{6, 4}, {kDrawWords}}, {},
+                           with([](Routing& r) { r.random_second = true, r.group_rows = 6; }))),
+            "route: a second choice is random only of two whose weights sum to 1.");
+  EXPECT_EQ(refusal(shapes(add_noise, {{6, 4}, {6, 4}, {kDrawWords}})), "accepted");
+  EXPECT_EQ(refusal(shapes(add_noise, {{6, 4}, {6, 3}, {kDrawWords}})),
+            "add_noise: the matrix of deviations has shape [6, 3] where [6, 4] is needed.");
+  EXPECT_EQ(refusal(shapes(add_shared_sum, {{6, 8}, {6, 8}, {6, 8}, {6, 2}})), "accepted");
+  EXPECT_EQ(refusal(shapes(add_shared_sum, {{6, 8}, {6, 8}, {6, 8}, {6, 3}})),
+            "add_shared_sum: the matrix of shares has shape [6, 3] where [6, 2] is needed.");
   EXPECT_EQ(refusal(shapes(router_statistics, {{6, 4}, {kRouting}})), "accepted");
   EXPECT_EQ(refusal(shapes(router_statistics, {{6, 4}, {kRouting + 1}})),
             "router_statistics: the routing has shape [30] where [29] is needed.");
