@@ -140,6 +140,31 @@ bool has_experts(const ModelConfig& config, int64_t layer) {
   return config.experts > 0 && !std::ranges::binary_search(config.dense_layers, layer);
 }
 
+int64_t experts_of(const ModelConfig& config, int64_t layer) {
+  if (!has_experts(config, layer)) return 0;
+  if (config.expert_counts.empty()) return config.experts;
+  int64_t before = 0, all = 0;  // layers with experts
+  for (int64_t i = 0; i < config.layers; ++i) {
+    if (!has_experts(config, i)) continue;
+    before += i < layer;
+    ++all;
+  }
+  return config
+      .expert_counts[static_cast<size_t>(before) * config.expert_counts.size() / static_cast<size_t>(all)];
+}
+
+std::string expert_counts_text(const ModelConfig& config) {
+  if (config.expert_counts.empty()) return std::to_string(config.experts);
+  return fmt::format("{}", fmt::join(config.expert_counts, "/"));
+}
+
+void place_experts(ModelConfig& config) {
+  CHECK(config.expert_interval > 0, "a rule for which layers have experts");
+  config.dense_layers.clear();
+  for (int64_t i = 0; i < config.layers; ++i)
+    if ((i + 1) % config.expert_interval != 0) config.dense_layers.push_back(i);
+}
+
 ModelConfig config_from_json(const std::string& text, const std::string& file) {
   const std::string name = printable(file);
   const nlohmann::json whole = parse_object(text, name);
@@ -202,10 +227,24 @@ void check_config(const ModelConfig& c, const std::string& where, ExitCode code)
   in_range("the feed-forward width", c.ffn, kFfnMax);
   if (c.experts > 0) {
     in_range("the number of experts", c.experts, kExpertsMax);
-    in_range("the number of experts of a token", c.experts_per_token, c.experts);
+    in_range("the number of experts of a token", c.experts_per_token,
+             c.expert_counts.empty() ? c.experts : std::ranges::min(c.expert_counts));
     in_range("the feed-forward width of an expert", c.expert_ffn, kFfnMax);
     require(std::isfinite(c.router_loss) && c.router_loss >= 0,
             fmt::format("the factor {} of the routers' loss is negative.", c.router_loss));
+    require(std::isfinite(c.capacity_factor) && c.capacity_factor >= 0,
+            fmt::format("the capacity {} of experts is not positive.", c.capacity_factor));
+    require(!c.random_second || c.experts_per_token == 2,
+            fmt::format("the second expert is random, but a token uses {}.", c.experts_per_token));
+    for (const int64_t count : c.expert_counts) in_range("the number of experts", count, kExpertsMax);
+    int64_t mixed = 0;
+    for (int64_t i = 0; i < c.layers; ++i) mixed += has_experts(c, i);
+    require(
+        c.expert_interval == 0 || mixed > 0,
+        fmt::format("one layer of {} has experts, and there are {} layers.", c.expert_interval, c.layers));
+    require(c.expert_counts.size() <= static_cast<size_t>(mixed),
+            fmt::format("there are {} numbers of experts for {} layers that have experts.",
+                        c.expert_counts.size(), mixed));
   }
   require(c.heads % c.kv_heads == 0,
           fmt::format("{} key/value heads do not divide {} heads.", c.kv_heads, c.heads));

@@ -51,10 +51,19 @@ struct ModelConfig {
   // A mixture of experts in place of the feed-forward part; experts 0: there is none. expert_ffn is an
   // expert's ffn. Dense layers have none.
   int64_t experts = 0, experts_per_token = 0, expert_ffn = 0;
+  // Layers with experts are so many parts of equal size, and a layer of part i has expert_counts[i] experts,
+  // of which `experts` is the largest number. Empty: all have `experts`.
+  std::vector<int64_t> expert_counts;
+  int64_t expert_interval = 0;                // layer i has experts if it divides i + 1; 0: no such rule
   int64_t shared_expert_ffn = 0;              // of one that all tokens use, times a sigmoid; 0: there is none
   std::vector<int64_t> dense_layers;          // ascending
   bool normalized_experts = false;            // the weights of a token's experts sum to 1
   double swiglu_limit = 0, swiglu_alpha = 0;  // of experts (op.h)
+  double capacity_factor = 0;                 // of experts (Routing), for each sequence; 0: they take all
+  int64_t least_capacity = 4;                 // where they do not
+  bool random_second = false;                 // the second of a token's two experts is (Routing)
+  bool noisy_router = false;                  // logits get noise (OpKind::add_noise)
+  bool residual_experts = false;              // a feed-forward part stands beside a layer's experts
   double router_loss = 0;                     // factor of the routers' loss, where it counts
   bool has_router_loss = false;               // it counts
   Adapters adapters;                          // which no config.json names
@@ -82,6 +91,12 @@ ModelConfig config_from_name(const std::string& text);
 
 LayerType layer_type(const ModelConfig& config, int64_t layer);
 bool has_experts(const ModelConfig& config, int64_t layer);
+int64_t experts_of(const ModelConfig& config, int64_t layer);  // 0: it has none
+
+// "64", or "32/64" for expert_counts.
+std::string expert_counts_text(const ModelConfig& config);
+// Of a positive expert_interval: sets dense_layers by it.
+void place_experts(ModelConfig& config);
 
 // Names and aliases that config_from_name takes without a description.
 std::vector<std::string> preset_names();

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <cmath>
 #include <set>
 #include <type_traits>
 
@@ -26,18 +27,45 @@ int64_t parse_size(const std::string& where, const std::string& key, const std::
   return size;
 }
 
-bool parse_flag(const std::string& where, const std::string& key, const std::string& value) {
-  if (value != "0" && value != "1" && value != "true" && value != "false")
-    reject(fmt::format("{}: {}={} is neither true nor false.", where, key, printable(value)),
-           fmt::format("Give {}=true or {}=false.", key, key));
-  return value == "1" || value == "true";
+bool parse_flag(const std::string& where, const SizeKey& key, const std::string& value) {
+  if (value == key.yes || value == "1" || value == "true") return true;
+  if (value != key.no && value != "0" && value != "false")
+    reject(fmt::format("{}: {}={} is neither {} nor {}.", where, key.name, printable(value), key.yes, key.no),
+           fmt::format("Give {0}={1} or {0}={2}.", key.name, key.yes, key.no));
+  return false;
+}
+
+double parse_factor(const std::string& where, const std::string& key, const std::string& value) {
+  if (value == "none") return 0;
+  double factor = 0;
+  const char* end = value.data() + value.size();
+  const auto [stop, error] = std::from_chars(value.data(), end, factor);
+  if (error != std::errc{} || stop != end || !std::isfinite(factor) || factor <= 0)
+    reject(fmt::format("{}: {}={} is not a positive number.", where, key, printable(value)),
+           fmt::format("Give a number such as 1.25, or {}=none.", key));
+  return factor;
+}
+
+// "8", or "8/16/32".
+std::vector<int64_t> parse_sizes(const std::string& where, const SizeKey& key, const std::string& value) {
+  std::vector<int64_t> sizes;
+  for (size_t begin = 0; begin <= value.size();) {
+    const size_t end = std::min(value.find('/', begin), value.size());
+    sizes.push_back(parse_size(where, key.name, value.substr(begin, end - begin), key.most));
+    begin = end + 1;
+  }
+  return sizes;
 }
 
 void set_value(ModelConfig& c, const SizeKey& key, const std::string& where, const std::string& value) {
   const auto set = [&](auto field) {
     using Value = std::remove_reference_t<decltype(c.*field)>;
     if constexpr (std::is_same_v<Value, bool>)
-      c.*field = parse_flag(where, key.name, value);
+      c.*field = parse_flag(where, key, value);
+    else if constexpr (std::is_same_v<Value, std::vector<int64_t>>)
+      c.*field = parse_sizes(where, key, value);
+    else if (std::is_same_v<Value, double> && key.is_factor)
+      c.*field = static_cast<Value>(parse_factor(where, key.name, value));
     else
       c.*field = static_cast<Value>(parse_size(where, key.name, value, key.most));
   };
@@ -89,6 +117,9 @@ void derive(ModelConfig& c, const Family& family, const ModelConfig& preset, con
     c.expert_ffn = preset.expert_ffn == preset.ffn
                        ? c.ffn
                        : std::max<int64_t>(1, preset.expert_ffn * c.width / preset.width);
+  if (!c.expert_counts.empty()) c.experts = std::ranges::max(c.expert_counts);
+  if (c.expert_counts.size() == 1) c.expert_counts.clear();
+  if (c.expert_interval > 0) place_experts(c);
   if (given.contains("width") && !given.contains("shared_ffn"))
     c.shared_expert_ffn = preset.shared_expert_ffn * c.width / preset.width;
   if (given.contains("vocab")) c.special_tokens = {{"bos_token_id", "null"}, {"eos_token_id", "null"}};

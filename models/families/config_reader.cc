@@ -33,6 +33,8 @@ bool ConfigReader::has(const char* key) const {
   return found != object_.end() && !found->is_null();
 }
 
+bool ConfigReader::is_list(const char* key) const { return has(key) && at(key).is_array(); }
+
 bool ConfigReader::is_null(const char* key) const {
   const auto found = object_.find(key);
   return found != object_.end() && found->is_null();
@@ -120,6 +122,17 @@ void ConfigReader::require_texts(const char* key, std::initializer_list<const ch
 ConfigReader ConfigReader::section(const char* key) const {
   if (!at(key).is_object()) complain(fmt::format("{} is {}, not an object.", key, shown(at(key))), kCorrect);
   return {at(key), fmt::format("{}, {}", where_, key)};
+}
+
+std::vector<int64_t> ConfigReader::integers(const char* key, int64_t most) const {
+  std::vector<int64_t> out;
+  for (const double value : numbers(key)) {
+    if (value != std::floor(value) || value < 1 || value > static_cast<double>(most))
+      complain(fmt::format("{} has {}, no integer from 1 to {}.", key, value, most), kCorrect);
+    out.push_back(static_cast<int64_t>(value));
+  }
+  if (out.empty()) complain(fmt::format("{} is an empty list.", key), kCorrect);
+  return out;
 }
 
 std::vector<double> ConfigReader::numbers(const char* key) const {

@@ -20,6 +20,7 @@ class ConfigReader {
   ConfigReader(const nlohmann::json& object, std::string where) : object_(object), where_(std::move(where)) {}
 
   bool has(const char* key) const;                       // present and not null
+  bool is_list(const char* key) const;                   // present, and a list
   bool is_null(const char* key) const;                   // present, for keys whose default is not null
   int64_t integer(const char* key, int64_t most) const;  // 1..most, required
   int64_t integer_or(const char* key, int64_t most, int64_t otherwise) const;
@@ -37,9 +38,10 @@ class ConfigReader {
   // Each of a list, such as layer_types, is one of these.
   void require_texts(const char* key, std::initializer_list<const char*> supported) const;
 
-  ConfigReader section(const char* key) const;            // the object under a key that is there
-  std::vector<double> numbers(const char* key) const;     // finite ones, required
-  std::vector<std::string> texts(const char* key) const;  // required
+  ConfigReader section(const char* key) const;                         // the object under a key that is there
+  std::vector<double> numbers(const char* key) const;                  // finite ones, required
+  std::vector<int64_t> integers(const char* key, int64_t most) const;  // each 1..most, one or more
+  std::vector<std::string> texts(const char* key) const;               // required
 
   [[noreturn]] void complain(const std::string& what, const std::string& remedy) const;
 

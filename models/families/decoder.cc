@@ -6,6 +6,7 @@
 #include <map>
 #include <optional>
 
+#include "engine/graph/draws.h"
 #include "models/families/family.h"
 
 namespace sluice {
@@ -48,7 +49,10 @@ struct Groups {
 std::vector<Parameter> adaptable(const Decoder& decoder, std::vector<Parameter> parameters) {
   for (const Experts& experts : decoder.mixture.experts)
     std::erase_if(parameters, [&](const Parameter& p) {
-      return p.name.ends_with("." + experts.router + ".weight") ||
+      const auto is_router = [&](const std::string& name) {
+        return p.name.ends_with("." + name + ".weight");
+      };
+      return is_router(experts.router) || std::ranges::any_of(experts.further_routers, is_router) ||
              (!experts.adapted && p.name.find("." + experts.name + ".") != std::string::npos);
     });
   return parameters;
@@ -69,12 +73,13 @@ Adapted add_adapted(const ModelConfig& c, const Decoder& decoder, Model& model, 
 
 LayerGroups add_layer_groups(const ModelConfig& c, const Decoder& decoder, Model& model, int64_t layer) {
   const std::string name = fmt::format("{}.{}", decoder.layers, layer);
-  const bool experts = has_experts(c, layer);
+  const int64_t experts = experts_of(c, layer);
   LayerGroups groups{add_adapted(c, decoder, model, name, decoder.parameters(name + ".", experts)), {}};
-  if (!experts) return groups;
+  if (experts == 0) return groups;
   for (const Experts& of : decoder.mixture.experts) {
     std::vector<Adapted>& added = groups.experts.emplace_back();
-    for (int64_t e = 0; e < of.routing.experts; ++e) {
+    const int64_t count = groups.experts.size() == 1 ? experts : of.routing.experts;
+    for (int64_t e = 0; e < count; ++e) {
       const std::string expert =
           fmt::format("{}.{}{}", name, of.name, of.numbered ? fmt::format(".{}", e) : "");
       added.push_back(add_adapted(c, decoder, model, expert, of.parameters(expert + ".")));
@@ -96,10 +101,15 @@ Groups add_groups(const ModelConfig& c, const Decoder& decoder, Model& model) {
   return groups;
 }
 
+constexpr std::string_view kStatistics = "statistics";
+
 // What a layer's router leaves, in the order of its segment's outputs.
 constexpr size_t kMiddle = 0, kRows = 1;
 constexpr size_t weights_of(size_t experts) { return 2 + 2 * experts; }
 constexpr size_t routing_of(size_t experts) { return 3 + 2 * experts; }
+// Behind those of all sets of experts, if there is a dense part beside them.
+constexpr size_t beside_of(size_t sets) { return 2 + 2 * sets; }
+constexpr size_t shares_of(size_t sets) { return 3 + 2 * sets; }
 
 // Appends the layers of a way through the groups: that of training, or a reading.
 class Way {
@@ -121,6 +131,7 @@ class Way {
     if (!reading_) add_input("labels", rows);
     if (reading_ || model_.documents) add_input("documents", rows);
     if (reading_ && reading_->tokens > 1) add_input("picked", reading_->sequences);
+    if (!reading_ && decoder_.mixture.draws) add_input("draws", kDrawWords);
     const uint32_t x = add_activation("embedding", {rows, c_.width});
     const uint32_t embedding = add_segment(embedding_segment());
     add_layer("embedding", embedding, groups_.tables, bound(embedding, x), {x});
@@ -159,15 +170,17 @@ class Way {
                    model_, {.name = prefix_ + name, .shape = {rows}, .dtype = DType::i32, .input = true})});
   }
   void add_layer(const std::string& name, uint32_t segment, std::vector<uint32_t> groups,
-                 std::vector<uint32_t> inputs, std::vector<uint32_t> outputs, uint32_t expert = 0) {
-    model_.layers.push_back(
-        {prefix_ + name, {{segment, std::move(groups), std::move(inputs), std::move(outputs), expert}}});
+                 std::vector<uint32_t> inputs, std::vector<uint32_t> outputs, uint32_t expert = 0,
+                 int64_t layer = 0) {
+    model_.layers.push_back({prefix_ + name,
+                             {{segment, std::move(groups), std::move(inputs), std::move(outputs), expert,
+                               static_cast<uint32_t>(layer)}}});
   }
   // The way's inputs, x and, if there are any, the cache and the routers' statistics.
   std::vector<uint32_t> bound(uint32_t segment, uint32_t x, std::optional<uint32_t> cache = {}) const {
     std::vector<NamedActivation> activations = {{"x", x}};
     if (cache) activations.push_back({"cache", *cache});
-    if (statistics_) activations.push_back({"statistics", *statistics_});
+    for (const Statistics& of : statistics_) activations.push_back({of.name, of.activation});
     activations.insert(activations.end(), inputs_.begin(), inputs_.end());
     return bound_inputs(model_.segments[segment], activations);
   }
@@ -190,11 +203,12 @@ class Way {
     b.bind(model_.groups[groups.front()], prefix);
     if (groups.size() > 1) b.bind_adapters(model_.groups[groups.back()], prefix, c_.adapters.scale());
   }
-  Segment layer_segment(const Adapted& groups, LayerType type, bool experts, const std::string& name) const {
+  Segment layer_segment(const Adapted& groups, LayerType type, int64_t experts,
+                        const std::string& name) const {
     SegmentBuilder b = builder(name);
     bind(b, groups);
     const auto x = b.input("x", c_.width);
-    if (!experts) {
+    if (experts == 0) {
       b.output(decoder_.layer(b, x, type));
       return b.take();
     }
@@ -205,13 +219,19 @@ class Way {
       b.output(choice.weights);
       b.output(choice.routing);
     }
+    if (routed.beside) {
+      b.output(routed.beside->z);
+      b.output(routed.beside->shares);
+    }
     if (routed.statistics) b.output(*routed.statistics);
     return b.take();
   }
-  // Of one of the experts number `set` of the mixture.
-  Segment expert_segment(size_t set, const Adapted& groups, const Segment& router) const {
+  // Of one of the experts number `set` of the mixture, of which a layer has `count`.
+  Segment expert_segment(size_t set, int64_t count, const Adapted& groups, const Segment& router) const {
     const Experts& experts = decoder_.mixture.experts[set];
-    SegmentBuilder b = builder(set == 0 ? "expert" : fmt::format("expert.{}", set));
+    const size_t known = mixtures_.size() - 1;  // of layers with other numbers of experts
+    SegmentBuilder b = builder((set == 0 ? "expert" : fmt::format("expert.{}", set)) +
+                               (known == 0 ? "" : fmt::format(".mixture.{}", known)));
     bind(b, groups);
     const auto input = [&](const char* name, size_t output) {
       const SegmentTensor& tensor = router.tensors[router.outputs[output]];
@@ -219,16 +239,25 @@ class Way {
     };
     const auto x = input("x", kRows);
     const auto weights = input("weights", weights_of(set)), routing = input("routing", routing_of(set));
-    const OpAttributes attributes{.routing = experts.routing};
+    OpAttributes attributes{.routing = experts.routing};
+    attributes.routing.experts = count;
+    attributes.routing = b.routing(attributes.routing);
     const auto rows = b.op(OpKind::dispatch, "expert_rows", {routing, x}, {}, attributes);
-    b.output(b.op(OpKind::combine, "sum", {routing, experts.ops(b, rows, weights, routing)}, {}, attributes));
+    const auto y = experts.ops(b, rows, weights, routing, attributes.routing);
+    b.output(b.op(OpKind::combine, "sum", {routing, y}, {}, attributes));
     return b.take();
   }
-  Segment sum_segment(const Shape& sum_shape) const {
+  // `beside`: a dense part has a share of the result.
+  Segment sum_segment(const Shape& sum_shape, bool beside) const {
     SegmentBuilder b = builder("sum");
     const auto x = b.input("x", c_.width);
     const auto sum = b.input("sum", sum_shape, DType::f32);
-    b.output(b.op(OpKind::add_sum, "y", {x, sum}));
+    if (beside) {
+      const auto z = b.input("z", c_.width), shares = b.input("shares", {sum_shape[0], 2}, DType::f32);
+      b.output(b.op(OpKind::add_shared_sum, "y", {x, z, sum, shares}));
+    } else {
+      b.output(b.op(OpKind::add_sum, "y", {x, sum}));
+    }
     return b.take();
   }
 
@@ -250,11 +279,14 @@ class Way {
     }
     const auto labels = b.input_tokens("labels");
     const auto y = normed();
-    if (statistics_) {
+    for (const Statistics& of : statistics_) {
       const SegmentBuilder::Tensor statistics =
-          b.input("statistics", model_.activations[*statistics_].shape, DType::f32);
-      b.op(OpKind::router_loss, "router_loss", {statistics, labels}, {},
-           {.routing = decoder_.mixture.experts.front().routing});
+          b.input(of.name, model_.activations[of.activation].shape, DType::f32);
+      OpAttributes attributes{.routing = decoder_.mixture.experts.front().routing};
+      attributes.routing.experts = of.experts;
+      if (decoder_.mixture.loss_by_layer) attributes.routing.layers = 1;
+      b.op(OpKind::router_loss, "router_loss" + of.name.substr(kStatistics.size()), {statistics, labels}, {},
+           attributes);
     }
     b.op(OpKind::linear_cross_entropy, "loss", {y, labels}, {bound_weight(b, model_.groups[groups_.head])},
          {.soft_cap = c_.logits_cap, .scale = scale});
@@ -263,11 +295,11 @@ class Way {
 
   // Returns the activation that the last of them writes.
   uint32_t add_layers(uint32_t x, int64_t rows) {
-    std::map<std::pair<LayerType, bool>, uint32_t> shared;  // by whether it has experts, too
+    std::map<std::pair<LayerType, int64_t>, uint32_t> shared;  // by the number of experts, too
     for (int64_t i = 0; i < c_.layers; ++i) {
       const LayerGroups& groups = groups_.layers[static_cast<size_t>(i)];
       const std::string& name = model_.groups[groups.own.front()].name;
-      const auto [segment, is_new] = shared.try_emplace({layer_type(c_, i), has_experts(c_, i)});
+      const auto [segment, is_new] = shared.try_emplace({layer_type(c_, i), experts_of(c_, i)});
       const auto& [type, experts] = segment->first;
       if (is_new) {
         const std::string block = shared.size() == 1 ? "block" : fmt::format("block.{}", shared.size() - 1);
@@ -275,8 +307,8 @@ class Way {
       }
       const std::vector<uint32_t> inputs = bound(segment->second, x, cache_of(segment->second, name));
       const uint32_t y = add_activation(name, {rows, c_.width});
-      if (experts)
-        add_mixture(name, segment->second, groups, inputs, y);
+      if (experts > 0)
+        add_mixture(i, name, segment->second, groups, inputs, y);
       else
         add_layer(name, segment->second, groups.own, inputs, {y});
       x = y;
@@ -285,35 +317,56 @@ class Way {
   }
 
   // A router, its experts in ascending order, and their sum.
-  void add_mixture(const std::string& name, uint32_t router, const LayerGroups& groups,
+  void add_mixture(int64_t layer, const std::string& name, uint32_t router, const LayerGroups& groups,
                    std::vector<uint32_t> inputs, uint32_t y) {
+    const size_t sets = groups.experts.size(), outputs_of_router = model_.segments[router].outputs.size();
+    // Statistics are one output, a dense part's are two.
+    const bool beside = outputs_of_router > beside_of(sets) + 1;
     std::vector<uint32_t> routed;
     std::vector<std::string> names = {"middle", "rows"};
     for (size_t set = 0; set < groups.experts.size(); ++set)
       for (const char* kind : {"weights", "routing"})
         names.push_back(set == 0 ? kind : fmt::format("{}.{}", kind, set));
+    if (beside) names.insert(names.end(), {"beside", "shares"});
     for (size_t i = 0; i < names.size(); ++i)
       routed.push_back(add_activation(fmt::format("{}.{}", name, names[i]), router, i));
     std::vector<uint32_t> outputs = routed;
-    if (model_.segments[router].outputs.size() > routed.size()) {
-      if (!statistics_) statistics_ = add_activation("statistics", router, routed.size());
-      outputs.push_back(*statistics_);
+    if (outputs_of_router > routed.size()) {
+      if (statistics_.empty() || decoder_.mixture.loss_by_layer)
+        statistics_.push_back(add_statistics(router, routed.size(), experts_of(c_, layer)));
+      outputs.push_back(statistics_.back().activation);
     }
-    add_layer(name, router, groups.own, std::move(inputs), std::move(outputs));
-    const bool first = experts_.empty();
-    for (size_t set = 0; first && set < groups.experts.size(); ++set)
-      experts_.push_back(
-          add_segment(expert_segment(set, groups.experts[set].front(), model_.segments[router])));
-    const uint32_t sum = add_activation(name + ".sum", experts_.front(), 0);
+    add_layer(name, router, groups.own, std::move(inputs), std::move(outputs), 0, layer);
+    const auto [known, first] = mixtures_.try_emplace(experts_of(c_, layer));
+    std::vector<uint32_t>& segments = known->second;
+    for (size_t set = 0; first && set < sets; ++set)
+      segments.push_back(add_segment(expert_segment(set, static_cast<int64_t>(groups.experts[set].size()),
+                                                    groups.experts[set].front(), model_.segments[router])));
+    const uint32_t sum = add_activation(name + ".sum", segments.front(), 0);
     for (size_t set = 0; set < groups.experts.size(); ++set)
       for (size_t e = 0; e < groups.experts[set].size(); ++e) {
         const Adapted& own = groups.experts[set][e];
-        add_layer(model_.groups[own.front()].name, experts_[set], own,
+        add_layer(model_.groups[own.front()].name, segments[set], own,
                   {routed[kRows], routed[weights_of(set)], routed[routing_of(set)]}, {sum},
                   static_cast<uint32_t>(e));
       }
-    if (first) sum_ = add_segment(sum_segment(model_.activations[sum].shape));
-    add_layer(name + ".sum", sum_, {}, {routed[kMiddle], sum}, {y});
+    if (!sum_) sum_ = add_segment(sum_segment(model_.activations[sum].shape, beside));
+    std::vector<uint32_t> added = {routed[kMiddle], sum};
+    if (beside) added.insert(added.end(), {routed[beside_of(sets)], routed[shares_of(sets)]});
+    add_layer(name + ".sum", *sum_, {}, std::move(added), {y});
+  }
+
+  // Sums of routers' rows: of all layers', or of one layer's.
+  struct Statistics {
+    std::string name;  // of the head's input
+    uint32_t activation;
+    int64_t experts;
+  };
+  Statistics add_statistics(uint32_t router, size_t output, int64_t experts) {
+    std::string name(kStatistics);
+    if (!statistics_.empty()) name += fmt::format(".{}", statistics_.size());
+    const uint32_t activation = add_activation(name, router, output);
+    return {std::move(name), activation, experts};
   }
 
   // The layer's kept activation, in the shape that its segment says; none: the segment has no cache.
@@ -337,9 +390,10 @@ class Way {
   const Reading* reading_;
   std::string prefix_;  // of names
   std::vector<NamedActivation> inputs_;
-  std::optional<uint32_t> statistics_;  // the activation, if the routers have a loss
-  std::vector<uint32_t> experts_;       // segments of a mixture's experts, and of a sum
-  uint32_t sum_ = 0;
+  std::vector<Statistics> statistics_;  // if the routers have a loss
+  // By the number of a layer's experts the segments of its sets of experts; the segment of a sum.
+  std::map<int64_t, std::vector<uint32_t>> mixtures_;
+  std::optional<uint32_t> sum_;
 };
 
 }  // namespace

@@ -20,16 +20,20 @@ namespace sluice {
 struct Experts {
   using Tensor = SegmentBuilder::Tensor;
 
-  Routing routing;
+  Routing routing;  // of the first set, `experts` is that of the layer (experts_of)
   // Expert e of layer i has parameters LAYERS.i.NAME.e.*, or LAYERS.i.NAME.* where it is not numbered.
   std::string name;
   bool numbered = true;
-  std::string router;   // the layer's parameter LAYERS.i.ROUTER.weight; it gets no adapter
+  // The layer's parameter LAYERS.i.ROUTER.weight; it gets no adapter, nor do those of further_routers.
+  std::string router;
+  std::vector<std::string> further_routers = {};
   bool adapted = true;  // whether experts get adapters
   std::function<std::vector<Parameter>(const std::string& prefix)> parameters;  // of an expert
   // Appends the ops of an expert between dispatch and combine; returns its result, of the shape of `rows`,
   // the expert's. Weights are named by the part of their name after the prefix.
-  std::function<Tensor(SegmentBuilder& builder, Tensor rows, Tensor weights, Tensor routing)> ops;
+  std::function<Tensor(SegmentBuilder& builder, Tensor rows, Tensor weights, Tensor routing,
+                       const Routing& of)>
+      ops;
 };
 
 // The part of a decoder that its layers with a mixture of experts have (ModelConfig::experts). Such a layer
@@ -45,9 +49,16 @@ struct Mixture {
     Tensor middle, rows;
     std::vector<Choice> choices;       // as `experts`
     std::optional<Tensor> statistics;  // if the routers have a loss
+    // What a dense part makes of the rows, and the shares [rows, 2] that the experts' sum and it have.
+    struct Beside {
+      Tensor z, shares;
+    };
+    std::optional<Beside> beside;
   };
 
   std::vector<Experts> experts;  // the first are those whose router may have a loss
+  bool loss_by_layer = false;    // the routers' loss is the sum of layers' losses, not that of all their rows
+  bool draws = false;            // routers draw random numbers: the model has an input `draws` (draws.h)
   // Appends the ops of a layer on x up to the choice of experts.
   std::function<Routed(SegmentBuilder& builder, Tensor x, LayerType type)> route;
 };
@@ -62,9 +73,9 @@ struct Decoder {
   bool weight_from_one = false;         // the norm's (op.h)
   double embedding_scale = 0;           // a factor of the token embedding; 0: none
 
-  // Parameters of one layer, whose names begin with `prefix`, "LAYERS.i.". `experts`: it has a mixture of
-  // experts, and these are its parameters without those of the experts.
-  std::function<std::vector<Parameter>(const std::string& prefix, bool experts)> parameters;
+  // Parameters of one layer, whose names begin with `prefix`, "LAYERS.i.". `experts`: of its mixture, if it
+  // has one; then these are its parameters without those of the experts.
+  std::function<std::vector<Parameter>(const std::string& prefix, int64_t experts)> parameters;
   // Appends the ops of a layer of that type on x [rows, width] and returns their result, of the same shape.
   // Weights are named by the part of their name after the prefix.
   std::function<SegmentBuilder::Tensor(SegmentBuilder& builder, SegmentBuilder::Tensor x, LayerType type)>

@@ -11,11 +11,12 @@ namespace sluice {
 
 // The registry, in the order in which help and messages list it.
 extern const Family kGpt2, kLlama, kQwen2, kQwen3, kMistral, kGemma, kGemma2, kGemma3Text, kPhi3, kOlmo2,
-    kOlmo3, kSmolLm3, kGranite, kMixtral, kQwen2Moe, kQwen3Moe, kOlmoe, kGptOss;
+    kOlmo3, kSmolLm3, kGranite, kMixtral, kQwen2Moe, kQwen3Moe, kOlmoe, kGptOss, kGpt2Moe;
 std::span<const Family* const> families() {
-  static constexpr std::array kFamilies = {
-      &kGpt2,  &kLlama, &kQwen2,   &kQwen3,   &kMistral, &kGemma,    &kGemma2,   &kGemma3Text, &kPhi3,
-      &kOlmo2, &kOlmo3, &kSmolLm3, &kGranite, &kMixtral, &kQwen2Moe, &kQwen3Moe, &kOlmoe,      &kGptOss};
+  static constexpr std::array kFamilies = {&kGpt2,     &kLlama,   &kQwen2,      &kQwen3,   &kMistral,
+                                           &kGemma,    &kGemma2,  &kGemma3Text, &kPhi3,    &kOlmo2,
+                                           &kOlmo3,    &kSmolLm3, &kGranite,    &kMixtral, &kQwen2Moe,
+                                           &kQwen3Moe, &kOlmoe,   &kGptOss,     &kGpt2Moe};
   return kFamilies;
 }
 

@@ -31,9 +31,13 @@ struct Preset {
 // A KEY=VALUE of an inline description. Numbers are written as integers from 1 to `most`.
 struct SizeKey {
   const char* name;
-  std::variant<int64_t ModelConfig::*, double ModelConfig::*, bool ModelConfig::*> field;
+  std::variant<int64_t ModelConfig::*, double ModelConfig::*, bool ModelConfig::*,
+               std::vector<int64_t> ModelConfig::*>
+      field;
   int64_t most;
   const char* help;
+  const char *yes = "true", *no = "false";  // of a flag: what its values are called
+  bool is_factor = false;  // the number is positive and may have a fraction, or is "none", which is 0
 };
 
 // A tensor of a file that has what all experts of a layer have of one or two parameters, [experts, ...]. Of

@@ -356,8 +356,8 @@ void build_rotary(const ModelConfig& c, const RotaryForm& form, Model& model) {
   Decoder decoder{.embedding = "model.embed_tokens", .layers = "model.layers", .norm = "model.norm"};
   decoder.weight_from_one = form.weight_from_one;
   decoder.embedding_scale = form.scaled_embedding ? root_of_width(c, model.precision) : c.embedding_scale;
-  decoder.parameters = [&](const std::string& prefix, bool experts) {
-    return layer_parameters(c, form, prefix, experts);
+  decoder.parameters = [&](const std::string& prefix, int64_t experts) {
+    return layer_parameters(c, form, prefix, experts > 0);
   };
   decoder.layer = [&](SegmentBuilder& b, Tensor x, LayerType type) {
     return LayerOps(c, form, b.longest(), type, b).layer(x);
@@ -373,9 +373,8 @@ void build_rotary(const ModelConfig& c, const RotaryForm& form, Model& model) {
          .parameters = [&c, &form,
                         ffn](const std::string& prefix) { return expert_parameters(c, form, ffn, prefix); },
          .ops =
-             [&c, &form, routing](SegmentBuilder& b, Tensor rows, Tensor weights, Tensor of_rows) {
-               return LayerOps(c, form, b.longest(), LayerType::full, b)
-                   .expert(rows, weights, of_rows, routing);
+             [&c, &form](SegmentBuilder& b, Tensor rows, Tensor weights, Tensor of_rows, const Routing& of) {
+               return LayerOps(c, form, b.longest(), LayerType::full, b).expert(rows, weights, of_rows, of);
              }});
   };
   if (c.experts > 0) add_experts(routing_of(c, form), "experts", form.experts.router, c.expert_ffn);

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "engine/graph/draws.h"
+
 namespace sluice {
 
 Parameter matrix(std::string name, int64_t rows, int64_t columns, double standard_deviation) {
@@ -92,6 +94,12 @@ bool SegmentBuilder::has(std::string_view name) const {
   return false;
 }
 
+const Shape& SegmentBuilder::shape(std::string_view name) const {
+  for (const Named& named : bound_)
+    if (named.name == name) return named.shape;
+  check_failed("a bound group has the parameter", __FILE__, __LINE__, std::string(name));
+}
+
 SegmentBuilder::Weight SegmentBuilder::weight(std::string_view name) {
   for (const Named& named : bound_)
     if (named.name == name) {
@@ -120,6 +128,20 @@ std::vector<SegmentBuilder::Tensor> SegmentBuilder::with_documents(std::vector<T
   if (!begins_) begins_ = input_tokens("documents");
   inputs.push_back(*begins_);
   return inputs;
+}
+
+Routing SegmentBuilder::routing(Routing of) const {
+  if (context_ > 0)
+    of.capacity_factor = 0, of.random_second = false;
+  else if (of.drops())
+    of.group_rows = tokens_;
+  return of;
+}
+
+std::optional<SegmentBuilder::Tensor> SegmentBuilder::draws() {
+  if (context_ > 0) return std::nullopt;
+  if (!draws_) draws_ = input("draws", {kDrawWords}, DType::i32);
+  return draws_;
 }
 
 SegmentBuilder::Tensor SegmentBuilder::op(OpKind kind, std::string name, std::vector<Tensor> inputs,

@@ -55,6 +55,7 @@ class SegmentBuilder {
   void bind_adapters(const Group& group, const std::string& prefix, double scale);
   Weight weight(std::string_view name);  // CHECKs that a bound group has it
   bool has(std::string_view name) const;
+  const Shape& shape(std::string_view name) const;  // of a bound group's parameter; CHECKs that there is one
 
   Tensor input(std::string name, int64_t columns);  // activations [rows, columns]
   Tensor input(std::string name, Shape shape, DType dtype);
@@ -67,6 +68,12 @@ class SegmentBuilder {
   OpAttributes sequences() const { return {.sequence = tokens_, .context = context_}; }
   // `inputs`, and behind them the document begins, if the model's batches have them.
   std::vector<Tensor> with_documents(std::vector<Tensor> inputs);
+
+  // The routing of the segment's rows: a sequence is a group of rows with a capacity. A reading, which sees
+  // some rows of a sequence at a time, drops no choices.
+  Routing routing(Routing of) const;
+  // Where random numbers come from (draws.h); none in a reading.
+  std::optional<Tensor> draws();
 
   // Appends an op and returns its first output, which gets `name`; further outputs get name.1, name.2.
   Tensor op(OpKind kind, std::string name, std::vector<Tensor> inputs, std::vector<Weight> weights = {},
@@ -103,8 +110,8 @@ class SegmentBuilder {
   DType precision_;
   int64_t sequences_, tokens_, context_;  // context: 0 where the segment is trained
   int64_t rows_;
-  bool documents_;                // whether there are document begins
-  std::optional<Tensor> begins_;  // once an op reads these
+  bool documents_;                        // whether there are document begins
+  std::optional<Tensor> begins_, draws_;  // once an op reads these
   double adapter_scale_ = 1;
   uint32_t slots_ = 0;
   std::vector<Named> bound_;

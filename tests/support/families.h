@@ -16,10 +16,16 @@ namespace sluice {
 // The value of the key in the config, as a description has it.
 inline std::string value_of(const SizeKey& key, const ModelConfig& config) {
   const auto text = [&](auto field) {
-    if constexpr (std::is_same_v<decltype(field), double ModelConfig::*>)
+    if constexpr (std::is_same_v<decltype(field), double ModelConfig::*>) {
+      if (key.is_factor) return config.*field == 0 ? std::string("none") : fmt::format("{}", config.*field);
       return fmt::format("{:.0f}", config.*field);
-    else
+    } else if constexpr (std::is_same_v<decltype(field), std::vector<int64_t> ModelConfig::*>) {
+      return expert_counts_text(config);
+    } else if constexpr (std::is_same_v<decltype(field), bool ModelConfig::*>) {
+      return std::string(config.*field ? key.yes : key.no);
+    } else {
       return fmt::format("{}", config.*field);
+    }
   };
   return std::visit(text, key.field);
 }

@@ -89,8 +89,9 @@ HelpSection first_presets() {
 }
 
 std::string size_head(const SizeKey& key) {
-  const bool flag = std::holds_alternative<bool ModelConfig::*>(key.field);
-  return fmt::format("{}={}", key.name, flag ? "true|false" : "N");
+  if (std::holds_alternative<bool ModelConfig::*>(key.field))
+    return fmt::format("{}={}|{}", key.name, key.yes, key.no);
+  return fmt::format("{}={}", key.name, key.is_factor ? "X|none" : "N");
 }
 
 // The explanation of a size that only some families have begins with their names.

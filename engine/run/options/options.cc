@@ -322,8 +322,8 @@ constexpr OptionRow kTable[] = {
     {"precision", "numbers", "NAME",
      "data type of weights and activations: bf16, fp16 or fp32; master weights and moments are fp32", "bf16",
      kRuns | kLoads | kBench, OnResume::fixed, FIELD(numbers.precision), kNoNumber, nullptr, kPrecisionHints},
-    {"seed", "numbers", "N", "seed of initial weights and data order", "0", kRuns, OnResume::fixed,
-     FIELD(numbers.seed), kNoNumber, nullptr, called("random-seed manual-seed")},
+    {"seed", "numbers", "N", "seed of initial weights, data order and what routers draw", "0", kRuns,
+     OnResume::fixed, FIELD(numbers.seed), kNoNumber, nullptr, called("random-seed manual-seed")},
 
     {"device", "memory", "NAME", "auto, cuda[:N], cpu, or reference (slow plain loops, to compare with)",
      "cuda where there is a GPU, else cpu", kRuns | kLoads | kDoctor | kBench, OnResume::fixed,

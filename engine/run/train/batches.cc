@@ -12,13 +12,14 @@ uint64_t rows_of(const Plan& plan) {
 }
 
 // Returns the number of valid labels.
-int64_t fill_rows(Session& session, RowSource& data, uint64_t batch) {
+int64_t fill_rows(Session& session, RowSource& data, uint64_t batch, Draws draws) {
   const Model& model = session.plan().model;
   const Lowering& lowering = session.plan().lowering;
   CHECK(model.documents || !data.has_documents(), "attention would cross the borders of documents");
   const BufferId tokens = input_buffer(model, lowering, "tokens");
   const BufferId labels = input_buffer(model, lowering, "labels");
   const BufferId documents = model.documents ? input_buffer(model, lowering, "documents") : kNone;
+  const BufferId draw_words = draws_numbers(model) ? input_buffer(model, lowering, "draws") : kNone;
   const Buffer& buffer = session.plan().program.buffers[tokens];
   const auto rows = static_cast<uint64_t>(model.micro_batch);
   uint64_t first = batch + static_cast<uint64_t>(session.ranks().rank()) * rows_of(session.plan());
@@ -33,6 +34,12 @@ int64_t fill_rows(Session& session, RowSource& data, uint64_t batch) {
       auto* targets = reinterpret_cast<int32_t*>(label_slot + buffer.cuts[m]);
       int32_t* begins = document_slot ? reinterpret_cast<int32_t*>(document_slot + buffer.cuts[m]) : nullptr;
       data.read(first, rows, inputs, targets, begins);
+      if (draw_words != kNone) {
+        draws.first_token = draws.step == 0 ? 0 : (first - batch) * static_cast<uint64_t>(model.sequence);
+        std::ranges::copy(draws.words(),
+                          reinterpret_cast<int32_t*>(session.runner().ring_slot(draw_words, position) +
+                                                     session.plan().program.buffers[draw_words].cuts[m]));
+      }
       valid += std::count_if(targets, targets + model.micro_batch * model.sequence,
                              [](int32_t t) { return t != kIgnoreLabel; });
     }
@@ -42,11 +49,11 @@ int64_t fill_rows(Session& session, RowSource& data, uint64_t batch) {
 
 }  // namespace
 
-RowsRead fill_all_rows(Session& session, RowSource& data, uint64_t batch, bool stopping,
+RowsRead fill_all_rows(Session& session, RowSource& data, uint64_t batch, const Draws& draws, bool stopping,
                        std::exception_ptr& failure) {
   RowsRead mine{0, stopping, 0};
   try {
-    mine.labels = fill_rows(session, data, batch);
+    mine.labels = fill_rows(session, data, batch, draws);
   } catch (...) {
     failure = std::current_exception();
     mine.failed = 1;
@@ -72,7 +79,8 @@ std::optional<Evaluation> evaluate(Session& session, const BodyIds& bodies, RowS
     session.executor().make_room();  // so the last batch but one is done
     if (issued >= 2) read(issued - 2);
     const uint64_t position = session.next_position(kValidationRing);
-    const RowsRead got = fill_all_rows(session, data, static_cast<uint64_t>(issued) * rows, stop, failure);
+    const RowsRead got =
+        fill_all_rows(session, data, static_cast<uint64_t>(issued) * rows, {}, stop, failure);
     if (got.failed + got.stopping > 0) break;
     valid += got.labels;
     positions[issued % 2] = position;

@@ -7,6 +7,7 @@
 #include <exception>
 #include <optional>
 
+#include "engine/graph/draws.h"
 #include "engine/run/execute/session.h"
 #include "models/data/row_source.h"
 
@@ -25,7 +26,8 @@ struct RowsRead {
 // Writes this rank's rows of a batch that begins at row `batch` into the next slots of kWaveRing, a slot for
 // each wave. No more than one body may be in flight. Returns what all ranks found; `failure` gets what this
 // rank's reading threw.
-RowsRead fill_all_rows(Session& session, RowSource& data, uint64_t batch, bool stopping,
+// `draws`: its seed and step, for a model that draws random numbers.
+RowsRead fill_all_rows(Session& session, RowSource& data, uint64_t batch, const Draws& draws, bool stopping,
                        std::exception_ptr& failure);
 
 struct Evaluation {

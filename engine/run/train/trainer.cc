@@ -74,7 +74,7 @@ Trainer::Trainer(Session& session, const Options& options, const TrainData& data
         "the trainer reads the loss of a step while two more are under way");
   for (const Activation& a : session.plan().model.activations)
     CHECK(!a.input || a.name == "tokens" || a.name == "labels" || a.name == "documents" ||
-              is_of_reading(session.plan().model, a),
+              a.name == "draws" || is_of_reading(session.plan().model, a),
           "the trainer has no data for the input " + a.name);
   for (BodyId b = 0; b < program.bodies.size(); ++b)
     moved_bytes_.push_back(moved_bytes(session.plan(), {&b, 1}));
@@ -209,7 +209,8 @@ bool Trainer::stops() {
 bool Trainer::issue_step() {
   session_.executor().make_room();
   const uint64_t position = session_.next_position(kTrainRing);
-  const RowsRead rows = fill_all_rows(session_, *data_.train, state_.cursor, false, failure_);
+  const Draws draws{.seed = options_.numbers.seed, .step = static_cast<uint32_t>(step_ + 1)};
+  const RowsRead rows = fill_all_rows(session_, *data_.train, state_.cursor, draws, false, failure_);
   failed_ = rows.failed > 0;
   if (failed_) return false;
   StepScalars& scalars = session_.scalars(position);

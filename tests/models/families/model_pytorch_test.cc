@@ -2,9 +2,11 @@
 // op.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
+#include "engine/graph/draws.h"
 #include "models/data/token_data.h"
 #include "models/families/family.h"
 #include "models/weights/stacked.h"
@@ -25,6 +27,7 @@ void load_first_batch(Interpreter& run, const Model& model) {
   const auto count = static_cast<uint64_t>(model.micro_batch * model.sequence);
   data.read(0, count, tokens);  // windows lie one after the other
   data.read(1, count, labels);
+  if (draws_numbers(model)) std::ranges::copy(Draws{.step = 1}.words(), run.batch_input("draws"));
 }
 
 // Every tensor's gradient against transformers', which computes in fp32: the norm of the difference by the

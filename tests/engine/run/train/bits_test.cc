@@ -26,6 +26,8 @@ constexpr const char* kModels[] = {
     "qwen2_moe:layers=3,width=32,heads=4,kv_heads=2,ffn=48,vocab=300,context=128,experts=4,top=2,expert_ffn="
     "24,"
     "shared_ffn=32,router_loss=true",
+    "gpt2-moe:layers=4,width=32,heads=2,vocab=258,context=128,experts=4/6,top=2,capacity=1.25,second=random,"
+    "noise=yes,residual=yes",
 };
 constexpr DType kPrecisions[] = {DType::bf16, DType::f32, DType::f16};
 enum Clipped { kOff, kNoStep, kSomeSteps, kEveryStep, kClippedLevels };

@@ -57,5 +57,49 @@ TEST(Experts, AllTokensMayChooseOneExpert) {
   EXPECT_LT(result.steps.back().loss, result.steps.front().loss);
 }
 
+// Sequences, not micro-batches, have capacities, and draws belong to tokens: without the routers' loss, which
+// is a micro-batch's, sizes of micro-batches change roundings alone. They would drop others, and draw others.
+TEST(Experts, WhatIsDroppedAndDrawnDoesNotDependOnTheMicroBatch) {
+  const std::string model =
+      "gpt2-moe:layers=4,width=32,heads=2,vocab=300,context=64,experts=4,top=2,capacity=0.75,second=random,"
+      "router_loss=false";
+  std::vector<std::vector<double>> losses;
+  for (const int64_t micro_batch : {1, 2, 4}) {
+    const DriveDirectory directory;
+    TestRun run = run_of(model, directory);
+    run.options.batch = {4, std::nullopt, micro_batch, 6};
+    run.options.numbers.precision = DType::f32;
+    run.options.numbers.seed = 3;
+    losses.emplace_back();
+    for (const StepMetrics& m : train(run).steps) losses.back().push_back(m.loss);
+  }
+  for (size_t i = 1; i < losses.size(); ++i)
+    for (size_t step = 0; step < losses[0].size(); ++step)
+      EXPECT_NEAR(losses[i][step], losses[0][step], 2e-6 * losses[0][step]) << i << ", step " << step;
+}
+
+// The same batch in every step: what differs is drawn.
+TEST(Experts, EveryStepDrawsOthers) {
+  const std::string model =
+      "gpt2-moe:layers=2,width=32,heads=2,vocab=300,context=64,experts=4,top=2,second=random,noise=yes";
+  const auto losses_of = [&](uint64_t seed) {
+    const DriveDirectory directory;
+    write_tokens(directory / "train.bin", 2 * 64 + 1);  // a batch
+    TestRun run;
+    run.options = short_run(directory, model, directory / "train.bin");
+    run.options.batch = {2, std::nullopt, 1, 3};
+    run.options.numbers.precision = DType::f32;
+    run.options.numbers.seed = seed;
+    run.options.optimizer.learning_rate = 1e-30;  // weights stay as they are
+    std::vector<double> losses;
+    for (const StepMetrics& m : train(run).steps) losses.push_back(m.loss);
+    return losses;
+  };
+  const std::vector<double> losses = losses_of(1);
+  EXPECT_NE(losses[0], losses[1]);
+  EXPECT_NE(losses[1], losses[2]);
+  EXPECT_EQ(losses, losses_of(1));
+}
+
 }  // namespace
 }  // namespace sluice

@@ -1,0 +1,32 @@
+// GPT-2 with experts as numbers; see gpt2_moe.cc.
+#pragma once
+
+#include <nlohmann/json_fwd.hpp>
+#include <vector>
+
+#include "models/families/config_reader.h"
+#include "models/families/family.h"
+
+namespace sluice {
+
+std::vector<Preset> gpt2_moe_presets();
+void read_gpt2_moe(const ConfigReader& file, ModelConfig& config);
+void write_gpt2_moe(const ModelConfig& config, nlohmann::ordered_json& file);
+
+inline constexpr SizeKey kGpt2MoeKeys[] = {
+    {"experts", &ModelConfig::expert_counts, kExpertsMax,
+     "experts of a layer; 8/16: of layers in the first half, and in the second"},
+    {"top", &ModelConfig::experts_per_token, kExpertsMax, "experts that a token uses"},
+    {"expert_ffn", &ModelConfig::expert_ffn, kFfnMax, "columns inside an expert"},
+    {"capacity", &ModelConfig::capacity_factor, 0,
+     "tokens of a sequence that an expert takes, by what it would have if all had equally many", "", "",
+     true},
+    {"every", &ModelConfig::expert_interval, kLayersMax, "one layer of so many has experts"},
+    {"second", &ModelConfig::random_second, 0,
+     "whether the second of two experts is used with a probability of twice its weight", "random", "always"},
+    {"noise", &ModelConfig::noisy_router, 0, "whether the routers' logits get noise", "yes", "no"},
+    {"residual", &ModelConfig::residual_experts, 0, "whether a feed-forward part stands beside the experts",
+     "yes", "no"},
+    {"router_loss", &ModelConfig::has_router_loss, 0, "whether the routers' loss counts"}};
+
+}  // namespace sluice
