@@ -1,4 +1,5 @@
-// 1. Which tensors carry a gradient: those that depend on a wanted input gradient or a trainable parameter.
+// 1. Which tensors carry a gradient: those that depend on a wanted input gradient or a trainable parameter,
+//    and from which a loss or an output that may get a gradient is made.
 // 2. Which tensors backward reads (the op table says). Of those, a level makes again the outputs of its ops
 //    and of lower levels' ops, where all inputs of the op are inputs of the segment, kept, or made again,
 //    too. The others are kept: `saved`, unless they are inputs or outputs of the segment.
@@ -30,10 +31,12 @@ class Compiler {
       : segment_(segment),
         plan_(plan),
         workspace_bytes_(workspace_bytes),
+        reaches_loss_(segment.tensors.size()),
         carries_gradient_(segment.tensors.size()),
         read_by_backward_(segment.tensors.size()) {}
 
   void run() {
+    find_what_reaches_the_loss();
     find_gradients();
     find_reads();
     for (const uint32_t t : segment_.outputs) plan_.has_output_gradient.push_back(carries_gradient_[t]);
@@ -58,12 +61,26 @@ class Compiler {
     return std::any_of(op.parameters.begin(), op.parameters.end(),
                        [&](uint32_t p) { return plan_.wanted.trainable[segment_.parameters[p].slot]; });
   }
+  bool reaches_loss(const Op& op) const {
+    return op_rule(op.kind).is_loss ||
+           std::any_of(op.outputs.begin(), op.outputs.end(), [&](uint32_t t) { return reaches_loss_[t]; });
+  }
   bool has_backward(const Op& op) const {
+    if (!reaches_loss(op)) return false;
     const OpRule& r = op_rule(op.kind);
     if (trains_parameter(op)) return true;
     for (size_t i = 0; i < op.inputs.size(); ++i)
       if (bit(r.gradient_inputs, i) && carries_gradient_[op.inputs[i]]) return true;
     return false;
+  }
+
+  void find_what_reaches_the_loss() {
+    for (size_t i = 0; i < segment_.outputs.size(); ++i)
+      if (i >= plan_.wanted.host_only.size() || !plan_.wanted.host_only[i])
+        reaches_loss_[segment_.outputs[i]] = true;
+    for (size_t i = segment_.ops.size(); i-- > 0;)
+      if (reaches_loss(segment_.ops[i]))
+        for (const uint32_t t : segment_.ops[i].inputs) reaches_loss_[t] = true;
   }
 
   void find_gradients() {
@@ -407,7 +424,8 @@ class Compiler {
   const Segment& segment_;
   SegmentPlan& plan_;
   const WorkspaceBytes& workspace_bytes_;
-  std::vector<bool> carries_gradient_, read_by_backward_, kept_;  // by tensor; kept_ at the level at hand
+  // By tensor; reaches_loss_: or an output that may get a gradient; kept_: at the level at hand.
+  std::vector<bool> reaches_loss_, carries_gradient_, read_by_backward_, kept_;
   std::vector<uint64_t> saved_;
 };
 

@@ -60,6 +60,8 @@ struct WantedGradients {
   std::vector<bool> inputs;     // by segment input: its gradient
   std::vector<bool> added;      // by segment input: its gradient has a part already, to which backward adds
   std::vector<bool> trainable;  // by group slot
+  // By segment output: only the host reads it, so it gets no gradient. Those behind the last one here may.
+  std::vector<bool> host_only = {};
   auto operator<=>(const WantedGradients&) const = default;
 };
 

@@ -223,7 +223,17 @@ class Way {
       b.output(routed.beside->z);
       b.output(routed.beside->shares);
     }
-    if (routed.statistics) b.output(*routed.statistics);
+    if (reading_) return b.take();
+    Routing routing = decoder_.mixture.experts.front().routing;
+    routing.experts = experts;
+    routing = b.routing(routing);
+    const auto statistics = [&](const char* of) {
+      return b.op(OpKind::router_statistics, of, {routed.logits, routed.choices.front().routing}, {},
+                  {.routing = routing});
+    };
+    if (c_.has_router_loss) b.output(statistics("loss_statistics"));
+    routing.counted = 0;
+    b.output(statistics("statistics"));
     return b.take();
   }
   // Of one of the experts number `set` of the mixture, of which a layer has `count`.
@@ -308,7 +318,7 @@ class Way {
       const std::vector<uint32_t> inputs = bound(segment->second, x, cache_of(segment->second, name));
       const uint32_t y = add_activation(name, {rows, c_.width});
       if (experts > 0)
-        add_mixture(i, name, segment->second, groups, inputs, y);
+        add_mixture(i, segment->second, inputs, y);
       else
         add_layer(name, segment->second, groups.own, inputs, {y});
       x = y;
@@ -317,11 +327,12 @@ class Way {
   }
 
   // A router, its experts in ascending order, and their sum.
-  void add_mixture(int64_t layer, const std::string& name, uint32_t router, const LayerGroups& groups,
-                   std::vector<uint32_t> inputs, uint32_t y) {
-    const size_t sets = groups.experts.size(), outputs_of_router = model_.segments[router].outputs.size();
-    // Statistics are one output, a dense part's are two.
-    const bool beside = outputs_of_router > beside_of(sets) + 1;
+  void add_mixture(int64_t layer, uint32_t router, std::vector<uint32_t> inputs, uint32_t y) {
+    const LayerGroups& groups = groups_.layers[static_cast<size_t>(layer)];
+    const std::string& name = model_.groups[groups.own.front()].name;
+    const size_t sets = groups.experts.size();
+    const size_t of_statistics = reading_ ? 0 : c_.has_router_loss ? 2 : 1;
+    const bool beside = model_.segments[router].outputs.size() > beside_of(sets) + of_statistics;
     std::vector<uint32_t> routed;
     std::vector<std::string> names = {"middle", "rows"};
     for (size_t set = 0; set < groups.experts.size(); ++set)
@@ -331,10 +342,14 @@ class Way {
     for (size_t i = 0; i < names.size(); ++i)
       routed.push_back(add_activation(fmt::format("{}.{}", name, names[i]), router, i));
     std::vector<uint32_t> outputs = routed;
-    if (outputs_of_router > routed.size()) {
+    if (of_statistics == 2) {
       if (statistics_.empty() || decoder_.mixture.loss_by_layer)
-        statistics_.push_back(add_statistics(router, routed.size(), experts_of(c_, layer)));
+        statistics_.push_back(add_statistics(router, outputs.size(), experts_of(c_, layer)));
       outputs.push_back(statistics_.back().activation);
+    }
+    if (of_statistics > 0) {
+      outputs.push_back(add_activation(fmt::format("experts.{}", layer), router, outputs.size()));
+      model_.activations.back().output = true;
     }
     add_layer(name, router, groups.own, std::move(inputs), std::move(outputs), 0, layer);
     const auto [known, first] = mixtures_.try_emplace(experts_of(c_, layer));

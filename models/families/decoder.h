@@ -38,7 +38,8 @@ struct Experts {
 
 // The part of a decoder that its layers with a mixture of experts have (ModelConfig::experts). Such a layer
 // is a segment that ends in the choice of experts, a segment for each expert, and one that adds their sum.
-// Each expert has a parameter group of its own.
+// Each expert has a parameter group of its own. In training, the host reads the statistics of layer i's first
+// router (OpKind::router_statistics): the model's output "experts.i".
 struct Mixture {
   using Tensor = SegmentBuilder::Tensor;
   struct Choice {
@@ -47,8 +48,8 @@ struct Mixture {
   // What the experts of a layer take, and the residual stream to which their sum is added.
   struct Routed {
     Tensor middle, rows;
-    std::vector<Choice> choices;       // as `experts`
-    std::optional<Tensor> statistics;  // if the routers have a loss
+    std::vector<Choice> choices;  // as `experts`
+    Tensor logits;                // of the router of the first of them
     // What a dense part makes of the rows, and the shares [rows, 2] that the experts' sum and it have.
     struct Beside {
       Tensor z, shares;

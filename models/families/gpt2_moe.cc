@@ -40,9 +40,7 @@ Mixture::Routed route(const ModelConfig& c, SegmentBuilder& b, Tensor x, Routing
   std::vector<Tensor> inputs = {logits};
   if (attributes.routing.random_second) inputs.push_back(*b.draws());
   const Tensor weights = b.op(OpKind::route, "mlp.router.weights", std::move(inputs), {}, attributes);
-  Mixture::Routed routed{middle, rows, {{weights, weights + 1}}, {}, {}};
-  if (c.has_router_loss)
-    routed.statistics = b.op(OpKind::router_statistics, "statistics", {logits, weights + 1}, {}, attributes);
+  Mixture::Routed routed{middle, rows, {{weights, weights + 1}}, logits, {}};
   if (c.residual_experts) routed.beside = {gpt2_mlp(b, "mlp", rows), logits_of("mlp.coefficient")};
   return routed;
 }

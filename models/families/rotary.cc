@@ -248,7 +248,6 @@ class LayerOps {
     const Tensor middle = attended(x), rows = norm(form_.mlp_in, middle);
     Mixture::Routed routed{middle, rows, {}, {}};
     for (const Experts& of : experts) {
-      const bool first = routed.choices.empty();
       const std::string& name = of.router;
       const OpAttributes attributes{.routing = of.routing};
       std::vector<SegmentBuilder::Weight> parameters = {b_.weight(name + ".weight")};
@@ -256,9 +255,8 @@ class LayerOps {
       const Tensor logits = b_.op(OpKind::router, name, {rows}, std::move(parameters));
       const Tensor weights = b_.op(OpKind::route, name + ".weights", {logits}, {}, attributes);
       const Tensor routing = weights + 1;
+      if (routed.choices.empty()) routed.logits = logits;
       routed.choices.push_back({weights, routing});
-      if (first && c_.has_router_loss)
-        routed.statistics = b_.op(OpKind::router_statistics, "statistics", {logits, routing}, {}, attributes);
     }
     return routed;
   }

@@ -69,6 +69,7 @@ class BufferMaker {
           wanted.inputs.push_back(differentiable_[a]);
           wanted.added.push_back(differentiable_[a] && --reads[a] > 0);
         }
+        for (const uint32_t a : u.outputs) wanted.host_only.push_back(model_.activations[a].output);
         for (const uint32_t g : u.groups) wanted.trainable.push_back(trained && model_.groups[g].trainable);
         const auto next = static_cast<uint32_t>(out_.plans.size());
         const auto [it, fresh] = known.try_emplace({u.segment, wanted}, next);

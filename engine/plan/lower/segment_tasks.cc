@@ -55,7 +55,9 @@ void SegmentTasks::forward(BodyBuilder& body, uint32_t u, uint32_t m, Recompute 
   for (const uint32_t a : use(u).inputs) add_input(body, t, a, m);
   for (const uint32_t g : use(u).groups) body.add(t, group(g).forward.whole, Access::read);
   for (const uint32_t a : use(u).outputs) {
-    const bool more = model_.activations[a].sum && body.written(buffers_.activations[a][m]);
+    const Activation& x = model_.activations[a];
+    const bool more =
+        x.sum && (x.output ? body.written(out_.outputs[a], m) : body.written(buffers_.activations[a][m]));
     add_output(body, t, a, m, more ? Access::add : Access::write);
   }
   if (plan(u).at(level).saved_bytes) body.add(t, buffers_.saved[u][m], Access::write);

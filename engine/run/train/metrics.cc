@@ -46,6 +46,17 @@ void append_table(std::string& out, const char* name,
   out += '}';
 }
 
+// An object: by layer, the numbers of all its experts.
+void append_expert_tokens(std::string& out, const std::vector<LayerTokens>& layers) {
+  if (layers.empty()) return;
+  out += ",\"expert_tokens\":{";
+  for (const LayerTokens& of : layers) {
+    fmt::format_to(std::back_inserter(out), "{}\"{}\":[{}]", &of == &layers.front() ? "" : ",", of.layer,
+                   fmt::join(of.tokens, ","));
+  }
+  out += '}';
+}
+
 Error file_error(ExitCode code, const std::string& doing, const std::string& path, int error) {
   return Error(code, fmt::format("{} `{}` failed: {}.", doing, printable(path), std::strerror(error)),
                error == ENOSPC || error == EDQUOT ? "Free some space, or name another file with --metrics."
@@ -109,6 +120,7 @@ void append_line(std::string& out, const StepMetrics& m, double time) {
   fmt::format_to(std::back_inserter(out), ",\"process_peak_bytes\":{}", m.process_peak_bytes);
   append_table(out, "moved_bytes", m.moved_bytes);
   append_table(out, "lane_busy", m.lane_busy);
+  append_expert_tokens(out, m.expert_tokens);
   out += "}\n";
 }
 

@@ -20,6 +20,11 @@ namespace sluice {
 // a repair after a wrong one.
 enum class StepOrder : uint8_t { plain, guessed, repaired };
 
+struct LayerTokens {  // of a layer with a mixture of experts
+  int64_t layer = 0;
+  std::vector<uint64_t> tokens;  // by expert: how many of the step's tokens chose it
+};
+
 struct StepMetrics {
   int64_t step = 0;      // from 1
   double loss = 0;       // mean over the step's valid tokens, before the update
@@ -37,6 +42,7 @@ struct StepMetrics {
   uint64_t process_peak_bytes = 0;
   std::vector<std::pair<std::string, uint64_t>> moved_bytes;  // by lane
   std::vector<std::pair<std::string, double>> lane_busy;      // by lane: seconds
+  std::vector<LayerTokens> expert_tokens;                     // by layer with experts; empty: there is none
 };
 
 struct ValidationMetrics {

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <charconv>
 #include <cmath>
 #include <cstring>
 #include <fstream>
@@ -48,6 +50,22 @@ void read_table(const json& object, const char* key, std::vector<std::pair<std::
   for (const auto& [name, value] : table->items()) rows.emplace_back(name, number<Number>(value));
 }
 
+void read_expert_tokens(const json& object, std::vector<LayerTokens>& layers) {
+  layers.clear();
+  const auto table = object.find("expert_tokens");
+  if (table == object.end()) return;
+  if (!table->is_object()) throw WrongType();
+  for (const auto& [name, tokens] : table->items()) {
+    LayerTokens of;
+    const auto parsed = std::from_chars(name.data(), name.data() + name.size(), of.layer);
+    if (parsed.ec != std::errc() || parsed.ptr != name.data() + name.size() || !tokens.is_array())
+      throw WrongType();
+    for (const json& count : tokens) of.tokens.push_back(number<uint64_t>(count));
+    layers.push_back(std::move(of));
+  }
+  std::ranges::sort(layers, {}, &LayerTokens::layer);  // they come in the order of their names
+}
+
 void read_step(const json& line, StepMetrics& m) {
   m.loss = real(line, "loss");
   m.grad_norm = real(line, "grad_norm");
@@ -66,6 +84,7 @@ void read_step(const json& line, StepMetrics& m) {
   read_table(line, "peak_bytes", m.peak_bytes);
   read_table(line, "moved_bytes", m.moved_bytes);
   read_table(line, "lane_busy", m.lane_busy);
+  read_expert_tokens(line, m.expert_tokens);
 }
 
 SampleMetrics read_samples(const json& line, int64_t step) {

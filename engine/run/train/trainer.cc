@@ -68,7 +68,8 @@ Trainer::Trainer(Session& session, const Options& options, const TrainData& data
       events_(std::move(events)),
       step_(start.step),
       phase_(session.plan().lowering.phase_of(start.step)),
-      guess_choice_(options.memory.overlap, break_even_of_first(session)) {
+      guess_choice_(options.memory.overlap, break_even_of_first(session)),
+      expert_tokens_(session) {
   const Program& program = session.plan().program;
   CHECK(program.rings[kTrainRing].slots >= 3,
         "the trainer reads the loss of a step while two more are under way");
@@ -226,7 +227,8 @@ bool Trainer::issue_step() {
     if (wave > 0) read_bodies(2);
     const BodyId body = bodies().wave_of(begin, wave);
     const uint64_t ticket = session_.issue(body);
-    pending_.push_back({{ticket, position, body}, step_, wave + 1 == bodies().waves});
+    pending_.push_back(
+        {{ticket, position, body}, step_, wave + 1 == bodies().waves, session_.position(kWaveRing)});
   }
   return true;
 }
@@ -241,6 +243,7 @@ void Trainer::read_bodies(size_t leave) {
       moved_[l] += moved_bytes_[oldest.body][l];
       busy_[l] += session_.executor().trace().busy_seconds(l, oldest.ticket);
     }
+    expert_tokens_.add_wave(oldest.wave);
     if (is_guessed(session_.plan().program.bodies[oldest.body].start)) order_ = StepOrder::guessed;
     if (oldest.ends_step) read_step(oldest);
     pending_.erase(pending_.begin());
@@ -287,6 +290,7 @@ void Trainer::read_step(const Pending& p) {
     m.moved_bytes[l].second = std::exchange(moved_[l], 0);
     m.lane_busy[l].second = std::exchange(busy_[l], 0);
   }
+  m.expert_tokens = expert_tokens_.end_step();
   state_.step = p.step;
   state_.validation.reset();
   state_.t = s.update.t;
@@ -295,6 +299,10 @@ void Trainer::read_step(const Pending& p) {
   state_.skipped_steps = s.update.skipped_steps;
   if (events_.step) events_.step(m);
   if (events_.not_finite_goes_on) return;
+  if (const auto layer = expert_tokens_.not_finite())
+    throw Error(ExitCode::numerics,
+                fmt::format("The router of layer {} made NaN at step {}.", *layer, m.step),
+                way_on_with("a smaller --lr", options_.run, directory()));
   const bool scaled = plan.model.precision == DType::f16;
   if (!std::isfinite(m.loss) || (!scaled && !std::isfinite(m.grad_norm)))
     throw Error(ExitCode::numerics,

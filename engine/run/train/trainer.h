@@ -26,6 +26,7 @@
 #include "engine/run/execute/session.h"
 #include "engine/run/generate/samples.h"
 #include "engine/run/options/options.h"
+#include "engine/run/train/expert_tokens.h"
 #include "engine/run/train/guess_choice.h"
 #include "engine/run/train/metrics.h"
 #include "models/data/range_check.h"
@@ -76,6 +77,7 @@ class Trainer {
   struct Pending : IssuedWave {  // that has not been read
     int64_t step = 0;
     bool ends_step = false;
+    uint64_t wave = 0;  // its position in kWaveRing
   };
   TrainResult train();
   TrainResult train_on_lanes();   // the same; where a lane failed, throws the lane's error
@@ -131,6 +133,7 @@ class Trainer {
   // Of the waves that were read since then: by lane, bytes moved and busy seconds.
   std::vector<uint64_t> moved_;
   std::vector<double> busy_;
+  ExpertTokens expert_tokens_;
   std::optional<StepOrder> order_;  // if it is known from its first wave
   bool cut_short_ = false;          // the flag ended a validation
   bool failed_ = false;         // a rank could not read its data, found them bad, or has lost its directory

@@ -252,6 +252,25 @@ TEST(Segment, DocumentsAreReadAndHaveNoGradient) {
   EXPECT_EQ(steps(plan(false, true).at(Recompute::none).backward), (Words{"B3", "B2", "B1", "B0"}));
 }
 
+// A second gelu beside that of the layer.
+TEST(Segment, WhatOnlyTheHostReadsHasNoBackward) {
+  Model m = model_of(Kind::dense);
+  Segment& segment = m.segments[kLayerSegment];
+  segment.tensors.push_back(segment.tensors[segment.ops[2].outputs[0]]);
+  const auto told = static_cast<uint32_t>(segment.tensors.size() - 1);
+  Op gelu = segment.ops[2];
+  gelu.outputs = {told};
+  segment.ops.push_back(gelu);
+  segment.outputs.push_back(told);
+  const auto plan = [&](bool host_only) {
+    return plan_segment(m, kLayerSegment, {{true}, {false}, {true}, {false, host_only}}, no_workspace);
+  };
+  EXPECT_EQ(steps(plan(false).at(Recompute::none).backward), (Words{"B4", "B2", "B1", "B0"}));
+  EXPECT_EQ(plan(false).has_output_gradient, (std::vector<bool>{true, true}));
+  EXPECT_EQ(steps(plan(true).at(Recompute::none).backward), (Words{"B2", "B1", "B0"}));
+  EXPECT_EQ(plan(true).has_output_gradient, (std::vector<bool>{true, false}));
+}
+
 TEST(Segment, NothingToLearnMeansNoBackward) {
   const SegmentPlan p = plan_of(model_of(Kind::gated), false, false);
   EXPECT_TRUE(p.at(Recompute::none).backward.steps.empty());
@@ -338,7 +357,7 @@ TEST(Segment, WorkspaceLivesDoNotOverlap) {
 }
 
 // What gradients are sums of: for each tensor, the terms that ops contribute to it, "op.input", from all ops
-// above; a sum contributes the terms of its own gradient.
+// above that have a gradient; a sum contributes the terms of its own gradient.
 using Terms = std::multiset<std::string>;
 
 Terms term_of(uint32_t op, size_t input) { return {std::to_string(op) + "." + std::to_string(input)}; }
@@ -350,6 +369,8 @@ Terms joined(Terms a, const Terms& b) {
 std::vector<Terms> expected_gradients(const Segment& segment, std::vector<Terms> before) {
   for (auto i = static_cast<uint32_t>(segment.ops.size()); i-- > 0;) {
     const Op& op = segment.ops[i];
+    const auto has_none = [&](uint32_t t) { return before[t].empty(); };
+    if (!op_rule(op.kind).is_loss && std::ranges::all_of(op.outputs, has_none)) continue;
     for (size_t k = op.inputs.size(); k-- > 0;)
       before[op.inputs[k]] =
           joined(before[op.inputs[k]], op.kind == OpKind::add ? before[op.outputs[0]] : term_of(i, k));
@@ -373,7 +394,8 @@ void expect_sums(const Segment& segment, const SegmentPlan& plan, const PassPlan
   const auto begin = [&](const char* what, uint32_t t) {
     before[t] = at[place_of(pass, t)] = {what + segment.tensors[t].name};
   };
-  for (const uint32_t t : segment.outputs) begin("after ", t);
+  for (size_t i = 0; i < segment.outputs.size(); ++i)
+    if (!plan.wanted.host_only[i]) begin("after ", segment.outputs[i]);
   for (size_t i = 0; i < segment.inputs.size(); ++i)
     if (plan.wanted.added[i]) begin("beside ", segment.inputs[i]);
   const std::vector<Terms> expected = expected_gradients(segment, before);

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <numeric>
 
 #include "tests/support/figures.h"
 #include "tests/support/training_support.h"
@@ -54,6 +55,9 @@ TEST(Experts, AllTokensMayChooseOneExpert) {
   const TestResult result = train(run);
   ASSERT_EQ(result.steps.size(), 4u);
   for (const StepMetrics& m : result.steps) EXPECT_TRUE(std::isfinite(m.loss));
+  const std::vector<LayerTokens>& first = result.steps.front().expert_tokens;
+  ASSERT_EQ(first.size(), 2u);
+  for (const LayerTokens& of : first) EXPECT_EQ(of.tokens, (std::vector<uint64_t>{256, 0, 0, 0}));
   EXPECT_LT(result.steps.back().loss, result.steps.front().loss);
 }
 
@@ -99,6 +103,53 @@ TEST(Experts, EveryStepDrawsOthers) {
   EXPECT_NE(losses[0], losses[1]);
   EXPECT_NE(losses[1], losses[2]);
   EXPECT_EQ(losses, losses_of(1));
+}
+
+// Of both micro-batches and waves, with a routers' loss and without; the same numbers from the least memory.
+TEST(Experts, AStepTellsItsTokensByExpertAndLayer) {
+  const DriveDirectory directory;
+  for (const char* loss : {"false", "true"}) {
+    TestRun run =
+        run_of(fmt::format(
+                   "qwen3_moe:layers=3,width=64,heads=4,kv_heads=2,ffn=96,expert_ffn=32,vocab=300,context=64,"
+                   "experts=4,top=2,router_loss={}",
+                   loss),
+               directory);
+    run.options.batch.batch = 8;
+    const TestResult roomy = train(run);
+    run.arenas = least_arenas(run, true);
+    const TestResult least = train(run);
+    ASSERT_EQ(roomy.steps.size(), 4u);
+    for (size_t i = 0; i < roomy.steps.size(); ++i) {
+      ASSERT_EQ(roomy.steps[i].expert_tokens.size(), 3u);
+      for (size_t l = 0; l < 3; ++l) {
+        const LayerTokens& of = roomy.steps[i].expert_tokens[l];
+        EXPECT_EQ(of.layer, static_cast<int64_t>(l));
+        EXPECT_EQ(std::accumulate(of.tokens.begin(), of.tokens.end(), uint64_t{0}), 8u * 64u * 2u);
+        EXPECT_EQ(least.steps[i].expert_tokens[l].tokens, of.tokens);
+      }
+    }
+  }
+}
+
+TEST(Experts, NaNOfARouterEndsTheRunWithItsLayer) {
+  const DriveDirectory directory;
+  TestRun run = run_of(
+      "mixtral:layers=3,width=64,heads=4,kv_heads=2,ffn=96,vocab=300,context=64,experts=4,top=1", directory);
+  run.alter_model = [](Model model) {
+    for (Group& group : model.groups)
+      for (Parameter& p : group.parameters)
+        if (p.name == "model.layers.1.block_sparse_moe.gate.weight") p.standard_deviation = INFINITY;
+    return model;
+  };
+  try {
+    train(run);
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ExitCode::numerics);
+    EXPECT_STREQ(error.what(), "The router of layer 1 made NaN at step 1.");
+    EXPECT_NE(error.remedy().find("a smaller --lr"), std::string::npos) << error.remedy();
+  }
 }
 
 }  // namespace

@@ -31,6 +31,7 @@ StepMetrics example_step() {
   m.process_peak_bytes = 123456789012345678;
   m.moved_bytes = {{"h2d", 10}};
   m.lane_busy = {{"compute", 0.30000000000000004}};
+  m.expert_tokens = {{2, {5, 0, 7}}, {10, {1, 2, 9}}};
   return m;
 }
 

@@ -93,6 +93,13 @@ TEST(MetricsLine, HoldsEveryFieldExactly) {
   EXPECT_EQ(value["lane_busy"]["compute"].get<double>(), 0.30000000000000004);
 }
 
+TEST(MetricsLine, HasTokensOfAllExpertsByLayer) {
+  StepMetrics m = example_step();
+  EXPECT_EQ(line_of(m).find("expert_tokens"), std::string::npos);
+  m.expert_tokens = {{2, {5, 0, 7}}, {10, {1, 2, 9}}};
+  EXPECT_EQ(json::parse(line_of(m))["expert_tokens"].dump(), R"({"10":[1,2,9],"2":[5,0,7]})");
+}
+
 TEST(MetricsLine, DoublesOfAllSizesReadBackToTheSameBits) {
   uint64_t state = 1;
   for (int i = 0; i < 2000; ++i) {
