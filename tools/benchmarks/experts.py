@@ -1,60 +1,105 @@
 #!/usr/bin/env python3
-"""Speed of a mixture of experts against a dense model with the same flops a token, and with experts on a drive.
+"""Speed of a mixture of experts against a dense model with the same flops a token, with experts on a drive,
+and against transformers.
 
-    python3 tools/benchmarks/experts.py [--rounds N] [--precision P]
+    python3 tools/benchmarks/experts.py [--rounds N] [--precision P] [--python PYTHON_WITH_TRANSFORMERS]
 
 A Mixtral of 8 experts, of which a token uses 2, and a Mistral whose feed-forward part is as wide as two
-experts: 4 layers, 8192 tokens a step in micro-batches of 2048, about 512 rows an expert and micro-batch. All
-three run in turn; medians of their steps but the first two count. With experts on the drive, host memory is
-bounded so that weights, gradients and state of experts live there (--placement lowest).
+experts: 4 layers, 8192 tokens a step. Both run with micro-batches of 1024, 2048 and 4096 tokens, which are
+about 256, 512 and 1024 rows an expert and micro-batch. The rest is with the last: with experts on the drive,
+host memory is bounded so that weights, gradients and state of experts live there (--placement lowest).
+transformers' Mixtral (torch_mixtral.py) runs in each way that it has of computing experts and in each of these
+micro-batches, and the fastest counts. All run in turn; medians of their steps but the first two count.
 """
 import os
 import sys
 
-from common import Table, median, note, parser, train, work_directory, write_random_tokens
+from common import (Table, find_torch, has_module, median, note, parser, run_json, train, work_directory,
+                    write_random_tokens)
 
 WARM, STEPS = 2, 4
-BATCH, MICRO_BATCH = 16, 4
+BATCH, MICRO_BATCHES = 16, (2, 4, 8)
+EXPERTS, TOP = 8, 2
+PEER_WAYS = ("eager", "grouped_mm")
 BAR_DENSE = BAR_DRIVE = 0.8
+BAR_PEER = 1.3
 
 
-def words(model, options, work, sequence, more):
-    return ["--model", model, "--data", os.path.join(work, "tokens.bin"), "--precision", options.precision,
-            "--batch", str(BATCH), "--micro-batch", str(MICRO_BATCH), "--seq", str(sequence),
-            "--steps", str(WARM + STEPS), "--threads", str(options.threads)] + more
+class Benchmark:
+    def __init__(self, options, work):
+        self.options, self.work = options, work
+        self.width, self.expert, self.sequence = (128, 128, 64) if options.small else (768, 2048, 512)
+        self.heads = 4 if options.small else 12
+        shape = (f"layers=4,width={self.width},heads={self.heads},kv_heads={self.heads},vocab=1024,"
+                 f"context={self.sequence}")
+        self.mixture = f"mixtral:{shape},ffn={self.expert},experts={EXPERTS},top={TOP}"
+        self.dense = f"mistral:{shape},ffn={TOP * self.expert}"
+        write_random_tokens(os.path.join(work, "tokens.bin"), 400_000, 1024)
+        self.python = find_torch(options.python)
+        if self.python and not has_module(self.python, "transformers"):
+            note("transformers: not found; the comparison with it is left out. See tools/benchmarks/peers.txt.")
+            self.python = None
+        self.seconds = {}  # by contestant and micro-batch: of all rounds' steps
+
+    def add(self, name, micro_batch, seconds):
+        self.seconds.setdefault((name, micro_batch), []).extend(seconds[WARM:])
+
+    def ours(self, name, model, micro_batch, more=()):
+        words = ["--model", model, "--data", os.path.join(self.work, "tokens.bin"), "--precision",
+                 self.options.precision, "--batch", str(BATCH), "--micro-batch", str(micro_batch), "--seq",
+                 str(self.sequence), "--steps", str(WARM + STEPS), "--threads", str(self.options.threads), *more]
+        self.add(name, micro_batch, [step["seconds"] for step in train(self.options, words, self.work)])
+
+    def peer(self, way, micro_batch):
+        run = run_json([self.python, os.path.join(os.path.dirname(__file__), "torch_mixtral.py"),
+                        f"--precision={self.options.precision}", f"--experts={way}", f"--batch={BATCH}",
+                        f"--micro-batch={micro_batch}", f"--seq={self.sequence}", f"--width={self.width}",
+                        f"--heads={self.heads}", f"--ffn={self.expert}", f"--steps={WARM + STEPS}",
+                        f"--threads={self.options.threads}"])
+        self.add(f"transformers, {way}", micro_batch, run["seconds"])
+
+    def round(self):
+        for micro_batch in MICRO_BATCHES:
+            self.ours("dense", self.dense, micro_batch)
+            self.ours("experts", self.mixture, micro_batch)
+            for way in PEER_WAYS if self.python else ():
+                self.peer(way, micro_batch)
+        self.ours("experts on the drive", self.mixture, MICRO_BATCHES[-1],
+                  ["--nvme-dir", self.options.dir, "--placement", "lowest"])
+
+    def speed(self, name, micro_batch):
+        return BATCH * self.sequence / median(self.seconds[name, micro_batch])
+
+    def compare(self):
+        for name, micro_batch in self.seconds:
+            note(f"{name:26}micro-batch {micro_batch}{self.speed(name, micro_batch):10.0f} tokens/s")
+        table = Table()
+        for micro_batch in MICRO_BATCHES:
+            rows = micro_batch * self.sequence * TOP // EXPERTS
+            table.at_least(f"{EXPERTS} experts, {TOP} a token, {rows} rows an expert / dense of the same flops",
+                           self.speed("experts", micro_batch), self.speed("dense", micro_batch), BAR_DENSE,
+                           "tokens/s")
+        last = MICRO_BATCHES[-1]
+        table.at_least("experts on the drive / in memory", self.speed("experts on the drive", last),
+                       self.speed("experts", last), BAR_DRIVE, "tokens/s")
+        peers = [self.speed(*key) for key in self.seconds if key[0].startswith("transformers")]
+        if peers:
+            table.at_least("experts / transformers' fastest way", self.speed("experts", last), max(peers),
+                           BAR_PEER, "tokens/s")
+        table.print()
 
 
 def main():
     made = parser(__doc__)
-    made.add_argument("--rounds", type=int, default=3, help="rounds of the three runs in turn (default: 3)")
-    made.add_argument("--precision", default="bf16", help="bf16, fp16 or fp32 (default: bf16)")
+    made.add_argument("--rounds", type=int, default=3, help="rounds of all runs in turn (default: 3)")
+    made.add_argument("--precision", default="bf16", choices=["fp32", "bf16"], help="(default: bf16)")
+    made.add_argument("--python", help="interpreter with PyTorch and transformers (default: this one)")
     options = made.parse_args()
-    width, expert, sequence = (128, 128, 64) if options.small else (768, 2048, 512)
-    rounds = 1 if options.small else options.rounds
-    heads = 4 if options.small else 12
-    shape = f"layers=4,width={width},heads={heads},kv_heads={heads},vocab=1024,context={sequence}"
-    mixture = f"mixtral:{shape},ffn={expert},experts=8,top=2"
-    dense = f"mistral:{shape},ffn={2 * expert}"
-    on_drive = ["--nvme-dir", options.dir, "--placement", "lowest"]
-    table = Table()
     with work_directory(options) as work:
-        write_random_tokens(os.path.join(work, "tokens.bin"), 400_000, 1024)
-        runs = {"dense": words(dense, options, work, sequence, []),
-                "experts in memory": words(mixture, options, work, sequence, []),
-                "experts on the drive": words(mixture, options, work, sequence, on_drive)}
-        seconds = {name: [] for name in runs}
-        for _ in range(rounds):
-            for name, arguments in runs.items():
-                seconds[name] += [step["seconds"] for step in train(options, arguments, work)[WARM:]]
-        tokens = BATCH * sequence
-        speed = {name: tokens / median(times) for name, times in seconds.items()}
-        for name, value in speed.items():
-            note(f"{name:22}{value:10.0f} tokens/s")
-        table.at_least("8 experts, 2 a token / dense of the same flops", speed["experts in memory"],
-                       speed["dense"], BAR_DENSE, "tokens/s")
-        table.at_least("experts on the drive / in memory", speed["experts on the drive"],
-                       speed["experts in memory"], BAR_DRIVE, "tokens/s")
-    table.print()
+        bench = Benchmark(options, work)
+        for _ in range(1 if options.small else options.rounds):
+            bench.round()
+        bench.compare()
 
 
 if __name__ == "__main__":
