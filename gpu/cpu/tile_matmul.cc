@@ -14,7 +14,8 @@ namespace {
 constexpr int64_t kColumnsMin = 128, kColumnsMax = 256, kColumnsStep = 64;
 constexpr int64_t kPanelBytes = int64_t{1} << 20;
 constexpr int64_t kWidenedDepth = 1024;  // k of a widened panel
-constexpr int64_t kGroup = 4;            // tiles of one task
+constexpr int64_t kGroup = 4;            // tiles that are multiplied before their sums are finished
+constexpr int64_t kTasksOfAThread = 3;   // at least, if there are as many groups
 constexpr int64_t kPad = 16;             // floats that keep strides of widened panels off powers of two
 
 int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
@@ -39,13 +40,11 @@ uint64_t TileMultiplier::Method::thread_bytes() const {
 
 // A task's part of C, and its thread's memory.
 struct TileMultiplier::Task {
-  Task(const TiledCall& call, const Method& of, int64_t index, int of_thread)
-      : method(of), thread(of_thread) {
-    const int64_t groups = divide_up(call.tiles, kGroup);  // neighbours share the panel
-    panel = index / groups;
+  Task(const TiledCall& call, const Method& of, Place place, int of_thread)
+      : method(of), thread(of_thread), panel(place.panel) {
     column = panel * method.columns;
     columns = std::min(method.columns, call.product.n - column);
-    first_tile = index % groups * kGroup;
+    first_tile = place.group * kGroup;
     tiles = std::min(kGroup, call.tiles - first_tile);
     std::byte* memory = call.workspace + static_cast<uint64_t>(thread) * method.thread_bytes();
     const auto take = [&memory](uint64_t bytes) {
@@ -118,16 +117,21 @@ uint64_t TileMultiplier::prepare(const TiledProduct& p) {
 void TileMultiplier::begin(const TiledCall& call, const Method& method, const Workers& workers) const {
   CHECK(workers.threads() <= threads_, "more threads than the workspace was sized for");
   if (call.tiles == 0) return;
-  for (int thread = 0; thread < workers.threads(); ++thread) *Task(call, method, 0, thread).held = {-1, -1};
+  for (int thread = 0; thread < workers.threads(); ++thread)
+    *Task(call, method, {0, 0}, thread).held = {-1, -1};
 }
 
-int64_t TileMultiplier::tasks(const TiledCall& call, const Method& method) {
-  return method.panels * divide_up(call.tiles, kGroup);
+// Each task packs its panel, so there are as few as keep all threads at work to the end.
+TileMultiplier::Division TileMultiplier::division_of(const TiledCall& call, const Method& method,
+                                                     int threads) {
+  const int64_t groups = divide_up(call.tiles, kGroup);
+  const int64_t ranges = divide_up(kTasksOfAThread * threads, method.panels);
+  return {groups, std::min(groups, ranges)};
 }
 
-TileMultiplier::Part TileMultiplier::multiply(const TiledCall& call, const Method& method, int64_t index,
+TileMultiplier::Part TileMultiplier::multiply(const TiledCall& call, const Method& method, Place place,
                                               int thread) const {
-  const Task task(call, method, index, thread);
+  const Task task(call, method, place, thread);
   for (int64_t chunk = 0; chunk < method.chunks; ++chunk) multiply_chunk(call, task, chunk);
   const int64_t height = call.product.height;
   return {task.first_tile * height, task.tiles * height, task.column, task.columns, task.sums};

@@ -2,7 +2,7 @@
 //
 // All tiles have the same height, and a tile is multiplied with a panel of columns at a time by calls of one
 // shape. So a row's result depends on its own values, its place in its tile and B only, never on the number
-// of tiles or threads. A task is a panel and a group of tiles. Its thread brings the panel into the library's
+// of tiles or threads. A task is a panel and a range of tiles. Its thread brings the panel into the library's
 // layout, unless it did so in the task before, and multiplies the tiles with it. Where the library cannot
 // multiply the type, panels and tiles are widened to fp32, chunk by chunk of k. Owner: the cpu device.
 // prepare is for set-up; products that were not prepared are prepared when they first run.
@@ -49,10 +49,14 @@ class TileMultiplier {
   void run(const TiledCall& call, Workers& workers, const Finish& finish) {
     const Method method = method_of(call.product);
     begin(call, method, workers);
-    workers.parallel_for(tasks(call, method), [&](int64_t index, int thread) {
-      const Part part = multiply(call, method, index, thread);
-      for (int64_t r = 0; r < part.rows; ++r)
-        finish(part.row + r, part.column, part.sums + r * part.columns, part.columns);
+    const Division division = division_of(call, method, workers.threads());
+    workers.parallel_for(method.panels * division.ranges, [&](int64_t index, int thread) {
+      const int64_t panel = index / division.ranges, range = index % division.ranges;
+      for (int64_t group = division.begin(range); group < division.begin(range + 1); ++group) {
+        const Part part = multiply(call, method, {panel, group}, thread);
+        for (int64_t r = 0; r < part.rows; ++r)
+          finish(part.row + r, part.column, part.sums + r * part.columns, part.columns);
+      }
     });
   }
 
@@ -66,6 +70,15 @@ class TileMultiplier {
     const PackedTile* tiles[2][3] = {};  // by last panel; by first chunk, one between, last one of several
     uint64_t thread_bytes() const;
   };
+  // The groups of tiles in ranges of about equal length. A task is a panel and a range.
+  struct Division {
+    int64_t groups, ranges;
+    int64_t begin(int64_t range) const { return groups * range / ranges; }
+  };
+  // What is multiplied at a time.
+  struct Place {
+    int64_t panel, group;
+  };
   // Rows of C, in the task's memory.
   struct Part {
     int64_t row, rows, column, columns;
@@ -76,8 +89,8 @@ class TileMultiplier {
   Method method_of(const TiledProduct& product);
   const PackedTile& tile(const PackedShape& shape);
   void begin(const TiledCall& call, const Method& method, const Workers& workers) const;
-  static int64_t tasks(const TiledCall& call, const Method& method);
-  Part multiply(const TiledCall& call, const Method& method, int64_t index, int thread) const;
+  static Division division_of(const TiledCall& call, const Method& method, int threads);
+  Part multiply(const TiledCall& call, const Method& method, Place place, int thread) const;
   void multiply_chunk(const TiledCall& call, const Task& task, int64_t chunk) const;
 
   int threads_;
