@@ -104,8 +104,10 @@ ModelSource model_of(const ModelOptions& options) {
   const std::filesystem::path path(options.model);
   std::error_code ignored;
   const bool directory = std::filesystem::is_directory(path, ignored);
-  const bool file_name =
-      std::filesystem::exists(path, ignored) || path.has_parent_path() || path.extension() == ".json";
+  // A description may have slashes behind its colon: "gpt2-moe:experts=8/16".
+  const bool described = options.model.find(':') < options.model.find('/');
+  const bool file_name = std::filesystem::exists(path, ignored) || (path.has_parent_path() && !described) ||
+                         path.extension() == ".json";
   if (!file_name) {
     source.config = config_from_name(options.model);
     return source;

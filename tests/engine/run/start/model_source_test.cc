@@ -12,6 +12,11 @@ ModelConfig config_with(const char* model, std::optional<double> router_loss) {
   return resolve_model({.model = model, .router_loss = router_loss}).config;
 }
 
+TEST(ModelSource, DescriptionsMayHaveSlashes) {
+  EXPECT_EQ(config_with("gpt2-moe:layers=4,experts=2/4", {}).expert_counts, (std::vector<int64_t>{2, 4}));
+  EXPECT_THROW(config_with("there/is:none=1/2", {}), Error);
+}
+
 TEST(RouterLoss, IsTheConfigsUnlessOneIsGiven) {
   EXPECT_FALSE(config_with("mixtral-8x7b", {}).has_router_loss);
   const ModelConfig given = config_with("mixtral-8x7b", 0.25);
