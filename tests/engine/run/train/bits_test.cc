@@ -92,7 +92,7 @@ std::vector<Row> covering_rows() {
       }
     return fresh;
   };
-  std::mt19937_64 random(2);  // one of the first seeds with which so few rows do
+  std::mt19937_64 random(115);  // one of the first seeds with which so few rows do
   std::vector<Row> rows;
   for (;;) {
     Row best{};
