@@ -45,11 +45,11 @@ struct DeviceDraws {
   }
   // Normal numbers of experts 4 block to 4 block + 3, but for rounding those of draw_noise().
   __device__ void noise(int row, uint32_t layer, uint32_t block, float (&normal)[4]) const {
-    const PhiloxWords words = drawn(row, kDrawNoise | layer, block);
+    const PhiloxWords made = drawn(row, kDrawNoise | layer, block);
 #pragma unroll
     for (int i = 0; i < 4; i += 2) {
-      const float radius = sqrtf(-2.0f * logf(static_cast<float>(2 * (words.word[i] >> 9) + 1) * 0x1p-24f));
-      const float angle = 6.283185307f * uniform(words.word[i + 1]);
+      const float radius = sqrtf(-2.0f * logf(static_cast<float>(2 * (made.word[i] >> 9) + 1) * 0x1p-24f));
+      const float angle = 6.283185307f * uniform(made.word[i + 1]);
       normal[i] = radius * cosf(angle), normal[i + 1] = radius * sinf(angle);
     }
   }
