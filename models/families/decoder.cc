@@ -95,7 +95,10 @@ Groups add_groups(const ModelConfig& c, const Decoder& decoder, Model& model) {
     groups.tables.push_back(add_table(model, decoder.positions, c.context, c.width));
   const size_t first = model.groups.size();
   for (int64_t i = 0; i < c.layers; ++i) groups.layers.push_back(add_layer_groups(c, decoder, model, i));
-  check_targets(c.adapters, std::span(model.groups).subspan(first));
+  std::vector<Group> layers(model.groups.begin() + static_cast<ptrdiff_t>(first), model.groups.end());
+  std::erase_if(layers, [](const Group& group) { return group.adapter; });
+  for (Group& group : layers) group.parameters = adaptable(decoder, std::move(group.parameters));
+  check_targets(c.adapters, layers);
   groups.norm = add_norm(decoder, model, c.width);
   groups.head = c.tied ? groups.tables.front() : add_table(model, "lm_head", c.vocabulary, c.width);
   return groups;

@@ -99,6 +99,14 @@ TEST(Adapters, TargetsAreEndsOfNames) {
             (std::vector<std::string>{both[2], both[3]}));
   expect_error([&] { adapted(gpt2, {.rank = 2, .targets = {"proj"}}); }, ExitCode::usage,
                "--lora-targets names proj", "Name some of c_attn, c_fc, c_proj, or all-linear.");
+  expect_error([&] { adapted(gpt2, {.rank = 2, .targets = {"0.attn.c_attn"}}); }, ExitCode::usage,
+               "--lora-targets names 0.attn.c_attn, of one layer or expert alone",
+               "Name it without the number");
+  // A router gets no adapter, so it is no target.
+  expect_error(
+      [&] { adapted("mixtral:layers=1,width=64,heads=4,kv_heads=2", {.rank = 2, .targets = {"gate"}}); },
+      ExitCode::usage, "--lora-targets names gate",
+      "Name some of k_proj, o_proj, q_proj, v_proj, w1, w2, w3, or all-linear.");
   expect_error([&] { adapted(gpt2, {.rank = 65}); }, ExitCode::usage,
                "--lora 65 is more than the rank of h.0.", "Give --lora 64 or less");
 }
