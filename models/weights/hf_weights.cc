@@ -16,6 +16,7 @@
 #include "models/families/family.h"
 #include "models/files/mxfp4.h"
 #include "models/weights/peft.h"
+#include "models/weights/peft_experts.h"
 #include "models/weights/stacked.h"
 
 namespace sluice {
@@ -229,7 +230,7 @@ HfWeights HfWeights::open_adapters(const std::string& directory, const std::stri
   weights.directory_ = directory;
   weights.are_adapters_ = true;
   weights.files_.push_back(SafetensorsFile::open(path.string()));
-  weights.add_tensors(*find_family(family));
+  weights.add_adapters(*find_family(family));
   return weights;
 }
 
@@ -278,6 +279,27 @@ void HfWeights::add_rows(const std::string& name, const SafetensorsTensor& tenso
   whole.pieces.push_back(piece);
 }
 
+void HfWeights::add(const std::string& name, HfTensor tensor) {
+  if (!tensors_.emplace(name, std::move(tensor)).second)
+    malformed(directory_, fmt::format("it holds '{}' twice, under two names", shown_name(name)),
+              kDownloadAgain);
+}
+
+void HfWeights::add_adapters(const Family& family) {
+  std::vector<std::string> notes;  // which whoever reads the settings gets
+  const PeftTargets targets = read_peft_targets(directory_, &family, notes);
+  const std::vector<SafetensorsTensor>& tensors = files_.front().tensors();
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    const std::string name = parameter_name(family, without_peft_prefix(tensors[i].name));
+    for (const FactorPart& part : factor_parts(family, targets, name, tensors[i].shape)) {
+      HfTensor tensor{tensors[i].type, part.shape, {{.tensor = i, .skip = part.skip, .step = part.step}}};
+      tensor.pieces.front().elements = tensor.elements();
+      tensor.pieces.front().rows = part.rows;
+      add(part.name, std::move(tensor));
+    }
+  }
+}
+
 // A stored tensor, or what blocks and scales make, as the parameters in it.
 void HfWeights::add_parts(const Family& family, const std::string& name, const Shape& shape,
                           SafetensorsType type, const HfTensor::Piece& whole) {
@@ -286,9 +308,7 @@ void HfWeights::add_parts(const Family& family, const std::string& name, const S
   for (const TensorPart& part : parts) {
     HfTensor::Piece piece = whole;
     piece.elements = part.elements(), piece.skip = part.skip, piece.step = part.step;
-    if (!tensors_.emplace(part.parameter, HfTensor{type, part.shape, {piece}}).second)
-      malformed(directory_, fmt::format("it holds '{}' twice, under two names", shown_name(part.parameter)),
-                kDownloadAgain);
+    add(part.parameter, {type, part.shape, {piece}});
   }
 }
 
@@ -299,7 +319,7 @@ void HfWeights::add_tensors(const Family& family) {
     const std::vector<SafetensorsTensor>& tensors = files_[file].tensors();
     for (size_t i = 0; i < tensors.size(); ++i) {
       const std::string& stored = tensors[i].name;
-      const std::string name = parameter_name(family, are_adapters_ ? without_peft_prefix(stored) : stored);
+      const std::string name = parameter_name(family, stored);
       if (family.is_buffer(name)) continue;
       const auto row = first_rows.find(tensors[i].name);
       if (row != first_rows.end()) {
@@ -343,6 +363,21 @@ void read_apart(const SafetensorsFile& file, const SafetensorsTensor& tensor, ui
   }
 }
 
+// Elements [first, first + count) of a parameter whose rows are stored in part; the piece has all of it.
+void read_rows(const SafetensorsFile& file, const SafetensorsTensor& tensor, const HfTensor::Piece& piece,
+               uint64_t first, uint64_t count, float* out) {
+  const HfRows& rows = piece.rows;
+  for (uint64_t done = 0; done < count;) {
+    const uint64_t row = (first + done) / rows.columns, column = (first + done) % rows.columns;
+    const uint64_t n = std::min(rows.columns - column, count - done);
+    const uint64_t there = column < rows.stored ? std::min(rows.stored - column, n) : 0;
+    read_apart(file, tensor, piece.skip + row * rows.apart + column * piece.step, piece.step, there,
+               out + done);
+    std::fill_n(out + done + there, n - there, 0.0f);
+    done += n;
+  }
+}
+
 }  // namespace
 
 std::vector<std::string> HfWeights::names() const {
@@ -372,7 +407,9 @@ void HfWeights::read(const std::string& parameter, uint64_t first, uint64_t coun
                  end - begin, out + (begin - first));
       continue;
     }
-    if (piece.step == 1)
+    if (piece.rows.columns > 0)
+      read_rows(file, stored, piece, begin - piece.first, end - begin, out + (begin - first));
+    else if (piece.step == 1)
       file.read_f32(stored, from, end - begin, out + (begin - first));
     else
       read_apart(file, stored, from, piece.step, end - begin, out + (begin - first));

@@ -5,7 +5,7 @@
 // and tensors that are no parameters (Family::is_buffer) are left out. A tensor of all experts of a layer
 // (Family::stacked) is read as the parameters that it is made of, also where it is stored in MXFP4
 // (models/files/mxfp4.h). Of a directory of adapters (peft.h), what PEFT puts before the names is removed,
-// too.
+// too, and adapters of all experts of a layer are read as those of each (peft_experts.h).
 //
 // Reads are const and may come from any thread. Callers: engine/run/start.
 #pragma once
@@ -34,6 +34,13 @@ struct HfPlace {
   size_t file = 0, tensor = 0;  // index into the files, and into the file's tensors
 };
 
+// Of a parameter of which each row of `columns` elements is stored in part: its first `stored` elements are
+// there, those of one row `apart` stored elements after those of the row before; all others are zeros.
+// columns 0: all elements are there.
+struct HfRows {
+  uint64_t columns = 0, stored = 0, apart = 0;
+};
+
 // A parameter as the files hold it. Its pieces follow each other from its first element to its last.
 struct HfTensor {
   struct Piece {
@@ -41,6 +48,7 @@ struct HfTensor {
     uint64_t first = 0, elements = 0;  // of the parameter: with which it begins, and how many it has
     uint64_t skip = 0, step = 1;       // its element i is element skip + i * step of the stored tensor
     std::optional<HfPlace> scales;     // the stored tensor is what these and blocks in MXFP4 make
+    HfRows rows;
   };
   SafetensorsType type = SafetensorsType::f32;
   Shape shape;
@@ -68,6 +76,8 @@ class HfWeights {
   HfWeights() = default;
   void open_indexed(const std::string& index_path);
   void add_tensors(const Family& family);
+  void add_adapters(const Family& family);
+  void add(const std::string& name, HfTensor tensor);
   void add_parts(const Family& family, const std::string& name, const Shape& shape, SafetensorsType type,
                  const HfTensor::Piece& whole);
   void add_rows(const std::string& name, const SafetensorsTensor& tensor, HfTensor::Piece piece,

@@ -5,7 +5,9 @@
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
+#include <map>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <set>
 #include <stdexcept>
 
@@ -14,6 +16,7 @@
 #include "models/families/config_reader.h"
 #include "models/families/family.h"
 #include "models/files/file.h"
+#include "models/weights/peft_experts.h"
 
 namespace sluice {
 namespace {
@@ -23,6 +26,9 @@ using Json = nlohmann::json;
 constexpr const char* kPrefix = "base_model.model.";
 constexpr const char* kAllLinear = "all-linear";
 constexpr uint64_t kConfigBytesMax = 1 << 20;
+constexpr const char* kOtherAdapter =
+    "Choose another adapter: Sluice does not compute this, so results could be wrong.";
+constexpr const char* kPattern = ".*\\.";  // before a name, in patterns that PEFT writes
 
 // Keys that are read, and keys that do not change what a trained adapter computes.
 constexpr std::string_view kKnown[] = {"peft_type",      "r",
@@ -33,7 +39,7 @@ constexpr std::string_view kKnown[] = {"peft_type",      "r",
                                        "task_type",      "inference_mode",
                                        "revision",       "auto_mapping",
                                        "megatron_core",  "qalora_group_size",
-                                       "peft_version"};
+                                       "peft_version",   "target_parameters"};
 
 Json parse(const std::string& text, const std::string& name) {
   constexpr const char* kRemedy = "Give a directory that PEFT or `sluice export` has written.";
@@ -52,10 +58,15 @@ bool asks_for_nothing(const Json& value) {
 
 // rank_pattern, use_dora, modules_to_save and the like.
 void reject_unknown(const Json& object, const ConfigReader& file) {
+  const bool has_parameters =
+      object.contains("target_parameters") && !asks_for_nothing(object["target_parameters"]);
+  const auto is_of_parameters = [&](const std::string& key) {  // read with them
+    return has_parameters && (key == "rank_pattern" || key == "alpha_pattern");
+  };
   for (const auto& [key, value] : object.items())
-    if (std::ranges::find(kKnown, key) == std::end(kKnown) && !asks_for_nothing(value))
-      file.complain(fmt::format("it sets {}, which is not supported.", printable(key)),
-                    "Choose another adapter: Sluice does not compute this, so results could be wrong.");
+    if (!is_of_parameters(key) && std::ranges::find(kKnown, key) == std::end(kKnown) &&
+        !asks_for_nothing(value))
+      file.complain(fmt::format("it sets {}, which is not supported.", printable(key)), kOtherAdapter);
 }
 
 // PiSSA, OLoRA and others change the base when they begin: the adapter fits that base only.
@@ -74,9 +85,81 @@ std::vector<std::string> targets_of(const Json& object, const ConfigReader& file
   return {};
 }
 
+// Of a targeted parameter with a rank or alpha of its own; nothing: it has that of all.
+std::optional<double> of_pattern(const Json& object, const ConfigReader& file, const char* key,
+                                 const std::string& parameter) {
+  const std::string pattern = kPattern + parameter.substr(parameter.rfind('.') + 1);
+  if (!file.has(key) || !object[key].contains(pattern)) return {};
+  return file.section(key).number(pattern.c_str());
+}
+
+// Patterns are those that PEFT writes: of a targeted parameter, by its last name.
+void check_patterns(const Json& object, const ConfigReader& file,
+                    const std::vector<std::string>& parameters) {
+  std::set<std::string> known;
+  for (const std::string& name : parameters) known.insert(kPattern + name.substr(name.rfind('.') + 1));
+  for (const char* key : {"rank_pattern", "alpha_pattern"}) {
+    if (!file.has(key)) continue;
+    file.section(key);  // complains about what is no object
+    for (const auto& [pattern, value] : object[key].items())
+      if (!known.contains(pattern))
+        file.complain(fmt::format("{} has {}, which is not supported.", key, printable(pattern)),
+                      kOtherAdapter);
+  }
+}
+
+// Which of the family's tensors of all experts a name means, as PEFT matches it.
+const Stacked& stacked_named(const std::string& name, const Family* family, const ConfigReader& file) {
+  if (family != nullptr && !family->stacks)
+    for (const Stacked& stacked : family->stacked) {
+      const std::string_view tensor = stacked.tensor;
+      if (tensor == name || tensor.ends_with("." + name)) return stacked;
+    }
+  file.complain(fmt::format("target_parameters has {}, which gets no adapter here.", printable(name)),
+                "Choose adapters of experts' matrices and of linear modules alone, without routers.");
+}
+
+// Adds the targeted parameters, and makes rank and alpha those of the largest rank, at the same scale.
+void read_parameters(const Json& object, const ConfigReader& file, const Family* family,
+                     PeftTargets& targets) {
+  const std::vector<std::string> names = file.texts("target_parameters");
+  check_patterns(object, file, names);
+  Adapters& adapters = targets.adapters;
+  const double scale = adapters.scale();
+  int64_t most = adapters.targets.empty() ? 0 : targets.rank;
+  std::map<const Stacked*, int64_t> ranks;
+  for (const std::string& name : names) {
+    Adapters own = adapters;
+    own.rank = static_cast<int64_t>(of_pattern(object, file, "rank_pattern", name).value_or(own.rank));
+    own.alpha = of_pattern(object, file, "alpha_pattern", name).value_or(own.alpha);
+    const Stacked& stacked = stacked_named(name, family, file);
+    if (own.rank < 1 || own.rank > kAdapterRankMax || !(std::abs(own.scale() - scale) <= 1e-9 * scale))
+      file.complain(fmt::format("adapters of {} have rank {} and alpha {}, and so another scale than {}.",
+                                printable(name), own.rank, own.alpha, scale),
+                    kOtherAdapter);
+    ranks[&stacked] = own.rank;
+    most = std::max(most, own.rank);
+  }
+  for (const Stacked& stacked : family->stacked) {
+    if (!ranks.contains(&stacked)) continue;
+    targets.parameters.push_back({&stacked, ranks[&stacked]});
+    for (const char* matrix : {stacked.first, stacked.second})
+      if (*matrix != '\0') adapters.targets.push_back(linear_name(matrix));
+  }
+  const double times = static_cast<double>(most) / static_cast<double>(targets.rank);
+  adapters.alpha *= adapters.root_scale ? std::sqrt(times) : times;
+  adapters.rank = most;
+}
+
 }  // namespace
 
-Adapters read_adapter_config(const std::string& directory, std::vector<std::string>& notes) {
+Adapters read_adapter_config(const std::string& directory, std::vector<std::string>& notes,
+                             const Family* family) {
+  return read_peft_targets(directory, family, notes).adapters;
+}
+
+PeftTargets read_peft_targets(const std::string& directory, const Family* family,
+                              std::vector<std::string>& notes) {
   const std::string path = (std::filesystem::path(directory) / kAdapterConfig).string();
   std::error_code ignored;
   if (!std::filesystem::exists(path, ignored))
@@ -89,7 +172,8 @@ Adapters read_adapter_config(const std::string& directory, std::vector<std::stri
   reject_unknown(object, file);
   file.require_text("bias", {"none"});
   check_start(object, file);
-  Adapters adapters;
+  PeftTargets targets;
+  Adapters& adapters = targets.adapters;
   adapters.rank = file.integer_or("r", kAdapterRankMax, 8);
   adapters.alpha = file.number_or("lora_alpha", 8);
   if (adapters.alpha <= 0)
@@ -99,7 +183,10 @@ Adapters read_adapter_config(const std::string& directory, std::vector<std::stri
   adapters.targets = targets_of(object, file);
   if (const double dropout = file.number_or("lora_dropout", 0); dropout != 0)
     notes.push_back(fmt::format("{}: dropout is not applied (lora_dropout {}).", name, dropout));
-  return adapters;
+  targets.rank = adapters.rank;
+  if (file.has("target_parameters") && !asks_for_nothing(object["target_parameters"]))
+    read_parameters(object, file, family, targets);
+  return targets;
 }
 
 std::string adapter_config_json(const Adapters& adapters, const Model& model, const std::string& base) {

@@ -12,6 +12,7 @@ namespace sluice {
 
 struct Family;
 struct Model;
+struct PeftTargets;
 
 constexpr const char* kAdapterConfig = "adapter_config.json";
 constexpr const char* kAdapterWeights = "adapter_model";  // .safetensors
@@ -19,7 +20,12 @@ constexpr const char* kAdapterWeights = "adapter_model";  // .safetensors
 // What an adapter_config.json says. `notes` receives a sentence for what it says and training does not apply.
 // Throws Error(usage) where the directory has no such file, Error(malformed_file) for values that change the
 // mathematics in ways that Sluice does not compute.
-Adapters read_adapter_config(const std::string& directory, std::vector<std::string>& notes);
+// `family`, if it is known, is that of the base: experts' parameters are read with it alone.
+Adapters read_adapter_config(const std::string& directory, std::vector<std::string>& notes,
+                             const Family* family = nullptr);
+// The same, with what files of weights need (peft_experts.h).
+PeftTargets read_peft_targets(const std::string& directory, const Family* family,
+                              std::vector<std::string>& notes);
 
 // An adapter_config.json. `base` is the directory of the base model.
 std::string adapter_config_json(const Adapters& adapters, const Model& model, const std::string& base);

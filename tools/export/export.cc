@@ -8,6 +8,7 @@
 #include "models/weights/hf_export.h"
 #include "models/weights/merge.h"
 #include "models/weights/peft.h"
+#include "models/weights/peft_experts.h"
 #include "models/weights/stacked.h"
 #include "tools/command/screen.h"
 #include "tools/command/verbs.h"
@@ -74,6 +75,7 @@ struct Exporter {
     to.dtype = options.transfer.dtype.value_or(DType::f32);
     const std::string& base =
         options.lora.base.empty() ? checkpoint.state().base->directory : options.lora.base;
+    check_peft_reads(source.config.adapters, model);
     to.config_json = adapter_config_json(source.config.adapters, model, base);
     const bool nested = is_nested(base);
     std::vector<ExportTensor> tensors;

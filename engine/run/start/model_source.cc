@@ -43,9 +43,9 @@ Adapters adapters_of(const LoraOptions& options) {
           .targets = all ? std::vector<std::string>() : options.targets};
 }
 
-Adapters settle_adapters(LoraOptions& options, std::vector<std::string>& notes) {
+Adapters settle_adapters(LoraOptions& options, std::vector<std::string>& notes, const std::string& family) {
   if (options.from.empty()) return adapters_of(options);
-  const Adapters stored = read_adapter_config(options.from, notes);
+  const Adapters stored = read_adapter_config(options.from, notes, find_family(family));
   const auto agree = [&](const char* name, bool agrees) {
     if (!agrees)
       throw Error(ExitCode::usage,

@@ -9,6 +9,8 @@
 #include "engine/run/start/devices.h"
 #include "engine/run/start/loader.h"
 #include "engine/run/start/run_directory.h"
+#include "models/families/family.h"
+#include "models/weights/stacked.h"
 
 namespace sluice {
 
@@ -147,8 +149,13 @@ std::optional<std::string> rate_note(const RunStart& start, const Options& optio
 
 ModelSource new_source(Options& options, RunStart& start) {
   ModelSource source = resolve_model(options.model);
-  source.config.adapters = settle_adapters(options.lora, start.notes);
+  source.config.adapters = settle_adapters(options.lora, start.notes, source.config.family);
   start.adapters_directory = options.lora.from;
+  if (!options.lora.from.empty()) {
+    const uint64_t matrices =
+        stacked_parameters(*find_family(source.config.family), source.config.layers, source.config.experts);
+    source.table_bytes += table_bytes_at_most(options.lora.from, 2 * matrices);  // each has two factors
+  }
   return source;
 }
 

@@ -38,7 +38,7 @@ TestRun run_of(const std::string& name, const DriveDirectory& directory) {
   o.model.model = std::filesystem::absolute(kFixtureFolder + name).string();
   o.lora.from = kLoraFixtures + name;
   std::vector<std::string> notes;
-  settle_adapters(o.lora, notes);
+  settle_adapters(o.lora, notes, "llama");
   EXPECT_TRUE(notes.empty());
   o.data.train = {kFixtureTokens};
   o.data.order = RowOrder::sequential;
