@@ -71,6 +71,7 @@ extern const Family kMixtral = {.name = "mixtral",
                                 .write = write,
                                 .experts = "block_sparse_moe.experts",
                                 .stacked = kStacked,
+                                .peft_joins = true,
                                 .alias = {"mlp.gate.weight", "block_sparse_moe.gate.weight"},
                                 .is_buffer = is_rotary_buffer,
                                 .build = build};

@@ -61,6 +61,7 @@ extern const Family kOlmoe = {.name = "olmoe",
                               .write = write,
                               .experts = "mlp.experts",
                               .stacked = kStackedExperts,
+                              .peft_joins = true,
                               .is_buffer = is_rotary_buffer,
                               .build = build};
 

@@ -69,6 +69,7 @@ extern const Family kQwen3Moe = {.name = "qwen3_moe",
                                  .write = write,
                                  .experts = "mlp.experts",
                                  .stacked = kStackedExperts,
+                                 .peft_joins = true,
                                  .is_buffer = is_rotary_buffer,
                                  .build = build};
 

@@ -15,9 +15,8 @@ namespace sluice {
 namespace {
 
 constexpr std::string_view kLayers = "model.layers.", kInner = ".base_layer";
-// Whose adapters of single experts PEFT 0.21.2 converts (_MOE_TARGET_MODULE_MAPPING), and what it then takes
-// for names of experts' matrices and routers only.
-constexpr std::string_view kConverted[] = {"mixtral", "qwen3_moe", "olmoe"};
+// What PEFT 0.21.2 takes for names of experts' matrices and routers only, where it joins adapters of single
+// experts (_MOE_TARGET_MODULE_MAPPING of its transformers_weight_conversion.py).
 constexpr std::string_view kTaken[] = {"gate", "gate_proj", "up_proj", "down_proj", "w1", "w2", "w3"};
 
 bool has_two(const Stacked& stacked) { return *stacked.second != '\0'; }
@@ -129,10 +128,9 @@ void check_peft_reads(const Adapters& adapters, const Model& model) {
     throw Error(ExitCode::usage, fmt::format("PEFT 0.21.2 has no form for these adapters: {}.", what),
                 "Export the base and its adapters as a whole model with --merge.");
   };
-  const bool converts = std::ranges::find(kConverted, family.name) != std::end(kConverted);
-  if (!converts && !of_experts.empty())
+  if (!family.peft_joins && !of_experts.empty())
     refuse(fmt::format("it does not convert those of single experts of {}", family.title));
-  if (!converts) return;
+  if (!family.peft_joins) return;
   for (const std::string& name : others)
     if (std::ranges::find(kTaken, name) != std::end(kTaken))
       refuse(fmt::format("it takes {} for a matrix of experts, and here layers without experts have it, too",
