@@ -240,7 +240,7 @@ double router_loss_flops(const OpShapes& s, Pass) { return 4 * size(s.attributes
 
 double expert_linear_flops(const OpShapes& s, Pass pass) {
   const double rows = expected_rows(s), columns = size(linear_columns(s));
-  const double product = 2 * rows * size(s.inputs[1][1]) * columns;
+  const double product = 2 * multiplied_rows(s) * size(s.inputs[1][1]) * columns;
   const double bias = s.parameters.size() == 2 ? (s.attributes.routing.weighted ? 2 : 1) * rows * columns : 0;
   return (pass == Pass::forward ? 1 : 2) * product + bias;
 }

@@ -17,6 +17,8 @@
 // zeros to all others.
 #pragma once
 
+#include <cmath>
+
 #include "engine/graph/op.h"
 
 namespace sluice {
@@ -64,5 +66,11 @@ std::vector<int32_t> make_routing(const RoutingLayout& layout, std::span<const i
 
 // The rows of an expert if all experts have equally many.
 double expected_rows(const OpShapes& s);
+// Those that a product computes then: whole tiles. Less than one row: the expert has one tile so often.
+inline double multiplied_rows(const OpShapes& s) {
+  constexpr auto kRows = static_cast<double>(kExpertTile);
+  const double rows = expected_rows(s);
+  return kRows * (rows < 1 ? rows : std::ceil(rows / kRows));
+}
 
 }  // namespace sluice

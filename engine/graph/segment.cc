@@ -159,9 +159,11 @@ class Compiler {
     const OpRule& rule = op_rule(shapes.kind);
     if (shapes.parameters.empty() || shapes.parameters[0].size() != 2 || rule.looks_up_rows) return;
     const auto x = static_cast<size_t>(std::countr_zero(rule.gradient_inputs));
-    const double rows = rule.of_an_expert ? expected_rows(shapes) : static_cast<double>(shapes.inputs[x][0]);
+    const auto all = static_cast<double>(shapes.inputs[x][0]);
+    const double rows = rule.of_an_expert ? expected_rows(shapes) : all;
+    const double multiplied = rule.of_an_expert ? multiplied_rows(shapes) : all;
     const auto matrix = static_cast<uint64_t>(element_count(shapes.parameters[0]));
-    const double product = 2 * rows * static_cast<double>(matrix);
+    const double product = 2 * multiplied * static_cast<double>(matrix);
     if (!trains_parameter(segment_.ops[step.op])) {
       work.flops -= product;
       work.bytes -= matrix * dtype_bytes(DType::f32);

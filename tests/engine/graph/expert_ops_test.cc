@@ -137,13 +137,13 @@ TEST(ExpertOps, ExpertsRefuseWhatDoesNotFit) {
             "add_sum: an input has shape [6, 9] where [6, 8] is needed.");
 }
 
-// Of 6 rows with 2 experts each, one of 4 experts has 3.
+// Of 6 rows with 2 experts each, one of 4 experts has 3. A product computes a tile of 64.
 TEST(ExpertOps, FlopsAndBytesAreThoseOfEquallyManyRows) {
   OpShapes s = shapes(expert_linear, {{kRouting}, {64, 8}}, {{8, 5}});
   s.outputs = {{64, 5}};
   EXPECT_EQ(expected_rows(s), 3);
-  EXPECT_EQ(op_rule(expert_linear).flops(s, Pass::forward), 2 * 3 * 8 * 5);
-  EXPECT_EQ(op_rule(expert_linear).flops(s, Pass::backward), 2 * 2 * 3 * 8 * 5);
+  EXPECT_EQ(op_rule(expert_linear).flops(s, Pass::forward), 2 * 64 * 8 * 5);
+  EXPECT_EQ(op_rule(expert_linear).flops(s, Pass::backward), 2 * 2 * 64 * 8 * 5);
   EXPECT_EQ(op_bytes(s, Pass::forward), kRouting * 4 + 3 * 8 * 2 + 3 * 5 * 2 + 8 * 5 * 2);
   // Read: routing, x, dy and the weight. Written: dx, and the gradient of the weight.
   EXPECT_EQ(op_bytes(s, Pass::backward), kRouting * 4 + 2 * 3 * 8 * 2 + 3 * 5 * 2 + 8 * 5 * 2 + 8 * 5 * 4);

@@ -92,8 +92,8 @@ TEST(Segment, GradientsThatAreNotWantedAreNotCharged) {
                    backward(all).flops);  // the norm's weight needs what its output has
 }
 
-// An expert's products are of the rows that it has if all experts have equally many: 8 tokens with 2 of 4
-// experts are 4 rows an expert.
+// An expert's products are of whole tiles of the rows that it has if all experts have equally many: 8 tokens
+// with 2 of 4 experts are 4 rows an expert, and one tile.
 TEST(Segment, AnExpertsGradientsThatAreNotWantedAreNotCharged) {
   const Model m = build_model(
       config_from_name(
@@ -108,10 +108,43 @@ TEST(Segment, AnExpertsGradientsThatAreNotWantedAreNotCharged) {
     const std::vector<OpWork>& ops = p.at(Recompute::none).backward.work.ops;
     return *std::ranges::find(ops, OpKind::expert_linear, &OpWork::kind);
   };
-  const double product = 2.0 * 4 * 16 * 8;
+  const double product = 2.0 * 64 * 16 * 8;
   EXPECT_DOUBLE_EQ(backward(true).flops, 3 * 2 * product);
   EXPECT_DOUBLE_EQ(backward(false).flops, 3 * product);
   EXPECT_EQ(backward(true).bytes - backward(false).bytes, 3 * 16 * 8 * sizeof(float));
+}
+
+// dispatch, expert_linear, combine: of 128 rows with 2 of 4 experts each, an expert has 64.
+TEST(Segment, GradientsOfAnExpertsInputThatAreNotWantedAreNotCharged) {
+  const Routing routing{.experts = 4, .chosen = 2};
+  constexpr int64_t kRouting = 5 + 2 * 256, kRows = 128, kExpertRows = 64;
+  Model m;
+  m.segments.resize(1);
+  Segment& s = m.segments[0];
+  s.tensors = {{"routing", {kRouting}, DType::i32},
+               {"x", {kRows, 16}},
+               {"rows", {kRows, 16}},
+               {"y", {kRows, 8}},
+               {"sum", {kRows, 8}, DType::f32}};
+  s.parameters = {{0, 0, {16, 8}}};
+  s.ops = {{OpKind::dispatch, {.routing = routing}, {0, 1}, {2}, {}},
+           {OpKind::expert_linear, {.routing = routing}, {0, 2}, {3}, {0}},
+           {OpKind::combine, {.routing = routing}, {0, 3}, {4}, {}}};
+  s.inputs = {0, 1};
+  s.outputs = {4};
+  const auto backward = [&](bool input_gradient, bool trainable) {
+    return plan_segment(m, 0, {{false, input_gradient}, {false, false}, {trainable}}, no_workspace)
+        .at(Recompute::none)
+        .backward;
+  };
+  const double product = 2.0 * kExpertRows * 16 * 8;
+  EXPECT_DOUBLE_EQ(backward(true, true).flops, 2 * product);
+  EXPECT_DOUBLE_EQ(backward(true, false).flops, product);
+  EXPECT_DOUBLE_EQ(backward(false, true).flops, product);
+  EXPECT_EQ(backward(true, true).bytes - backward(true, false).bytes, 16 * 8 * sizeof(float));
+  // Without the gradient of x, dispatch has no backward: it reads routing and dy, and writes dx.
+  EXPECT_EQ(backward(true, true).bytes - backward(false, true).bytes,
+            kExpertRows * 16 * 2 + 4 * kRouting + 2 * kExpertRows * 16 * 2);
 }
 
 // rms_norm, qkv, attention, out, add. Neither `out` nor `add` runs again. The residual's gradient is added
