@@ -239,7 +239,7 @@ double router_statistics_flops(const OpShapes& s, Pass pass) {
 double router_loss_flops(const OpShapes& s, Pass) { return 4 * size(s.attributes.routing.experts); }
 
 double expert_linear_flops(const OpShapes& s, Pass pass) {
-  const double rows = expected_rows(s), columns = size(linear_columns(s));
+  const double rows = assumed_rows(s), columns = size(linear_columns(s));
   const double product = 2 * multiplied_rows(s) * size(s.inputs[1][1]) * columns;
   const double bias = s.parameters.size() == 2 ? (s.attributes.routing.weighted ? 2 : 1) * rows * columns : 0;
   return (pass == Pass::forward ? 1 : 2) * product + bias;
@@ -248,14 +248,14 @@ double expert_linear_flops(const OpShapes& s, Pass pass) {
 // Those of swiglu, or of gelu; a weight is a product more, and in backward two products and a sum.
 double expert_swiglu_flops(const OpShapes& s, Pass pass) {
   const bool weighted = s.attributes.routing.weighted;
-  const double elements = expected_rows(s) * size(s.outputs[0][1]);
+  const double elements = assumed_rows(s) * size(s.outputs[0][1]);
   if (s.attributes.ungated)
     return elements * (pass == Pass::forward ? 9 + (weighted ? 1 : 0) : 20 + (weighted ? 3 : 0));
   return elements * (pass == Pass::forward ? 6 + (weighted ? 1 : 0) : 12 + (weighted ? 3 : 0));
 }
 
 double combine_flops(const OpShapes& s, Pass pass) {
-  return pass == Pass::forward ? expected_rows(s) * size(s.inputs[1][1]) : 0;
+  return pass == Pass::forward ? assumed_rows(s) * size(s.inputs[1][1]) : 0;
 }
 
 std::vector<OpExample> router_examples(const ExampleSizes& n) {

@@ -97,7 +97,7 @@ uint64_t op_bytes(const OpShapes& s, Pass pass) {
   rule.infer(s, outputs, types);
   const bool forward = pass == Pass::forward;
   // Of tensors of rows, an expert's op touches those of its expert.
-  const double touched = rule.of_an_expert ? expected_rows(s) : 0;
+  const double touched = rule.of_an_expert ? assumed_rows(s) : 0;
   const auto moved = [&](const Shape& shape, DType type) {
     if (!rule.of_an_expert || shape.size() == 1) return bytes_of(shape, type);
     const double row = static_cast<double>(bytes_of(shape, type)) / static_cast<double>(shape[0]);

@@ -144,6 +144,8 @@ struct Routing {
   int64_t layers = 0;
   double balance_loss = 0, z_loss = 0;
   bool weighted = false;  // the last input holds the rows' weights
+  // For predictions alone: the rows of an op's expert, over the mean of all experts (imbalance.h).
+  double rows_over_mean = 1;
 
   double factor() const { return scale == 0 ? 1 : scale; }
   bool drops() const { return capacity_factor > 0 || random_second; }

@@ -20,11 +20,21 @@ int64_t rows_of_expert_most(const Routing& r, int64_t rows) {
   return r.capacity_factor == 0 ? rows : rows / r.group_rows * expert_capacity(r);
 }
 
-double expected_rows(const OpShapes& s) {
+namespace {
+
+// `over_mean`: the rows of the expert over the mean of all.
+double rows_of(const OpShapes& s, double over_mean) {
   const RoutingLayout layout = routing_layout(s);
-  return std::min(static_cast<double>(layout.choices()) / static_cast<double>(layout.experts),
+  const double mean = static_cast<double>(layout.choices()) / static_cast<double>(layout.experts);
+  return std::min(over_mean * mean,
                   static_cast<double>(rows_of_expert_most(s.attributes.routing, layout.rows)));
 }
+
+}  // namespace
+
+double expected_rows(const OpShapes& s) { return rows_of(s, 1); }
+
+double assumed_rows(const OpShapes& s) { return rows_of(s, s.attributes.routing.rows_over_mean); }
 
 std::vector<bool> taken_choices(const Routing& r, std::span<const int32_t> experts,
                                 const std::vector<bool>& tried) {

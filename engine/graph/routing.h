@@ -66,10 +66,12 @@ std::vector<int32_t> make_routing(const RoutingLayout& layout, std::span<const i
 
 // The rows of an expert if all experts have equally many.
 double expected_rows(const OpShapes& s);
-// Those that a product computes then: whole tiles. Less than one row: the expert has one tile so often.
+// The rows that predictions assume, at most those that it can take, and those that a product computes then:
+// whole tiles. Less than one row: the expert has one tile so often.
+double assumed_rows(const OpShapes& s);
 inline double multiplied_rows(const OpShapes& s) {
   constexpr auto kRows = static_cast<double>(kExpertTile);
-  const double rows = expected_rows(s);
+  const double rows = assumed_rows(s);
   return kRows * (rows < 1 ? rows : std::ceil(rows / kRows));
 }
 

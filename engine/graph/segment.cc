@@ -160,7 +160,7 @@ class Compiler {
     if (shapes.parameters.empty() || shapes.parameters[0].size() != 2 || rule.looks_up_rows) return;
     const auto x = static_cast<size_t>(std::countr_zero(rule.gradient_inputs));
     const auto all = static_cast<double>(shapes.inputs[x][0]);
-    const double rows = rule.of_an_expert ? expected_rows(shapes) : all;
+    const double rows = rule.of_an_expert ? assumed_rows(shapes) : all;
     const double multiplied = rule.of_an_expert ? multiplied_rows(shapes) : all;
     const auto matrix = static_cast<uint64_t>(element_count(shapes.parameters[0]));
     const double product = 2 * multiplied * static_cast<double>(matrix);

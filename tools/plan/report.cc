@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "engine/base/units.h"
+#include "engine/graph/imbalance.h"
 #include "engine/profile/occupancy.h"
 #include "engine/profile/what_if.h"
 #include "engine/rates/network.h"
@@ -136,6 +137,17 @@ std::string trained_words(const Model& model) {
   return trained == parameter_count(model) ? "" : fmt::format(" ({} trained)", trained);
 }
 
+// What predictions assume of a mixture of experts.
+std::string experts_text(const Model& model) {
+  const double imbalance = assumed_imbalance(model);
+  if (imbalance == 0) return "";
+  if (imbalance == 1) return "  experts: predicted as if all had equally many rows (--imbalance 1)\n";
+  return fmt::format(
+      "  experts: predicted as if one of each layer had {:.4g} times the mean of rows, and the others "
+      "equally many\n",
+      imbalance);
+}
+
 void add_budgets(const Budgets& budgets, ordered_json& out) {
   for (const TierBudget* row : budgets.by_tier()) out["budgets"][row->tier] = row->limit;
   out["runtime_reserve"] = budgets.host.reserve;
@@ -177,6 +189,7 @@ std::string plan_text(const Plan& plan, const Budgets& budgets, const Options& o
                   counted(plan.model.sequence, "token", "tokens"),
                   counted(plan.lowering.micro_batches(), "micro-batch", "micro-batches"));
   out += device_text(plan, options);
+  out += experts_text(plan.model);
   out += fmt::format("  recompute {}: {} a step\n", levels_words(segment_levels(plan)),
                      readable_seconds(recompute_seconds(plan)));
   out += waves_text(plan);
@@ -232,6 +245,7 @@ std::string plan_json(const Plan& plan, const Budgets& budgets, const Options& o
     for (const LevelBytes& l : sent_over_network(plan))
       out["network_bytes"][l.level] = {{"unit", l.unit}, {"bytes", l.bytes}};
   }
+  if (const double imbalance = assumed_imbalance(plan.model); imbalance > 0) out["imbalance"] = imbalance;
   out["parameters"] = parameter_count(plan.model);
   out["parameters_trained"] = parameter_count(plan.model, true);
   ordered_json recompute = ordered_json::array();

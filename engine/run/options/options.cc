@@ -118,6 +118,10 @@ constexpr OptionRow kTable[] = {
      "factor of the loss that spreads tokens over the experts of a mixture; 0: it does not count",
      "auto: as config.json says", kRuns, OnResume::fixed, FIELD(model.router_loss), kNotNegative, nullptr,
      called("router-aux-loss-coef aux-loss-coef moe-aux-loss-coeff load-balancing-loss"), true},
+    {"imbalance", "model", "X",
+     "rows of a layer's largest expert over the mean of its experts, which predictions assume; results do "
+     "not depend on it",
+     "1: all experts have equally many", kRuns, OnResume::kept, FIELD(model.imbalance), kImbalance},
 
     {"lora", "lora", "RANK",
      "train adapters of this rank beside the linear ops of the layers, and nothing else; 0: all weights", "0",

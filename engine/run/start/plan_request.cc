@@ -7,6 +7,7 @@
 
 #include "cpu_optim/optimizer.h"
 #include "engine/base/error.h"
+#include "engine/graph/imbalance.h"
 #include "engine/rates/network.h"
 #include "engine/run/start/sharing.h"
 #include "gpu/machine.h"
@@ -52,6 +53,24 @@ std::vector<int64_t> micro_batch_candidates(const BatchOptions& batch, int64_t s
   return candidates;
 }
 
+namespace {
+
+void check_imbalance(double imbalance, const Model& model) {
+  const double most = most_imbalance(model);
+  if (most == 0)
+    throw Error(ExitCode::usage, "--imbalance is for models with experts, and this one has none.",
+                "Leave it out.");
+  if (imbalance > most * (1 + 1e-9))  // a measured one is rounded
+    throw Error(
+        ExitCode::usage,
+        fmt::format("--imbalance {} is not possible: with {:.4g} times the mean, an expert of this model "
+                    "has all tokens.",
+                    imbalance, most),
+        fmt::format("Give at most {:.4g}.", most));
+}
+
+}  // namespace
+
 int64_t ranks_per_node(const RankOptions& ranks, const MachineRates& rates) {
   if (ranks.per_node > 0) return std::min(ranks.per_node, ranks.count);
   if (rates.network.empty()) return ranks.count;
@@ -74,15 +93,19 @@ PlanRequest plan_request(const Options& options, const ModelConfig& config, cons
   r.rates.network = levels_for(r.rates, static_cast<uint32_t>(ranks.count), per_node);
   const int64_t sequence = options.batch.sequence.value_or(config.context);
   const DType precision = options.numbers.precision;
-  r.model = [config, precision, sizes = needs.sizes, documents = options.data.documents, samples](
-                int64_t micro_batch, int64_t length) {
-    return sized_model(config, precision, sizes, micro_batch, length, documents, samples);
+  r.model = [config, precision, sizes = needs.sizes, documents = options.data.documents, samples,
+             imbalance = options.model.imbalance.value_or(1)](int64_t micro_batch, int64_t length) {
+    Model model = sized_model(config, precision, sizes, micro_batch, length, documents, samples);
+    assume_imbalance(model, imbalance);
+    return model;
   };
   r.sequence = sequence;
   BatchOptions batch = options.batch;
   batch.batch /= ranks.count;  // one rank's part
   r.micro_batches = micro_batch_candidates(batch, sequence, needs.sizes.micro_batch_tokens);
   r.micro_batch_tokens = needs.sizes.micro_batch_tokens;
+  if (options.model.imbalance)
+    check_imbalance(*options.model.imbalance, r.model(r.micro_batches.back(), sequence));
   r.recompute = options.memory.recompute;
   if (batch.waves) r.waves = static_cast<uint32_t>(*batch.waves);
   r.placement = options.memory.placement;

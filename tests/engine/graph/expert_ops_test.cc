@@ -149,5 +149,19 @@ TEST(ExpertOps, FlopsAndBytesAreThoseOfEquallyManyRows) {
   EXPECT_EQ(op_bytes(s, Pass::backward), kRouting * 4 + 2 * 3 * 8 * 2 + 3 * 5 * 2 + 8 * 5 * 2 + 8 * 5 * 4);
 }
 
+TEST(ExpertOps, PredictionsMayAssumeOtherRows) {
+  const auto rows = [](int64_t all, double over_mean) {  // of one of 4 experts, of which each row chooses 2
+    OpShapes s = shapes(expert_linear, {{5 + 4 * all}, {expert_rows_most(all), 8}}, {{8, 5}});
+    s.attributes.routing.rows_over_mean = over_mean;
+    s.outputs = {{expert_rows_most(all), 5}};
+    return std::pair(assumed_rows(s), op_rule(expert_linear).flops(s, Pass::forward) / (2 * 8 * 5));
+  };
+  EXPECT_EQ(rows(128, 1), std::pair(64.0, 64.0));
+  EXPECT_EQ(rows(128, 1.5), std::pair(96.0, 128.0));
+  EXPECT_EQ(rows(128, 2), std::pair(128.0, 128.0));
+  EXPECT_EQ(rows(128, 0.25), std::pair(16.0, 64.0));
+  EXPECT_EQ(rows(1, 1), std::pair(0.5, 32.0)) << "half of the experts have a row, and a tile";
+}
+
 }  // namespace
 }  // namespace sluice

@@ -1,0 +1,24 @@
+// How unevenly predictions assume that tokens choose experts. A model as data says it by
+// Routing::rows_over_mean; what is computed does not depend on it.
+//
+// In each layer with a mixture of E experts, of which a row chooses K, the imbalance is the number of rows of
+// the expert that has most, over the mean of all: from 1 (all have equally many) to E / K (all rows choose
+// it). Predictions take the expert that the layer runs first for that one, and divide all other rows equally
+// among the others. Called by set-up code; pure functions.
+#pragma once
+
+#include "engine/graph/graph.h"
+
+namespace sluice {
+
+// The largest E / K of the model's mixtures; 0 if it has no experts.
+double most_imbalance(const Model& model);
+
+// What predictions assume: the largest imbalance of the model's mixtures; 0 if it has no experts.
+double assumed_imbalance(const Model& model);
+
+// Assumes `imbalance` (at least 1) in every mixture, and in those that cannot have so much their E / K. Where
+// it is not 1, the first expert of a layer gets a segment template of its own.
+void assume_imbalance(Model& model, double imbalance);
+
+}  // namespace sluice

@@ -1,0 +1,70 @@
+// How rows of experts are divided where predictions assume an imbalance.
+#include "engine/graph/imbalance.h"
+
+#include <gtest/gtest.h>
+
+#include "engine/graph/routing.h"
+#include "models/families/config.h"
+#include "models/families/family.h"
+
+namespace sluice {
+namespace {
+
+// Micro-batches of 256 rows, of which each chooses 2 of 8 experts: 64 for each.
+Model mixture() {
+  return build_model(
+      config_from_name(
+          "mixtral:layers=2,width=16,heads=2,kv_heads=2,ffn=8,vocab=50,context=64,experts=8,top=2"),
+      DType::bf16, 4, 64);
+}
+
+// By layer of the model, the rows of its experts.
+std::vector<double> rows_of_experts(const Model& model) {
+  std::vector<double> rows;
+  for (const Layer& layer : model.layers)
+    for (const SegmentUse& use : layer.segments)
+      for (const Op& op : model.segments[use.segment].ops)
+        if (op.kind == OpKind::dispatch)
+          rows.push_back(assumed_rows(shapes_of(model.segments[use.segment], op, model.precision)));
+  return rows;
+}
+
+TEST(Imbalance, OneExpertOfALayerHasMostAndTheOthersEquallyMany) {
+  Model model = mixture();
+  const std::vector<double> even(16, 64);
+  EXPECT_EQ(rows_of_experts(model), even);
+  EXPECT_EQ(most_imbalance(model), 4);
+  EXPECT_EQ(assumed_imbalance(model), 1);
+  const size_t templates = model.segments.size();
+  assume_imbalance(model, 1);
+  EXPECT_EQ(rows_of_experts(model), even);
+  EXPECT_EQ(model.segments.size(), templates);
+
+  assume_imbalance(model, 2.75);
+  EXPECT_EQ(assumed_imbalance(model), 2.75);
+  EXPECT_EQ(model.segments.size(), templates + 1);
+  EXPECT_NO_THROW(check_model(model));
+  const std::vector<double> rows = rows_of_experts(model);
+  ASSERT_EQ(rows.size(), 16u);
+  for (size_t e = 0; e < rows.size(); ++e) EXPECT_DOUBLE_EQ(rows[e], e % 8 == 0 ? 176 : 48);  // 512 in all
+}
+
+// With 4 times the mean, an expert has all 256 rows.
+TEST(Imbalance, NoExpertHasMoreThanAllRows) {
+  Model model = mixture();
+  assume_imbalance(model, 100);
+  EXPECT_EQ(assumed_imbalance(model), 4);
+  EXPECT_EQ(rows_of_experts(model)[0], 256);
+}
+
+TEST(Imbalance, AModelWithoutExpertsHasNone) {
+  Model model =
+      build_model(config_from_name("gpt2:layers=1,width=16,heads=2,vocab=50,context=8"), DType::bf16, 1, 8);
+  EXPECT_EQ(most_imbalance(model), 0);
+  EXPECT_EQ(assumed_imbalance(model), 0);
+  assume_imbalance(model, 2);
+  EXPECT_EQ(assumed_imbalance(model), 0);
+}
+
+}  // namespace
+}  // namespace sluice
