@@ -316,7 +316,8 @@ SimulationResult simulate(const Program& program, const MachineRates& rates, std
   return Simulator(program, rates, sequence).run(sequence, with_times);
 }
 
-Loads loads_of(const Program& program, const MachineRates& rates, std::span<const BodyId> bodies) {
+Loads loads_of(const Program& program, const MachineRates& rates, std::span<const BodyId> bodies,
+               const Counts& counts) {
   JobCompiler compiler(program, rates);
   std::vector<double> pools(compiler.pools());
   Loads loads;
@@ -326,6 +327,7 @@ Loads loads_of(const Program& program, const MachineRates& rates, std::span<cons
     const CompiledBody compiled = compiler.compile(body);
     for (size_t i = 0; i < compiled.jobs.size(); ++i) {
       const Job& job = compiled.jobs[i];
+      if (counts && !counts(body, body.instructions[i])) continue;
       const LaneId lane = body.instructions[i].lane;
       loads.lanes[lane] += job.alone + (program.machine.lanes[lane].overlapping ? 0 : job.fixed);
       for (uint32_t u = job.first_use; u < job.last_use; ++u)

@@ -7,6 +7,7 @@
 // program, std::invalid_argument if the sequence is not legal or never ends.
 #pragma once
 
+#include <functional>
 #include <span>
 #include <vector>
 
@@ -47,7 +48,10 @@ struct Loads {
   // By MachineRates::drives: reads plus writes, at the mixed rate where that is faster.
   std::vector<double> drives;
 };
-Loads loads_of(const Program& program, const MachineRates& rates, std::span<const BodyId> bodies);
+// `counts`: whose work it is; empty: of all instructions.
+using Counts = std::function<bool(const Body& body, const Instruction& instruction)>;
+Loads loads_of(const Program& program, const MachineRates& rates, std::span<const BodyId> bodies,
+               const Counts& counts = {});
 
 // Bytes that one run of the bodies writes to file tiers, which wears drives.
 uint64_t bytes_to_files(const Program& program, std::span<const BodyId> bodies);

@@ -13,6 +13,7 @@
 #include "engine/run/train/guess_choice.h"
 #include "tools/command/progress.h"
 #include "tools/command/wrap.h"
+#include "tools/plan/token_work.h"
 
 namespace sluice {
 
@@ -290,6 +291,8 @@ std::string facts_text(const Plan& plan, const PlanFacts& f, std::optional<int64
   append_list(out, "  critical path", most_of(plan.program, f.path, f), kIndent);
   append_wrapped(out, "  updates", update_words(plan), kIndent);
   append_wrapped(out, "  bottleneck", bottleneck_words(plan, f), kIndent);
+  const std::string tokens = token_work_words(token_work_of(plan), plan.model.sequence);
+  if (!tokens.empty()) append_wrapped(out, "  tokens", tokens, kIndent);
   if (plan.least_seconds > 0)  // 0: the machine description has nothing that takes time
     append_wrapped(out, "  limit",
                    fmt::format("under any placement a step takes {} at least; this is {:.2f} times that",
@@ -323,6 +326,7 @@ void add_facts(const Plan& plan, const PlanFacts& f, std::optional<int64_t> step
                        {"name", bottleneck_name(plan.program, plan.rates, f.bottleneck)},
                        {"seconds", f.bottleneck.seconds},
                        {"fraction", f.bottleneck.seconds / f.seconds}};
+  add_token_work(token_work_of(plan), out);
   if (steps)
     out["total"] = {{"steps", *steps},
                     {"seconds", static_cast<double>(*steps) * f.seconds},

@@ -19,6 +19,7 @@
 #include "gpu/machine.h"
 #include "tools/command/progress.h"
 #include "tools/command/screen.h"
+#include "tools/command/wrap.h"
 #include "tools/plan/facts.h"
 
 namespace sluice {
@@ -163,6 +164,8 @@ SweepPoint plan_point(Options options, const Quantity& quantity, uint64_t value,
   const Bottleneck bottleneck = bottleneck_of(loads);
   point.bottleneck = bottleneck_name(plan->program, plan->rates, bottleneck);
   point.bottleneck_fraction = bottleneck.seconds / plan->step_seconds;
+  point.work = token_work_of(*plan);
+  point.sequence = plan->model.sequence;
   return point;
 }
 
@@ -211,18 +214,24 @@ std::string row_of(const Quantity& quantity, const SweepPoint& p) {
                      p.knee ? fmt::format("{:<20}knee", bottleneck) : bottleneck);
 }
 
+// Whether the steps of those that are feasible have different numbers of tokens.
+bool tokens_differ(std::span<const SweepPoint> points) {
+  uint64_t most = 0, least = UINT64_MAX;
+  for (const SweepPoint& p : points) {
+    if (!p.feasible) continue;
+    most = std::max(most, p.work.tokens);
+    least = std::min(least, p.work.tokens);
+  }
+  return least < most;
+}
+
 // A drawing of seconds over the points, from zero up, with knees marked. The seconds are those of a step, or
 // of a token if the steps have different numbers of tokens.
 std::string curve(const Quantity& quantity, std::span<const SweepPoint> points) {
   constexpr int kRows = 12, kColumns = 4;
-  double most = 0, most_tokens = 0, least_tokens = INFINITY;
-  for (const SweepPoint& p : points) {
-    if (!p.feasible) continue;
-    most_tokens = std::max(most_tokens, p.step_seconds / p.token_seconds);
-    least_tokens = std::min(least_tokens, p.step_seconds / p.token_seconds);
-  }
-  if (most_tokens == 0) return "";
-  const bool of_token = std::round(most_tokens) != std::round(least_tokens);
+  if (std::ranges::none_of(points, &SweepPoint::feasible)) return "";
+  double most = 0;
+  const bool of_token = tokens_differ(points);
   const auto height = [&](const SweepPoint& p) { return of_token ? p.token_seconds : p.step_seconds; };
   for (const SweepPoint& p : points) most = std::max(most, height(p));
   std::string out = of_token ? "\n  a token\n" : "\n  a step\n";
@@ -248,8 +257,22 @@ std::string curve(const Quantity& quantity, std::span<const SweepPoint> points) 
                                   knees));
 }
 
+// Below a sweep over steps with several numbers of tokens: from which on weights and state are no bottleneck.
+std::string token_work_text(std::span<const SweepPoint> points) {
+  if (!tokens_differ(points)) return "";
+  std::vector<TokenWork> plans;
+  for (const SweepPoint& p : points)
+    if (p.feasible) plans.push_back(p.work);
+  int64_t sequence = 0;
+  for (const SweepPoint& p : points) sequence = std::max(sequence, p.sequence);
+  std::string out;
+  append_wrapped(out, " ", token_work_sentence(plans, sequence, points.back().feasible), 2);
+  return out;
+}
+
 ordered_json json_of(const Quantity& quantity, std::span<const SweepPoint> points) {
   ordered_json out{{"quantity", quantity.name}, {"points", ordered_json::array()}};
+  std::vector<TokenWork> plans;
   for (const SweepPoint& p : points) {
     ordered_json row{{"value", p.value}, {"feasible", p.feasible}};
     if (!p.feasible) row["reason"] = p.reason;
@@ -260,9 +283,14 @@ ordered_json json_of(const Quantity& quantity, std::span<const SweepPoint> point
       row["bottleneck"] = p.bottleneck;
       row["bottleneck_fraction"] = p.bottleneck_fraction;
       row["knee"] = p.knee;
+      add_token_work(p.work, row);
+      plans.push_back(p.work);
     }
     out["points"].push_back(row);
   }
+  out["tokens_that_suffice"] = nullptr;
+  if (tokens_differ(points))
+    if (const std::optional<double> tokens = tokens_to_suffice(plans)) out["tokens_that_suffice"] = *tokens;
   return out;
 }
 
@@ -298,7 +326,7 @@ ExitCode run_sweep(const Options& options, std::FILE* out) {
   text += fmt::format("  {:<16}{:>12}{:>14}{:>12}   {}\n", sweep.quantity->name, "a step", "tokens/s",
                       "x limit", "bottleneck");
   for (const SweepPoint& p : points) text += row_of(*sweep.quantity, p);
-  show(out, text + curve(*sweep.quantity, points));
+  show(out, text + curve(*sweep.quantity, points) + token_work_text(points));
   return ExitCode::done;
 }
 

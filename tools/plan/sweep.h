@@ -11,6 +11,7 @@
 
 #include "engine/base/error.h"
 #include "engine/run/options/options.h"
+#include "tools/plan/token_work.h"
 
 namespace sluice {
 
@@ -22,6 +23,8 @@ struct SweepPoint {
   double step_seconds = 0, token_seconds = 0, least_seconds = 0;
   std::string bottleneck;
   double bottleneck_fraction = 0;  // of the step: how long the bottleneck is busy at its full rate
+  TokenWork work = {};             // if it is feasible
+  int64_t sequence = 0;            // tokens
   bool knee = false;
 };
 

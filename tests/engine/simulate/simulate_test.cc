@@ -317,6 +317,14 @@ TEST(Simulate, LoadsAreTheLeastThatResourcesTake) {
   ASSERT_EQ(loads.drives.size(), 2u);
   EXPECT_DOUBLE_EQ(loads.drives[0], 1);
   EXPECT_DOUBLE_EQ(loads.drives[1], 5 / 3.0);
+
+  const Loads copies = loads_of(p, r, std::vector<BodyId>{0},
+                                [](const Body&, const Instruction& in) { return in.task == kNoTask; });
+  EXPECT_DOUBLE_EQ(copies.lanes[lane(p, "a")], 0);
+  EXPECT_DOUBLE_EQ(copies.lanes[lane(p, "down")], 4);
+  EXPECT_DOUBLE_EQ(copies.pools[0], 4 * 2 / 4.0);
+  EXPECT_DOUBLE_EQ(copies.pools[1], 0);
+  EXPECT_DOUBLE_EQ(copies.drives[0], 1);
 }
 
 TEST(Simulate, ObjectsToWhatItCannotPredict) {

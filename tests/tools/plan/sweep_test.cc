@@ -75,10 +75,12 @@ TEST_F(Sweep, DoublesBatchesAndDrawsACurve) {
        {"\n  1  ", "\n  2  ", "\n  4  ", "\n  8  ", "\n  10 ", "\n  a token\n", " 0 s |", "knee"})
     EXPECT_NE(at = result.out.find(row, at), std::string::npos) << row << "\n" << result.out;
   EXPECT_NE(result.out.find("*"), std::string::npos);
+  EXPECT_NE(result.out.find("\n  Weights and state "), std::string::npos) << result.out;
   // If all steps have equally many tokens, the curve shows the time of a step.
   const CommandResult memory = sweep("host-mem=128MiB:256MiB", {});
   ASSERT_EQ(memory.code, 0) << memory.err;
   EXPECT_NE(memory.out.find("\n  a step\n"), std::string::npos) << memory.out;
+  EXPECT_EQ(memory.out.find("Weights and state "), std::string::npos) << memory.out;
 }
 
 // Gains are compared per doubling of the quantity.
