@@ -20,6 +20,12 @@ HEADING = ["model", "machine", "batch", "s a step", "tokens/s", "bottleneck", "e
            "written a step", "written a day"]
 
 
+def rounded(value, digits):
+    """In so many significant digits, without an exponent."""
+    whole = float(f"{value:.{digits}g}")
+    return f"{whole:.0f}" if whole >= 100 else f"{whole:g}"
+
+
 def row_of(options, name, model, machine, batch, sequence):
     head = [name, machine, f"{batch} x {sequence}"]
     facts = run_json([program(options, "sluice"), "plan", "--json", "--machine", machine, "--model", model,
@@ -28,9 +34,9 @@ def row_of(options, name, model, machine, batch, sequence):
         return head + ["does not fit"] + ["-"] * 5
     bottleneck, wear = facts["bottleneck"], facts.get("drive_wear")
     enough = facts["tokens"] * facts["work_of_state"]["seconds"] / facts["work_of_tokens"]["seconds"]
-    return head + [f"{facts['seconds_predicted']:.3g}", f"{facts['tokens_per_second']:.0f}",
-                   f"{bottleneck['name']} {100 * bottleneck['fraction']:.0f} %", f"{float(f'{enough:.2g}'):.0f}",
-                   f"{wear['bytes_per_step'] / 1e9:.0f} GB" if wear else "-",
+    return head + [rounded(facts["seconds_predicted"], 3), f"{facts['tokens_per_second']:.0f}",
+                   f"{bottleneck['name']}, {100 * bottleneck['fraction']:.0f} %",
+                   rounded(enough, 2), f"{wear['bytes_per_step'] / 1e9:.0f} GB" if wear else "-",
                    f"{wear['bytes_per_day'] / 1e12:.3g} TB" if wear else "-"]
 
 

@@ -50,8 +50,7 @@ TEST(TokenWork, SaysFromWhichBatchOn) {
   const Plans beyond{work(16384, 2, 12), work(32768, 4, 12)};
   const std::string stay =
       "Weights and state stay the bottleneck: with 32768 tokens a step they keep drive nvme busy for 12 s, "
-      "and "
-      "tokens keep compute busy for 4 s (predicted).";
+      "and tokens keep compute busy for 4 s (predicted).";
   EXPECT_EQ(token_work_sentence(beyond, 2048, true), stay);
   EXPECT_EQ(token_work_sentence(beyond, 2048, false), stay + " More do not fit.");
   EXPECT_EQ(token_work_sentence({}, 2048, false), "");
@@ -97,7 +96,9 @@ TEST_F(Cli, PlanAssumesAnImbalanceOfExperts) {
   expect_refusal(plan + mixture + Words{"--imbalance", "4.5"}, 2,
                  {"--imbalance 4.5 is not possible", "at most 4."});
   expect_refusal(plan + mixture + Words{"--imbalance", "0.5"}, 2, {"--imbalance"});
-  expect_refusal(plan + Words{"--model", kTiny, "--imbalance", "2"}, 2, {"this one has none"});
+  expect_refusal(
+      plan + Words{"--model", "gpt2:layers=2,width=32,heads=2,vocab=256,context=64", "--imbalance", "2"}, 2,
+      {"this one has none"});
 }
 
 }  // namespace

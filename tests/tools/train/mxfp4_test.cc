@@ -43,10 +43,10 @@ TEST_F(Mxfp4Cli, TheLossIsThatOfTransformers) {
 TEST_F(Mxfp4Cli, ARunReadsItWithinTheLeastBudgetsAndExportsBf16) {
   const Words same{"--model", model, "--batch", "2", "--seq", "16", "--nvme-dir", directory / ""};
   const CommandResult refused = run(Words{"plan", "--gpu-mem", "16KiB", "--no-advice"} + same);
-  const std::string text = refused.err, least = "The least together: ";
-  ASSERT_NE(text.find(least), std::string::npos) << text;
-  const size_t begin = text.find(least) + least.size();
-  std::istringstream words(text.substr(begin, text.find(" (", begin) - begin));
+  const std::string refusal = refused.err, least = "The least together: ";
+  ASSERT_NE(refusal.find(least), std::string::npos) << refusal;
+  const size_t begin = refusal.find(least) + least.size();
+  std::istringstream words(refusal.substr(begin, refusal.find(" (", begin) - begin));
   const Words budgets{std::istream_iterator<std::string>(words), {}};
   ASSERT_EQ(budgets.size(), 6u);
   const CommandResult trained = run(Words{"train", "--data", kFixtures + "tokens.bin", "--steps", "2", "--lr",
