@@ -33,7 +33,9 @@ std::string sample_note(const SampleMetrics& samples) {
 
 Records::Records(const Options& options, const std::string& metrics, int64_t done, const Program& program,
                  std::FILE* out)
-    : metrics_(metrics), progress_(progress_of(program, options.batch.steps, out)) {
+    : metrics_(metrics),
+      progress_(progress_of(program, options.batch.steps, out)),
+      routers_(options.batch.batch * options.batch.sequence.value()) {
   if (options.run.tensorboard) events_.emplace(options.run.out, done, unix_seconds());
 }
 
@@ -53,6 +55,7 @@ TrainEvents Records::events(Comparison& comparison, Accelerator* accelerator, ui
     write(m);
     progress_.step(m, steady_seconds());
     if (const auto sentence = comparison.add(m)) progress_.note(*sentence);
+    if (const auto sentences = routers_.add(m)) progress_.note(*sentences);
     if (Accelerator* const first = std::exchange(accelerator, nullptr)) tell_memory(*first, limit, progress_);
   };
   events.validation = [this](const ValidationMetrics& v) {

@@ -15,6 +15,7 @@
 #include "gpu/accelerator.h"
 #include "tools/command/progress.h"
 #include "tools/train/comparison.h"
+#include "tools/train/router_watch.h"
 
 namespace sluice {
 
@@ -27,7 +28,7 @@ class Records {
 
   // Shows and records every event. After the first step it also prints how much GPU memory is held, of at
   // most `limit` bytes (`accelerator`: nullptr: there is none), and after some more how these compare with
-  // the prediction. All of them outlive the events.
+  // the prediction, and what is wrong with routers. All of them outlive the events.
   TrainEvents events(Comparison& comparison, Accelerator* accelerator, uint64_t limit);
   // Ends the line of progress, and says how much could not be written.
   void finish();
@@ -38,6 +39,7 @@ class Records {
   MetricsFile metrics_;
   std::optional<EventFile> events_;
   Progress progress_;
+  RouterWatch routers_;
 };
 
 }  // namespace sluice

@@ -1,0 +1,38 @@
+// What a run says of its routers, each once: that nearly all tokens choose one expert, and that experts have
+// had no token for a long time.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "engine/run/train/metrics.h"
+
+namespace sluice {
+
+class RouterWatch {
+ public:
+  // `tokens`: of a step, padding included.
+  explicit RouterWatch(int64_t tokens) : tokens_(static_cast<double>(tokens)) {}
+
+  // Sentences, or nothing.
+  std::optional<std::string> add(const StepMetrics& metrics);
+
+ private:
+  // A router is uneven where an expert's share of the tokens, over so many steps, is beyond the middle
+  // between an even share and all. With 8 experts of which a token uses 2, that is 62.5 %.
+  static constexpr int64_t kStepsCounted = 10;
+  static constexpr int64_t kStepsIdle = 100;
+
+  std::optional<std::string> uneven() const;
+  std::optional<std::string> idle() const;
+
+  double tokens_;
+  int64_t steps_ = 0;
+  std::vector<LayerTokens> counted_;  // sums since the last multiple of kStepsCounted
+  std::vector<LayerTokens> idle_;     // steps since the expert had its last token
+  bool told_uneven_ = false, told_idle_ = false;
+};
+
+}  // namespace sluice
