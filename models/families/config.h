@@ -66,6 +66,7 @@ struct ModelConfig {
   bool residual_experts = false;              // a feed-forward part stands beside a layer's experts
   double router_loss = 0;                     // factor of the routers' loss, where it counts
   bool has_router_loss = false;               // it counts
+  double router_z_loss = 0;                   // factor of the routers' z-loss; no config.json has it
   Adapters adapters;                          // which no config.json names
   bool nested = false;                        // it was the text part of a larger model's (Family::nested)
   // bos_token_id and the like, as JSON text; carried to exports.
@@ -97,6 +98,10 @@ int64_t experts_of(const ModelConfig& config, int64_t layer);  // 0: it has none
 std::string expert_counts_text(const ModelConfig& config);
 // Of a positive expert_interval: sets dense_layers by it.
 void place_experts(ModelConfig& config);
+// Whether the loss has a part that its routers have.
+inline bool router_loss_counts(const ModelConfig& config) {
+  return config.has_router_loss || config.router_z_loss > 0;
+}
 
 // Names and aliases that config_from_name takes without a description.
 std::vector<std::string> preset_names();

@@ -234,7 +234,7 @@ class Way {
       return b.op(OpKind::router_statistics, of, {routed.logits, routed.choices.front().routing}, {},
                   {.routing = routing});
     };
-    if (c_.has_router_loss) b.output(statistics("loss_statistics"));
+    if (router_loss_counts(c_)) b.output(statistics("loss_statistics"));
     routing.counted = 0;
     b.output(statistics("statistics"));
     return b.take();
@@ -334,7 +334,7 @@ class Way {
     const LayerGroups& groups = groups_.layers[static_cast<size_t>(layer)];
     const std::string& name = model_.groups[groups.own.front()].name;
     const size_t sets = groups.experts.size();
-    const size_t of_statistics = reading_ ? 0 : c_.has_router_loss ? 2 : 1;
+    const size_t of_statistics = reading_ ? 0 : router_loss_counts(c_) ? 2 : 1;
     const bool beside = model_.segments[router].outputs.size() > beside_of(sets) + of_statistics;
     std::vector<uint32_t> routed;
     std::vector<std::string> names = {"middle", "rows"};

@@ -4,6 +4,8 @@
 // by layer, are DeepSpeed-MoE's (Rajbhandari et al. 2022, arXiv:2201.05596). transformers has no such model:
 // names are GPT-2's where it has the tensor, keys of config.json those of other families where they have the
 // key.
+#include <algorithm>
+
 #include "models/families/family.h"
 #include "models/families/gpt2_form.h"
 #include "models/families/gpt2_moe_config.h"
@@ -70,6 +72,10 @@ void build(const ModelConfig& c, Model& model) {
   routing.random_second = c.random_second;
   routing.counted = 1;
   routing.balance_loss = c.has_router_loss ? c.router_loss : 0;
+  // The loss of routers is that of each layer, and the z-loss a mean over layers.
+  int64_t layers = 0;
+  for (int64_t i = 0; i < c.layers; ++i) layers += has_experts(c, i);
+  routing.z_loss = c.router_z_loss / static_cast<double>(std::max<int64_t>(layers, 1));
   decoder.mixture.experts = {{.routing = routing,
                               .name = "mlp.experts",
                               .router = "mlp.router",

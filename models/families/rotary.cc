@@ -224,6 +224,7 @@ Routing routing_of(const ModelConfig& c, const RotaryForm& form) {
                   .normalized = c.normalized_experts};
   for (int64_t i = 0; i < c.layers; ++i) routing.layers += has_experts(c, i);
   routing.balance_loss = c.has_router_loss ? c.router_loss : 0;
+  routing.z_loss = c.router_z_loss;
   return routing;
 }
 

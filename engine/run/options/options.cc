@@ -118,6 +118,10 @@ constexpr OptionRow kTable[] = {
      "factor of the loss that spreads tokens over the experts of a mixture; 0: it does not count",
      "auto: as config.json says", kRuns, OnResume::fixed, FIELD(model.router_loss), kNotNegative, nullptr,
      called("router-aux-loss-coef aux-loss-coef moe-aux-loss-coeff load-balancing-loss"), true},
+    {"router-z-loss", "model", "X",
+     "factor of the loss that keeps the logits of routers small (z-loss); 0: it does not count", "0", kRuns,
+     OnResume::fixed, FIELD(model.router_z_loss), kNotNegative, nullptr,
+     called("router-z-loss-coef z-loss-coef moe-z-loss-coeff z-loss"), true},
     {"imbalance", "model", "X",
      "rows of a layer's largest expert over the mean of its experts, which predictions assume; results do "
      "not depend on it",

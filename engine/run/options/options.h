@@ -56,6 +56,7 @@ struct ModelOptions {
   std::string model;                  // preset, inline description, config.json, or a Hugging Face directory
   bool from_scratch = false;          // ignore the directory's weights
   std::optional<double> router_loss;  // factor of the loss of routers; none: as config.json says
+  double router_z_loss = 0;           // factor of their z-loss
   std::optional<double> imbalance;    // of experts, which predictions assume (imbalance.h); none: 1
 };
 

@@ -91,10 +91,13 @@ uint64_t table_bytes_of(const std::string& directory, const ModelConfig& config)
 }
 
 void set_router_loss(const ModelOptions& options, ModelConfig& config) {
-  if (!options.router_loss) return;
-  if (config.experts == 0)
-    throw Error(ExitCode::usage, "--router-loss is for models with experts, and this one has none.",
+  if (config.experts == 0 && (options.router_loss || options.router_z_loss > 0))
+    throw Error(ExitCode::usage,
+                fmt::format("--router-{}loss is for models with experts, and this one has none.",
+                            options.router_loss ? "" : "z-"),
                 "Leave it out.");
+  config.router_z_loss = options.router_z_loss;
+  if (!options.router_loss) return;
   config.router_loss = *options.router_loss;
   config.has_router_loss = *options.router_loss > 0;
 }
@@ -144,6 +147,7 @@ ModelSource source_of_run(const CheckpointReader& checkpoint, const Options& opt
   const CheckpointState& state = checkpoint.state();
   source.config = config_from_json(state.model_config, checkpoint.path() + "/manifest.json");
   source.config.adapters = adapters_of(options.lora);
+  source.config.router_z_loss = options.model.router_z_loss;
   if (state.base.has_value() != (options.lora.rank > 0))
     throw Error(ExitCode::malformed_file,
                 fmt::format("{}: the manifest {} a base, and its option --lora is {}.",

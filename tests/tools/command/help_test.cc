@@ -62,7 +62,8 @@ TEST(Help, BeginsWithTheOptionsThatOneNeeds) {
             (std::vector<std::string>{"--model", "--lora", "--data", "--batch", "--seq", "--steps",
                                       "--epochs", "--lr", "--gpu-mem", "--host-mem", "--nvme-dir", "--out"}));
   ASSERT_EQ(headings.size(), 11u);
-  EXPECT_EQ(headings[0], "  model                     --from-scratch, --router-loss, --imbalance");
+  EXPECT_EQ(headings[0],
+            "  model                     --from-scratch, --router-loss, --router-z-loss, --imbalance");
   for (const Family* family : families())
     EXPECT_NE(verb_help(Verb::train, HelpExtent::first).find(family->plain_preset), std::string::npos)
         << family->name;

@@ -26,14 +26,29 @@ TEST(RouterLoss, IsTheConfigsUnlessOneIsGiven) {
   EXPECT_TRUE(config_with("mixtral:router_loss=true", {}).has_router_loss);
 }
 
-TEST(RouterLoss, IsRefusedWhereThereAreNoExperts) {
+TEST(RouterLoss, TheZLossCountsAloneToo) {
+  const ModelConfig given = resolve_model({.model = "mixtral-8x7b", .router_z_loss = 0.5}).config;
+  EXPECT_EQ(given.router_z_loss, 0.5);
+  EXPECT_FALSE(given.has_router_loss);
+  EXPECT_TRUE(router_loss_counts(given));
+  EXPECT_FALSE(router_loss_counts(config_with("mixtral-8x7b", {})));
+}
+
+std::string refusal(const ModelOptions& options) {
   try {
-    config_with("gpt2", 0.1);
-    FAIL() << "accepted";
+    resolve_model(options);
   } catch (const Error& error) {
     EXPECT_EQ(error.code(), ExitCode::usage);
-    EXPECT_STREQ(error.what(), "--router-loss is for models with experts, and this one has none.");
+    return error.what();
   }
+  return "accepted";
+}
+
+TEST(RouterLoss, IsRefusedWhereThereAreNoExperts) {
+  EXPECT_EQ(refusal({.model = "gpt2", .router_loss = 0.1}),
+            "--router-loss is for models with experts, and this one has none.");
+  EXPECT_EQ(refusal({.model = "gpt2", .router_z_loss = 0.1}),
+            "--router-z-loss is for models with experts, and this one has none.");
 }
 
 }  // namespace

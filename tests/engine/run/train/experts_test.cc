@@ -132,6 +132,28 @@ TEST(Experts, AStepTellsItsTokensByExpertAndLayer) {
   }
 }
 
+// Routers whose weights are zero have logits of zero, whose log-sum-exp is the logarithm of the number of
+// experts.
+TEST(Experts, TheZLossIsTheMeanSquareOfTheLogSumExp) {
+  const DriveDirectory directory;
+  const auto first_loss = [&](double z_loss) {
+    TestRun run =
+        run_of("mixtral:layers=2,width=64,heads=4,kv_heads=2,ffn=96,vocab=300,context=64,experts=4,top=2",
+               directory);
+    run.options.model.router_z_loss = z_loss;
+    run.options.batch.steps = 2;
+    run.alter_model = [](Model model) {
+      for (Group& group : model.groups)
+        for (Parameter& p : group.parameters)
+          if (p.name.ends_with("gate.weight")) p.initializer = Initializer::zeros;
+      return model;
+    };
+    return train(run).steps.front().loss;
+  };
+  const double squared = std::log(4.0) * std::log(4.0);
+  EXPECT_NEAR(first_loss(0.5) - first_loss(0), 0.5 * squared, 1e-6);
+}
+
 TEST(Experts, NaNOfARouterEndsTheRunWithItsLayer) {
   const DriveDirectory directory;
   TestRun run = run_of(
