@@ -127,11 +127,13 @@ UpdateConstants prepare_adamw(const OptimizerSettings& settings, const UpdateSte
   CHECK(step.t >= 1, "updates are counted from 1");
   const double b1 = settings.beta1, b2 = settings.beta2, power = static_cast<double>(step.t);
   AdamWConstants c;
+  c.learning_rate = step.learning_rate;
+  c.step = step.learning_rate / (1 - std::pow(b1, power));
   c.b1 = static_cast<float>(b1);
   c.b2 = static_cast<float>(b2);
   c.k1 = static_cast<float>(1 - b1);
   c.k2 = static_cast<float>(1 - b2);
-  c.a = static_cast<float>(step.learning_rate / (1 - std::pow(b1, power)));
+  c.a = static_cast<float>(c.step);
   c.r = static_cast<float>(1 / std::sqrt(1 - std::pow(b2, power)));
   c.eps = static_cast<float>(settings.epsilon);
   c.d = static_cast<float>(1 - step.learning_rate * settings.weight_decay);
@@ -139,10 +141,16 @@ UpdateConstants prepare_adamw(const OptimizerSettings& settings, const UpdateSte
   return UpdateConstants::of(c);
 }
 
+AdamWConstants of_range(AdamWConstants c, const UpdateRange& range) {
+  c.a = static_cast<float>(c.step * range.learning_rate_factor);
+  c.d = static_cast<float>(1 - c.learning_rate * range.learning_rate_factor * range.weight_decay);
+  return c;
+}
+
 void apply_adamw(const UpdateRange& range, const UpdateConstants& constants, Workers& workers,
                  UpdateForm form, const UpdateConstants& guessed) {
-  auto c = constants.as<AdamWConstants>(), g = guessed.as<AdamWConstants>();
-  if (!range.decay) c.d = g.d = 1;
+  const AdamWConstants c = of_range(constants.as<AdamWConstants>(), range),
+                       g = of_range(guessed.as<AdamWConstants>(), range);
   for_each_part(range, workers, [&](const UpdateRange& p) {
     switch (form) {
       case UpdateForm::optimize:

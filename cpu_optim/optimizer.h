@@ -25,7 +25,8 @@ namespace sluice {
 
 constexpr uint32_t kMomentsMax = 2;
 
-// --beta1, --beta2, --eps and --weight-decay; an optimizer reads those that it has.
+// --beta1, --beta2, --eps and --weight-decay; an optimizer reads those that it has. Weight decay is that of
+// ranges that have none of their own.
 struct OptimizerSettings {
   double beta1 = 0.9, beta2 = 0.95, epsilon = 1e-8, weight_decay = 0.1;
 };
@@ -45,8 +46,9 @@ struct UpdateRange {
   void* weights;                // in `precision`; nullptr for fp32
   DType precision;              // bf16, f16 or f32
   uint64_t elements;
-  bool decay;                           // false: no weight decay
+  double weight_decay;                  // 0: none
   const void* next_gradient = nullptr;  // of a visit
+  double learning_rate_factor = 1;      // of the step's learning rate
 };
 
 enum class UpdateForm : uint8_t { optimize, repair, visit };

@@ -95,7 +95,7 @@ uint64_t parameter_count(const Model& model, bool trainable_only) {
   uint64_t count = 0;
   for (const Group& group : model.groups)
     for (const Parameter& parameter : group.parameters)
-      if (group.trainable || !trainable_only) count += parameter_elements(parameter);
+      if ((group.trainable && !parameter.frozen) || !trainable_only) count += parameter_elements(parameter);
   return count;
 }
 

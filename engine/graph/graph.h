@@ -7,6 +7,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -25,6 +26,11 @@ struct Parameter {   // one named tensor of a group
   Initializer initializer = Initializer::normal;
   double standard_deviation = 0.02;
   uint64_t offset = 0;  // first element within the group's flat buffer; multiples of 64 elements
+  // What the optimizer does otherwise with this one than with others.
+  double learning_rate_factor = 1;
+  std::optional<double> weight_decay = {};  // none: that of the run, if `decay`
+  // It stays as it is, and no gradient of it is computed, also where its group is trained.
+  bool frozen = false;
 };
 
 struct Group {

@@ -59,7 +59,7 @@ class Compiler {
   }
   bool trains_parameter(const Op& op) const {
     return std::any_of(op.parameters.begin(), op.parameters.end(),
-                       [&](uint32_t p) { return plan_.wanted.trainable[segment_.parameters[p].slot]; });
+                       [&](uint32_t p) { return plan_.trains(segment_.parameters[p].slot, p); });
   }
   bool reaches_loss(const Op& op) const {
     return op_rule(op.kind).is_loss ||
@@ -395,7 +395,8 @@ class Compiler {
     }
     for (size_t k = 0; k < op.parameters.size(); ++k) {
       const uint32_t p = op.parameters[k];
-      step.overwrites.push_back(bit(r.overwrites_parameters, k) && !written.parameters[p]);
+      step.overwrites.push_back(bit(r.overwrites_parameters, k) && !written.parameters[p] &&
+                                plan_.trains(segment_.parameters[p].slot, p));
       written.parameters[p] = true;
     }
     if (!writes) return;

@@ -62,6 +62,8 @@ struct WantedGradients {
   std::vector<bool> trainable;  // by group slot
   // By segment output: only the host reads it, so it gets no gradient. Those behind the last one here may.
   std::vector<bool> host_only = {};
+  // By segment parameter: it is frozen, whatever its group is. Those behind the last one here are not.
+  std::vector<bool> frozen = {};
   auto operator<=>(const WantedGradients&) const = default;
 };
 
@@ -83,6 +85,10 @@ struct SegmentPlan {
   std::vector<bool> output_gradient_added;  // by segment output: inner consumers add to it
   std::array<SegmentPasses, kRecomputes.size()> levels;
   const SegmentPasses& at(Recompute level) const { return levels[static_cast<size_t>(level)]; }
+  // Whether a gradient of the segment's parameter, which is in that slot, is computed.
+  bool trains(uint32_t slot, uint32_t parameter) const {
+    return wanted.trainable[slot] && (parameter >= wanted.frozen.size() || !wanted.frozen[parameter]);
+  }
 };
 
 SegmentPlan plan_segment(const Model& model, uint32_t segment, const WantedGradients& wanted,

@@ -214,9 +214,12 @@ __device__ inline void update(const AdamWConstants& c, float gradient, float& w,
   w = __fmaf_rn(-c.a, __fdiv_rn(m, __fmaf_rn(__fsqrt_rn(v), c.r, c.eps)), w);
 }
 
-__device__ inline AdamWConstants adamw_constants(const UpdateConstants& constants, bool decay) {
+// With those of the range; in double, each operation rounded.
+__device__ inline AdamWConstants adamw_constants(const UpdateConstants& constants, const UpdateRange& range) {
   AdamWConstants c = *reinterpret_cast<const AdamWConstants*>(constants.bytes);
-  if (!decay) c.d = 1;
+  const double rate = __dmul_rn(c.learning_rate, range.learning_rate_factor);
+  c.a = static_cast<float>(__dmul_rn(c.step, range.learning_rate_factor));
+  c.d = static_cast<float>(1 - __dmul_rn(rate, range.weight_decay));
   return c;
 }
 
@@ -224,7 +227,9 @@ __device__ inline AdamWConstants adamw_constants(const UpdateConstants& constant
 template <UpdateForm kForm, typename T>
 __global__ void __launch_bounds__(kThreads)
     adamw_kernel(UpdateRange range, UpdateScalars scalars, bool aligned) {
-  const AdamWConstants constants = adamw_constants(scalars.update->constants, range.decay);
+  const AdamWConstants constants = adamw_constants(scalars.update->constants, range);
+  AdamWConstants guessed = constants;
+  if constexpr (kForm == UpdateForm::visit) guessed = adamw_constants(scalars.guess->constants, range);
   const bool skip = scalars.update->skip;
   T* gradient = static_cast<T*>(range.gradient);
   T* weights = static_cast<T*>(range.weights);
@@ -251,7 +256,6 @@ __global__ void __launch_bounds__(kThreads)
         }
       }
       if constexpr (kVisits) {
-        const AdamWConstants guessed = adamw_constants(scalars.guess->constants, range.decay);
         load(static_cast<const T*>(range.next_gradient) + i, part, g);
         store(gradient + i, part, g);
 #pragma unroll

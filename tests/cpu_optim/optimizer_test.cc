@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <cstring>
 #include <limits>
 #include <random>
 #include <set>
@@ -87,8 +88,14 @@ void check_step(const State& start, const State& expected, DType precision, cons
   Stream<float> gradient32(start.gradient32, 4 * (offset + 2));
   const bool wide = precision == DType::f32;
   void* const gradient = wide ? static_cast<void*>(gradient32.data()) : gradient16.data();
-  const UpdateRange range{master.data(), m.data(), v.data(), gradient, wide ? nullptr : weights16.data(),
-                          precision,     n,        decay};
+  const UpdateRange range{master.data(),
+                          m.data(),
+                          v.data(),
+                          gradient,
+                          wide ? nullptr : weights16.data(),
+                          precision,
+                          n,
+                          decay ? OptimizerSettings{}.weight_decay : 0};
   apply_adamw(range, UpdateConstants::of(c), workers);
   const Format& format = precision == DType::bf16 ? kBf16 : kF16;
   for (size_t i = 0; i < n; ++i) {
@@ -211,7 +218,7 @@ TEST(AdamW, RepairsAndVisitsMakeTheWeightsOfLaterUpdates) {
                              weights.data(),
                              precision,
                              n,
-                             decay,
+                             decay ? OptimizerSettings{}.weight_decay : 0,
                              following.data()},
                             UpdateConstants::of(c), workers, form, UpdateConstants::of(guessed));
                 size_t wrong = 0;
@@ -255,7 +262,7 @@ TEST(AdamW, FollowsDoublePrecision) {
   for (int t = 1; t <= 50; ++t) {
     for (float& x : g) x = normal(random);
     const double clip = 0.5;
-    apply_adamw({w.data(), m.data(), v.data(), g.data(), nullptr, DType::f32, n, true},
+    apply_adamw({w.data(), m.data(), v.data(), g.data(), nullptr, DType::f32, n, options.weight_decay},
                 prepare_adamw(options, {t, lr, clip, 1.0}), workers);
     for (size_t i = 0; i < n; ++i) {
       const double gd = g[i] * clip;
@@ -268,6 +275,60 @@ TEST(AdamW, FollowsDoublePrecision) {
     }
   }
   for (size_t i = 0; i < n; ++i) ASSERT_NEAR(w[i], wd[i], 7e-6) << i;
+}
+
+// A quarter of the learning rate is exact, so the constants are those of a step with that rate.
+TEST(AdamW, ARangeMayHaveItsOwnRateAndDecay) {
+  const size_t n = 1000;
+  Workers workers(2);
+  const auto updated = [&](const UpdateConstants& constants, double weight_decay, double factor) {
+    State s = random_state(n, DType::f32, 11);
+    apply_adamw({.master = s.master.data(),
+                 .moments = {s.m.data(), s.v.data()},
+                 .gradient = s.gradient32.data(),
+                 .weights = nullptr,
+                 .precision = DType::f32,
+                 .elements = n,
+                 .weight_decay = weight_decay,
+                 .learning_rate_factor = factor},
+                constants, workers);
+    return s.master;
+  };
+  const UpdateConstants step = prepare_adamw({}, {7, 3e-3, 0.37, 1.0});
+  const std::vector<float> own = updated(step, 0.3, 0.25);
+  EXPECT_EQ(own, updated(prepare_adamw({}, {7, 3e-3 / 4, 0.37, 1.0}), 0.3, 1));
+  EXPECT_NE(own, updated(step, 0.3, 1));
+  EXPECT_NE(own, updated(step, 0.1, 0.25));
+}
+
+// As parameters have it that are frozen in a group that is trained, in every form.
+TEST(AdamW, WithoutGradientRateAndDecayNothingMoves) {
+  const size_t n = 1000;
+  Workers workers(2);
+  const UpdateConstants c = prepare_adamw({}, {7, 3e-3, 0.37, 1.0});
+  for (const UpdateForm form : {UpdateForm::optimize, UpdateForm::repair, UpdateForm::visit}) {
+    const State start = random_state(n, DType::bf16, 12);
+    State s = start;
+    s.master[0] = -0.0f;
+    const std::vector<float> master = s.master, zeros(n, 0);
+    s.m = s.v = zeros;
+    s.gradient16.assign(n, 0);
+    const std::vector<uint16_t> next(n, 0);
+    apply_adamw({.master = s.master.data(),
+                 .moments = {s.m.data(), s.v.data()},
+                 .gradient = s.gradient16.data(),
+                 .weights = s.weights16.data(),
+                 .precision = DType::bf16,
+                 .elements = n,
+                 .weight_decay = 0,
+                 .next_gradient = next.data(),
+                 .learning_rate_factor = 0},
+                c, workers, form, c);
+    EXPECT_EQ(std::memcmp(s.master.data(), master.data(), n * sizeof(float)), 0);
+    EXPECT_EQ(s.m, zeros);
+    EXPECT_EQ(s.v, zeros);
+    for (size_t i = 0; i < n; ++i) ASSERT_EQ(s.weights16[i], reference_round(kBf16, master[i]));
+  }
 }
 
 TEST(AdamW, ConstantsAreRoundedOnceFromDouble) {
@@ -304,7 +365,7 @@ TEST(AdamW, SkippedUpdatesLeaveTheState) {
                               s.weights16.data(),
                               precision,
                               n,
-                              true,
+                              OptimizerSettings{}.weight_decay,
                               next.data()};
       update_range(optimizer_of(OptimizerKind::adamw), form, range, {&skipped, &guess}, workers);
       EXPECT_EQ(s.master, start.master);

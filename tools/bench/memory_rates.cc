@@ -43,7 +43,7 @@ OptimizerRate measure_optimizer(DType precision, uint64_t parameters, Workers& w
           std::byte* const gradient = rest.data() + s * kShard * width;
           std::byte* const weights = gradient + shards * kShard * width;
           apply_adamw(
-              {plane(0), plane(1), plane(2), gradient, in_place ? nullptr : weights, precision, kShard, true},
+              {plane(0), plane(1), plane(2), gradient, in_place ? nullptr : weights, precision, kShard, 0.1},
               constants, workers);
         }
       },

@@ -111,7 +111,7 @@ std::vector<ShardStreams> make_shards(uint64_t parameters) {
 void run_adamw(const std::vector<ShardStreams>& shards, Workers& workers) {
   const UpdateConstants constants = prepare_adamw({}, {1000, 1e-6, 1.0, 1.0});
   for (const ShardStreams& s : shards)
-    apply_adamw({s.master, s.moments[0], s.moments[1], s.gradient, s.weights, DType::bf16, kShard, true},
+    apply_adamw({s.master, s.moments[0], s.moments[1], s.gradient, s.weights, DType::bf16, kShard, 0.1},
                 constants, workers);
 }
 

@@ -70,6 +70,8 @@ class BufferMaker {
           wanted.added.push_back(differentiable_[a] && --reads[a] > 0);
         }
         for (const uint32_t a : u.outputs) wanted.host_only.push_back(model_.activations[a].output);
+        for (const SegmentParameter& p : model_.segments[u.segment].parameters)
+          wanted.frozen.push_back(model_.groups[u.groups[p.slot]].parameters[p.parameter].frozen);
         for (const uint32_t g : u.groups) wanted.trainable.push_back(trained && model_.groups[g].trainable);
         const auto next = static_cast<uint32_t>(out_.plans.size());
         const auto [it, fresh] = known.try_emplace({u.segment, wanted}, next);

@@ -40,15 +40,7 @@ Runner::Runner(const Plan& plan, const Memory& memory, Device& device, const Upd
       optimizer_workers_(threads),
       ranks_(ranks) {
   CHECK(plan.lowering.ranks == static_cast<uint32_t>(ranks.size()), "a plan for another number of ranks");
-  for (const Group& g : plan.model.groups) {
-    std::vector<DecayRange> ranges;
-    for (const Parameter& p : g.parameters) {
-      if (!ranges.empty() && ranges.back().decay == p.decay) continue;
-      if (!ranges.empty()) ranges.back().end = p.offset;
-      ranges.push_back({p.offset, UINT64_MAX, p.decay});  // padding included
-    }
-    decay_ranges_.push_back(std::move(ranges));
-  }
+  for (const Group& g : plan.model.groups) find_rates(g);
   for (const SegmentPlan& p : plan.lowering.plans) {
     const Segment& segment = plan.model.segments[p.segment];
     PlanOperands& operands = operands_.emplace_back();
@@ -60,6 +52,23 @@ Runner::Runner(const Plan& plan, const Memory& memory, Device& device, const Upd
   for (const Segment& segment : plan.model.segments) sums_.push_back(added_outputs(segment));
   for (std::vector<TensorView>& v : views_) v.reserve(16);
   if (ranks.size() > 1) collectives_ = collective_names(plan.program);
+}
+
+// What is frozen has gradients of zero, so its moments are zero. Without rate and decay it stays as it is.
+void Runner::find_rates(const Group& group) {
+  std::vector<RateRange> ranges;
+  for (const Parameter& p : group.parameters) {
+    const double run_decay = p.decay ? rules_.settings.weight_decay : 0;
+    const double decay = p.frozen ? 0 : p.weight_decay.value_or(run_decay);
+    const double rate = p.frozen ? 0 : p.learning_rate_factor;
+    if (!ranges.empty()) {
+      RateRange& last = ranges.back();
+      if (last.weight_decay == decay && last.learning_rate_factor == rate) continue;
+      last.end = p.offset;
+    }
+    ranges.push_back({p.offset, UINT64_MAX, decay, rate});  // padding included
+  }
+  rate_ranges_.push_back(std::move(ranges));
 }
 
 void Runner::find_added(const UseInfo& info) {
@@ -298,7 +307,7 @@ void Runner::run_step(const SegmentPlan& plan, const Segment& segment, const Pas
     parameters.push_back(
         {operand_at(operands.weights[parameter.slot]) + offset * dtype_bytes(plan.precision)});
     if (step.pass == Pass::forward) continue;
-    const uint32_t k = operands.accumulators[parameter.slot];
+    const uint32_t k = plan.trains(parameter.slot, p) ? operands.accumulators[parameter.slot] : kNone;
     std::byte* const gradient = k == kNone ? nullptr : operand_at(k) + offset * sizeof(float);
     const bool overwritten =
         step.overwrites[parameter_gradients.size()] && k != kNone && in.operands[k].access == Access::write;
@@ -443,12 +452,19 @@ void Runner::update(const Task& task, const Instruction& in, const RingPositions
   const bool on_device = in.lane == device_lane_;
   std::byte* gradient = address(in, kUpdateGradient, rings);
   const std::byte* next = visits ? address(in, kVisitNext, rings) : nullptr;
-  for (const DecayRange& range : decay_ranges_[task.subject]) {
+  for (const RateRange& range : rate_ranges_[task.subject]) {
     const uint64_t first = std::max(range.begin, v.first), last = std::min(range.end, end);
     if (first >= last) continue;
     const uint64_t at = first - v.first;
     void* weights = precision == DType::f32 ? nullptr : static_cast<std::byte*>(v.weights) + at * width;
-    UpdateRange r{v.master + at, {}, gradient + at * width, weights, precision, last - first, range.decay};
+    UpdateRange r{.master = v.master + at,
+                  .moments = {},
+                  .gradient = gradient + at * width,
+                  .weights = weights,
+                  .precision = precision,
+                  .elements = last - first,
+                  .weight_decay = range.weight_decay,
+                  .learning_rate_factor = range.learning_rate_factor};
     for (uint32_t m = 0; m < kMomentsMax; ++m) r.moments[m] = v.moments[m] ? v.moments[m] + at : nullptr;
     if (visits) r.next_gradient = next + at * width;
     if (on_device)

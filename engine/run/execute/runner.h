@@ -169,12 +169,13 @@ class Runner {
   struct ByteRange {
     uint64_t begin, end;
   };
-  struct DecayRange {
+  struct RateRange {
     uint64_t begin, end;  // elements of the group
-    bool decay;
+    double weight_decay, learning_rate_factor;
   };
 
   static std::unordered_map<const Instruction*, std::string> collective_names(const Program& program);
+  void find_rates(const Group& group);
   void find_added(const UseInfo& info);
 
   const Plan& plan_;
@@ -192,9 +193,9 @@ class Runner {
   std::vector<PlanOperands> operands_;  // by segment plan
   // By segment use and slot: the parts of the group's accumulator that ops only add to. Some are empty.
   std::vector<std::vector<std::vector<ByteRange>>> added_to_;
-  std::vector<std::vector<bool>> sums_;                // by segment, output: forwards add to it
-  std::vector<std::vector<DecayRange>> decay_ranges_;  // by group
-  std::vector<TensorView> views_[6];                   // of the op that the compute lane runs
+  std::vector<std::vector<bool>> sums_;              // by segment, output: forwards add to it
+  std::vector<std::vector<RateRange>> rate_ranges_;  // by group
+  std::vector<TensorView> views_[6];                 // of the op that the compute lane runs
 };
 
 }  // namespace sluice

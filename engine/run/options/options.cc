@@ -326,6 +326,11 @@ constexpr OptionRow kTable[] = {
      "gradients of a larger norm are scaled down to this norm; 0: off, the norm is still reported", "1",
      kRuns, OnResume::fixed, FIELD(optimizer.clip), kNotNegative, nullptr,
      called("grad-clip clip-grad clip-grad-norm max-grad-norm gradient-clipping gradient-clip-val")},
+    {"group-options", "optimizer", "WHAT:OPTION=X...",
+     "options of experts, routers, embeddings, norms, head, or of parameters by a pattern of their names: lr "
+     "(a factor of --lr), decay (in place of --weight-decay), frozen; as experts:lr=0.5,decay=0 "
+     "routers:frozen=yes",
+     "", kRuns, OnResume::fixed, FIELD(optimizer.of_groups), kNoNumber, nullptr, kGroupHints, true},
 
     {"precision", "numbers", "NAME",
      "data type of weights and activations: bf16, fp16 or fp32; master weights and moments are fp32", "bf16",

@@ -130,7 +130,8 @@ struct OptimizerOptions {
   StepsOrShare warmup;
   Schedule schedule = Schedule::cosine;
   double weight_decay = 0.1, beta1 = 0.9, beta2 = 0.95, epsilon = 1e-8;
-  double clip = 1;  // 0: off
+  double clip = 1;                     // 0: off
+  std::vector<std::string> of_groups;  // WHAT:OPTION=X[,OPTION=X...], of some parameters
 };
 
 struct NumberOptions {

@@ -239,6 +239,13 @@ bool is_auto(const std::vector<std::string>& values) {
   return values.size() == 1 && values.front() == "auto";
 }
 
+// A layer's own options cannot hold while it has the weights of another one.
+void check_group_options(const Options& options) {
+  if (options.optimizer.of_groups.empty() || options.ranks.share_layers_until == 0) return;
+  throw Error(ExitCode::usage, "--group-options and --share-layers-until exclude each other.",
+              "Leave out one of them.");
+}
+
 }  // namespace
 
 bool waves_fit(const Options& options, int64_t ranks) {
@@ -285,6 +292,7 @@ void check_options(const Options& options, Verb verb, ManifestUse manifest) {
     check_min_learning_rate(options);
     if (trains) check_compression(options);
     if (trains) check_lora(options, manifest == ManifestUse::applied);
+    if (trains) check_group_options(options);
   }
   check_printing(options);
 }

@@ -80,6 +80,8 @@ inline constexpr OptionHints kMetricsHints = {
 inline constexpr OptionHints kTensorboardHints = {
     .unlike = "report-to log-with logger wandb wandb-project",
     .difference = "Give --tensorboard; the same figures are in metrics.jsonl of --out."};
+inline constexpr OptionHints kGroupHints = {.elsewhere = "param-groups parameter-groups lr-multipliers",
+                                            .words = none_word};
 inline constexpr OptionHints kTargetHints = {.elsewhere = "lora-target target-modules lora-target-modules",
                                              .words = all_linear_word};
 inline constexpr OptionHints kMicroBatchHints = {

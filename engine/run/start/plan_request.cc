@@ -9,6 +9,7 @@
 #include "engine/base/error.h"
 #include "engine/graph/imbalance.h"
 #include "engine/rates/network.h"
+#include "engine/run/start/group_options.h"
 #include "engine/run/start/sharing.h"
 #include "gpu/machine.h"
 
@@ -94,8 +95,10 @@ PlanRequest plan_request(const Options& options, const ModelConfig& config, cons
   const int64_t sequence = options.batch.sequence.value_or(config.context);
   const DType precision = options.numbers.precision;
   r.model = [config, precision, sizes = needs.sizes, documents = options.data.documents, samples,
+             of_groups = options.optimizer.of_groups,
              imbalance = options.model.imbalance.value_or(1)](int64_t micro_batch, int64_t length) {
     Model model = sized_model(config, precision, sizes, micro_batch, length, documents, samples);
+    apply_group_options(of_groups, model);
     assume_imbalance(model, imbalance);
     return model;
   };

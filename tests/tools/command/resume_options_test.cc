@@ -40,6 +40,41 @@ TEST(Resume, TheManifestBringsWhatFixesBits) {
   EXPECT_NO_THROW(check_options(o, Verb::train, ManifestUse::applied));
 }
 
+TEST(Resume, OptionsOfGroupsAreThoseOfTheRun) {
+  const std::string line = "train --model mixtral-8x7b --data a --out d";
+  const auto manifest = manifest_of(line + " --group-options experts:lr=0.5,decay=0 routers:frozen=yes");
+  const std::vector<std::string> entries = {"experts:lr=0.5,decay=0", "routers:frozen=yes"};
+  Options o = options_of("train --out d --resume auto");
+  apply_manifest(o, manifest);
+  EXPECT_EQ(o.optimizer.of_groups, entries);
+  Options same =
+      options_of("train --out d --resume auto --group-options experts:lr=0.5,decay=0 routers:frozen=yes");
+  EXPECT_NO_THROW(apply_manifest(same, manifest));
+  const auto refusal = [&](const std::string& options, const std::vector<ManifestOption>& of_run) {
+    Options given = options_of("train --out d --resume auto --group-options " + options);
+    try {
+      apply_manifest(given, of_run);
+    } catch (const Error& error) {
+      return std::string(error.what());
+    }
+    return std::string("accepted");
+  };
+  EXPECT_EQ(refusal("experts:lr=1", manifest),
+            "--group-options experts:lr=1 differs from the run's own, which is experts:lr=0.5,decay=0 "
+            "routers:frozen=yes.");
+  EXPECT_EQ(refusal("none", manifest),
+            "--group-options none differs from the run's own, which is experts:lr=0.5,decay=0 "
+            "routers:frozen=yes.");
+  EXPECT_EQ(refusal("experts:lr=1", manifest_of(line)),
+            "--group-options experts:lr=1 differs from the run's own, which is none.");
+}
+
+TEST(Resume, LayersThatShareWeightsHaveNoOptionsOfTheirOwn) {
+  EXPECT_EQ(sluice::refusal({"plan", "--model", "gpt2", "--ranks", "2", "--share-layers-until", "5",
+                             "--group-options", "norms:decay=0.1"}),
+            "--group-options and --share-layers-until exclude each other.");
+}
+
 // A run keeps its batch, so that is not what a refusal proposes to change.
 TEST(Resume, ABatchThatNoLongerDivides) {
   const auto refusal = [&](const std::string& more, ManifestUse manifest) {

@@ -29,6 +29,9 @@ constexpr const char* kModels[] = {
     "gpt2-moe:layers=4,width=32,heads=2,vocab=258,context=128,experts=4/6,top=2,capacity=1.25,second=random,"
     "noise=yes,residual=yes",
 };
+// Of the last of these. Groups are frozen as a whole, and routers within theirs.
+const std::vector<std::string> kGroupOptions = {"experts:lr=0.5,decay=0.3", "routers:frozen=yes",
+                                                "*.experts.3.*:frozen=yes", "norms:lr=3,decay=0.01"};
 constexpr DType kPrecisions[] = {DType::bf16, DType::f32, DType::f16};
 enum Clipped { kOff, kNoStep, kSomeSteps, kEveryStep, kClippedLevels };
 constexpr int64_t kSteps = 7;
@@ -126,6 +129,7 @@ TestRun base_run(int model, int precision, double clip, const DriveDirectory& di
   run.options = short_run(directory, kModels[model], directory / "train.bin");
   run.options.batch = {8, std::nullopt, 1, kSteps};
   run.options.optimizer.clip = clip;
+  if (model + 1 == std::size(kModels)) run.options.optimizer.of_groups = kGroupOptions;
   run.options.numbers.precision = kPrecisions[precision];
   return run;
 }

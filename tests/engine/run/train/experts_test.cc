@@ -154,6 +154,71 @@ TEST(Experts, TheZLossIsTheMeanSquareOfTheLogSumExp) {
   EXPECT_NEAR(first_loss(0.5) - first_loss(0), 0.5 * squared, 1e-6);
 }
 
+// In bf16 with a clip, so that updates are guessed. A router is a part of its group, an expert is all of its.
+TEST(Experts, WhatIsFrozenStaysAsItIs) {
+  const DriveDirectory directory;
+  TestRun run = run_of(
+      "mixtral:layers=2,width=64,heads=4,kv_heads=2,ffn=96,vocab=300,context=64,experts=4,top=2", directory);
+  run.options.optimizer.of_groups = {"routers:frozen=yes", "*.experts.1.*:frozen=yes"};
+  run.options.run.checkpoint_every.steps = 1;
+  run.options.run.keep = 4;
+  train(run);
+  const Tensors first = tensors_of(directory / "out/checkpoints/step-000000001"),
+                last = newest_tensors(directory / "out");
+  size_t routers = 0, experts = 0;
+  for (const auto& [name, bytes] : last) {
+    if (name.find(":padding.") != name.npos) continue;
+    const bool router = name.ends_with("gate.weight"), expert = name.find(".experts.1.") != name.npos;
+    EXPECT_EQ(name.starts_with("frozen.safetensors:"), expert) << name;
+    EXPECT_EQ(bytes == first.at(name), router || expert) << name;
+    if (router && name.starts_with("exp_avg")) {
+      EXPECT_EQ(bytes.find_first_not_of('\0'), bytes.npos) << name;
+    }
+    routers += router, experts += expert;
+  }
+  EXPECT_EQ(routers, 2u * 3u);  // planes of state
+  EXPECT_EQ(experts, 2u * 3u);  // matrices
+}
+
+// Also after a stop and a resume in other memory, in every precision; some steps are clipped.
+TEST(Experts, OptionsOfGroupsDoNotTakeBitsFromMemory) {
+  for (const DType precision : {DType::bf16, DType::f32, DType::f16}) {
+    SCOPED_TRACE(dtype_name(precision));
+    const DriveDirectory one, other;
+    const auto run_in = [&](const DriveDirectory& directory) {
+      TestRun run = run_of(
+          "qwen2_moe:layers=2,width=32,heads=4,kv_heads=2,ffn=48,vocab=300,context=64,experts=4,top=2,"
+          "expert_ffn=24,shared_ffn=32,router_loss=true",
+          directory);
+      run.options.optimizer.of_groups = {"experts:lr=0.5,decay=0.3", "routers:frozen=yes",
+                                         "*.experts.3.*:frozen=yes", "norms:lr=3,decay=0.01"};
+      run.options.optimizer.clip = 1.5;
+      run.options.numbers.precision = precision;
+      run.options.batch.batch = 8;
+      run.options.batch.steps = 6;
+      return run;
+    };
+    TestRun plain = run_in(one);
+    plain.executor = ExecutorKind::serial;
+    plain.threads = 1;
+    plain.options.memory.overlap = Overlap::never;
+    plain.options.batch.waves = 1;
+    const TestResult whole = train(plain);
+    TestRun least = run_in(other);
+    least.options.batch.waves = 2;
+    least.arenas = least_arenas(least, true);
+    least.stop_after = 1;
+    std::vector<std::string> steps = fixed_bits(train(least).steps);
+    least.arenas = {kRoomy, kRoomy, kRoomy};
+    least.options.batch.waves = 1;
+    least.options.run.resume = "auto";
+    least.stop_after = 0;
+    for (const std::string& line : fixed_bits(train(least).steps)) steps.push_back(line);
+    EXPECT_EQ(steps, fixed_bits(whole.steps));
+    EXPECT_EQ(differences(newest_tensors(one / "out"), newest_tensors(other / "out")), "");
+  }
+}
+
 TEST(Experts, NaNOfARouterEndsTheRunWithItsLayer) {
   const DriveDirectory directory;
   TestRun run = run_of(

@@ -46,6 +46,7 @@ TestRun run_of(const nlohmann::json& c, int64_t micro_batch, const DriveDirector
   o.optimizer.beta2 = c["beta2"];
   o.optimizer.epsilon = c["epsilon"];
   o.optimizer.clip = c["clip"];
+  if (c.contains("group_options")) o.optimizer.of_groups = c["group_options"];
   o.numbers.precision = DType::f32;
   o.run.out = directory / "out";
   return run;
