@@ -6,6 +6,7 @@
 #include <numeric>
 
 #include "tests/support/figures.h"
+#include "tests/support/ranks_support.h"
 #include "tests/support/training_support.h"
 
 namespace sluice {
@@ -82,7 +83,24 @@ TEST(Experts, WhatIsDroppedAndDrawnDoesNotDependOnTheMicroBatch) {
       EXPECT_NEAR(losses[i][step], losses[0][step], 2e-6 * losses[0][step]) << i << ", step " << step;
 }
 
-// The same batch in every step: what differs is drawn.
+class ExpertsOnRanks : public RanksTest {};
+
+TEST_F(ExpertsOnRanks, DropAndDrawAsOneRankDoes) {
+  std::vector<TestResult> results;
+  for (const int64_t ranks : {1, 2}) {
+    TestRun run = run_on(ranks, "out" + std::to_string(ranks));
+    run.options.model.model =
+        "gpt2-moe:layers=2,width=32,heads=2,vocab=256,context=32,experts=4,top=2,capacity=0.75,second=random,"
+        "noise=yes";
+    run.options.batch.steps = 5;
+    results.push_back(train_on(run));
+    ASSERT_EQ(results.back().steps.size(), 5u);
+  }
+  for (size_t i = 0; i < 5; ++i)
+    EXPECT_NEAR(results[1].steps[i].loss, results[0].steps[i].loss, 2e-6 * results[0].steps[i].loss) << i;
+}
+
+// The same batch in every step: what differs is drawn. Validation draws nothing.
 TEST(Experts, EveryStepDrawsOthers) {
   const std::string model =
       "gpt2-moe:layers=2,width=32,heads=2,vocab=300,context=64,experts=4,top=2,second=random,noise=yes";
@@ -95,8 +113,14 @@ TEST(Experts, EveryStepDrawsOthers) {
     run.options.numbers.precision = DType::f32;
     run.options.numbers.seed = seed;
     run.options.optimizer.learning_rate = 1e-30;  // weights stay as they are
+    run.options.data.validation = run.options.data.train;
+    run.options.data.val_every = run.options.data.val_batches = 1;
+    const TestResult result = train(run);
+    EXPECT_EQ(result.validations.size(), 3u);
+    for (const ValidationMetrics& v : result.validations)
+      EXPECT_EQ(v.val_loss, result.validations.front().val_loss);
     std::vector<double> losses;
-    for (const StepMetrics& m : train(run).steps) losses.push_back(m.loss);
+    for (const StepMetrics& m : result.steps) losses.push_back(m.loss);
     return losses;
   };
   const std::vector<double> losses = losses_of(1);
