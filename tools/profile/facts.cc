@@ -11,6 +11,7 @@
 #include "engine/rates/network.h"
 #include "tools/page/html.h"
 #include "tools/plan/advice.h"
+#include "tools/profile/experts.h"
 #include "tools/profile/names.h"
 #include "tools/profile/text.h"
 
@@ -282,6 +283,7 @@ ordered_json profile_facts(const ProfiledRun& run) {
     add_stalls(run, out);
     add_changes(run, out);
   }
+  out["experts"] = expert_facts(run.steps);
   add_occupancy(run, out);
   add_names(run, out);
   return out;

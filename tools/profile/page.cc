@@ -9,6 +9,7 @@
 
 #include "engine/base/units.h"
 #include "tools/page/html.h"
+#include "tools/profile/experts.h"
 #include "tools/profile/facts.h"
 #include "tools/profile/names.h"
 #include "tools/profile/text.h"
@@ -251,6 +252,7 @@ std::string profile_page(const ordered_json& facts, const ordered_json& drawn) {
   for (const ordered_json& word : facts["command"]) command += " " + escaped(word);
   const bool has_steps = facts["steps_counted"] != 0;
   if (has_steps) sections = changes(facts) + stalls(facts) + lanes(facts) + work(facts) + links(facts);
+  sections += experts_section(facts["experts"]);
   sections += "<div class=\"pair\">\n" + memory(facts) + steps(facts) + "</div>\n";
   const std::string title = escaped(facts["model"]);
   const std::string body =

@@ -8,6 +8,7 @@
 
 #include "engine/base/error.h"
 #include "engine/base/units.h"
+#include "tools/profile/experts.h"
 
 namespace sluice {
 
@@ -221,13 +222,14 @@ std::string profile_markdown(const ordered_json& f) {
     out += "\n" + plain(errors_explained(f)) + "\n";
     if (!f["links"].empty()) out += "\n## Links\n" + links_text(f);
   }
+  out += experts_markdown(f["experts"]);
   return out + "\n## Memory\n" + tiers_text(f) + "\n## Steps\n" + steps_text(f) + "\n## Names\n" +
          names_text(f);
 }
 
 std::string profile_headline(const ordered_json& f) {
   if (f["steps_counted"] == 0) return "No step after the first two was completed.\n";
-  return printable(headline(f)) + "\n";
+  return printable(headline(f)) + "\n" + experts_line(f["experts"]);
 }
 
 std::string profile_stalls(const ordered_json& f) {

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <filesystem>
 
 #include "engine/base/units.h"
 #include "engine/run/start/budgets.h"
@@ -10,6 +11,7 @@
 #include "engine/run/start/plan_request.h"
 #include "engine/run/start/sharing.h"
 #include "engine/run/start/text_start.h"
+#include "engine/run/train/measured_imbalance.h"
 #include "gpu/cuda/device.h"
 #include "gpu/cuda/nccl.h"
 
@@ -129,6 +131,21 @@ void settle_threads(Options& options, bool of_this_process, const MachineRates* 
       threads = static_cast<int64_t>(std::clamp(elsewhere->pools[p].capacity, 1.0, kThreadsMost));
 }
 
+// Of a model with experts, predictions assume the imbalance that the run which goes on has measured, unless
+// one is given. Returns a sentence, or "" where nothing is measured.
+std::string assume_measured_imbalance(const RunStart& start, Options& options) {
+  if (options.model.imbalance || !start.checkpoint || start.source.config.experts == 0) return "";
+  const std::filesystem::path run =
+      std::filesystem::path(start.checkpoint->path()).parent_path().parent_path();
+  const bool elsewhere = start.is_same_run && !options.run.metrics.empty();
+  const std::string metrics = elsewhere ? options.run.metrics : (run / "metrics.jsonl").string();
+  const std::optional<ImbalanceOfRun> measured = imbalance_of_run(metrics);
+  if (!measured) return "";
+  options.model.imbalance = measured->imbalance;
+  return fmt::format("--imbalance {:.3g}: as steps {} to {} of {} had it.", measured->imbalance,
+                     measured->first, measured->last, printable(run.string()));
+}
+
 Budgets planned_budgets(const Options& options, bool of_this_process, const PlannedDevice& planned,
                         const MachineRates* elsewhere) {
   if (elsewhere) {
@@ -151,6 +168,7 @@ PlannedRun planned_run(Options options) {
   check_options(options, Verb::plan, manifest_use(options));
   PlannedRun run;
   run.start = open_run_start(options, Verb::plan);
+  const std::string imbalance = assume_measured_imbalance(run.start, options);
   if (of_this_process) options.ranks.per_node = options.ranks.count;
   std::optional<MachineRates> described = described_machine(options.memory);
   if (of_this_process && described && described->network.size() > 1 &&
@@ -166,6 +184,7 @@ PlannedRun planned_run(Options options) {
     notes.insert(notes.begin(), elsewhere_note(*elsewhere, options.ranks.count));
   else if (const std::string note = source_note(options.memory); !note.empty())
     notes.insert(notes.begin(), note);
+  if (!imbalance.empty()) notes.push_back(imbalance);
   settle_threads(options, of_this_process, elsewhere);
   run.device = planned_device(options, of_this_process, elsewhere);
   notes.insert(notes.end(), run.device.notes.begin(), run.device.notes.end());

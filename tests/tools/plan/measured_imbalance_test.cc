@@ -1,0 +1,35 @@
+// `sluice plan --resume` assumes the imbalance of experts that the run has measured, and says so.
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+
+#include "tests/support/cli_support.h"
+
+namespace sluice {
+namespace {
+
+TEST_F(Cli, PlanAssumesTheImbalanceThatTheRunHasMeasured) {
+  const CommandResult trained =
+      run({"train", "--model",
+           "mixtral:layers=2,width=32,heads=2,kv_heads=2,ffn=32,vocab=256,context=32,experts=4,top=2",
+           "--data", text, "--batch", "4", "--micro-batch", "2", "--steps", "3", "--out", directory / "run",
+           "--device", "cpu", "--threads", "2"});
+  ASSERT_EQ(trained.code, 0) << trained.err;
+  const Words plan{"plan", "--out", directory / "run", "--resume", "auto", "--no-advice"};
+  const CommandResult measured = run(plan);
+  ASSERT_EQ(measured.code, 0) << measured.err;
+  const std::string sentence = ": as steps 1 to 3 of " + (directory / "run") + " had it.";
+  EXPECT_NE(measured.out.find(sentence), std::string::npos) << measured.out;
+  const CommandResult json = run(plan + Words{"--json"});
+  ASSERT_EQ(json.code, 0) << json.err;
+  const double imbalance = nlohmann::json::parse(json.out)["imbalance"];
+  EXPECT_GT(imbalance, 1);
+  EXPECT_LE(imbalance, 2);
+  const CommandResult given = run(plan + Words{"--imbalance", "1.5"});
+  ASSERT_EQ(given.code, 0) << given.err;
+  EXPECT_EQ(given.out.find(sentence), std::string::npos) << given.out;
+  EXPECT_NE(given.out.find("one of each layer had 1.5 times the mean"), std::string::npos) << given.out;
+}
+
+}  // namespace
+}  // namespace sluice
