@@ -58,32 +58,32 @@ def profile(options, folder, data):
     return pathlib.Path(out, "report")
 
 
-def panel(title, report):
+def panel(title, report, *kinds):
     trace = json.loads((report / "trace.json").read_text(encoding="utf-8"))
     steps = json.loads((report / "profile.json").read_text(encoding="utf-8"))["steps"]
     seconds, step = min((s["seconds"]["measured"], number) for number, s in enumerate(steps, 1)
                         if not s["warms_up"])
-    return title, seconds, *bars_of(trace["traceEvents"], step)
+    return title, seconds, *bars_of(trace["traceEvents"], step, *kinds)
 
 
-def bars_of(events, step):
-    """(lane, kind, layer, wave, begin, end) of the step's instructions, in milliseconds."""
+def bars_of(events, step, kind_of=lambda event: event["cat"], kinds=KINDS):
+    """(lane, kind, layer, wave, begin, end) of the step's instructions of these kinds, in milliseconds."""
     lanes = {e["tid"]: e["args"]["name"] for e in events if e["name"] == "thread_name"}
     bars, begun = [], {}
     for e in events:
         args = e.get("args", {})
         if e["ph"] == "X" and args.get("step") == step:
             number = e["name"].split()[-1].split("/")[0]
-            bars.append((lanes[e["tid"]], e["cat"], int(number) if number.isdigit() else 0, args["body"],
+            bars.append((lanes[e["tid"]], kind_of(e), int(number) if number.isdigit() else 0, args["body"],
                          e["ts"] / 1e3, (e["ts"] + e["dur"]) / 1e3))
         elif e["ph"] == "b" and args.get("step") == step:
             begun[(e["tid"], e["name"], e["id2"]["local"])] = e["ts"]
         elif e["ph"] == "e":
             begin = begun.pop((e["tid"], e["name"], e["id2"]["local"]), None)
             if begin is not None:
-                bars.append((lanes[e["tid"]], e["cat"], 0, "", begin / 1e3, e["ts"] / 1e3))
+                bars.append((lanes[e["tid"]], kind_of(e), 0, "", begin / 1e3, e["ts"] / 1e3))
     start = min(b[4] for b in bars)
-    return [(*b[:4], b[4] - start, b[5] - start) for b in bars if b[1] in KINDS], list(lanes.values())
+    return [(*b[:4], b[4] - start, b[5] - start) for b in bars if b[1] in kinds], list(lanes.values())
 
 
 def joined(bars, gap):
@@ -96,7 +96,7 @@ def joined(bars, gap):
     return out
 
 
-def draw(panels):
+def draw(panels, kinds=KINDS):
     """An SVG of (title, seconds of a step, bars, lanes) panels, all to the same scale."""
     longest = max(bar[5] for *_, bars, _ in panels for bar in bars)
     scale = (WIDTH - LEFT - RIGHT) / longest
@@ -117,11 +117,11 @@ def draw(panels):
                 used.append(kind)
                 out.append(f"<rect x='{LEFT + begin * scale:.2f}' y='{y + 2}' "
                            f"width='{max((stop - begin) * scale, 0.4):.2f}' height='{BAR}' "
-                           f"fill='{KINDS[kind][1][layer % 2]}'/>")
+                           f"fill='{kinds[kind][1][layer % 2]}'/>")
             y += ROW
         y += 14
     x = LEFT
-    for kind, (words, colours) in KINDS.items():
+    for kind, (words, colours) in kinds.items():
         if kind not in used:
             continue
         width = 34 + 6.6 * len(words)
@@ -135,8 +135,13 @@ def draw(panels):
             f"<rect width='{WIDTH}' height='{height}' fill='#ffffff'/>\n" + "\n".join(out) + "\n</svg>\n")
 
 
-def write(name, panels):
-    (OUT / f"{name}.svg").write_text(draw(panels), encoding="utf-8")
+def write(name, panels, kinds=KINDS):
+    (OUT / f"{name}.svg").write_text(draw(panels, kinds), encoding="utf-8")
+
+
+def write_text(path, letters="abcdefgh \n"):
+    source = random.Random(1)
+    path.write_text("".join(source.choice(letters) for _ in range(200_000)), encoding="utf-8")
 
 
 def main():
@@ -147,8 +152,7 @@ def main():
         sys.exit(__doc__)
     with tempfile.TemporaryDirectory(dir=sys.argv[1]) as folder:
         data = pathlib.Path(folder, "train.txt")
-        letters = random.Random(1)
-        data.write_text("".join(letters.choice("abcdefgh \n") for _ in range(200_000)), encoding="utf-8")
+        write_text(data)
         for name, plans in DRAWINGS.items():
             write(name, [panel(title, profile(options, folder, str(data))) for title, options in plans])
 
