@@ -71,7 +71,7 @@ struct Family {
   const char* experts = "";
   std::span<const Stacked> stacked;  // what files may have, or have (`stacks`), in place of these
   bool stacks = false;
-  bool peft_joins = false;  // PEFT 0.21.2 makes adapters of these of those of single experts
+  bool peft_joins = false;  // PEFT 0.21.2 turns adapters of single experts into those of these
   bool mxfp4 = false;       // files may have matrices among these in MXFP4 (models/files/mxfp4.h)
   // Some files call a parameter of a layer otherwise; what follows the layer's name. "": none does.
   struct Alias {
