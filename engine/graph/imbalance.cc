@@ -3,12 +3,19 @@
 #include <algorithm>
 
 #include "engine/base/error.h"
+#include "engine/graph/routing.h"
 
 namespace sluice {
 
 namespace {
 
-double most_of(const Routing& r) { return static_cast<double>(r.experts) / static_cast<double>(r.chosen); }
+// All rows choose the expert, and it takes what its capacity lets it take.
+double most_of(const Routing& r) {
+  const double all = static_cast<double>(r.experts) / static_cast<double>(r.chosen);
+  if (r.capacity_factor == 0) return all;
+  const auto taken = static_cast<double>(std::min(r.group_rows, rows_of_expert_most(r, r.group_rows)));
+  return std::max(1.0, all * taken / static_cast<double>(r.group_rows));
+}
 
 bool is_of_an_expert(const Op& op) { return op_rule(op.kind).of_an_expert; }
 

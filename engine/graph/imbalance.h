@@ -11,13 +11,13 @@
 
 namespace sluice {
 
-// The largest E / K of the model's mixtures; 0 if it has no experts.
+// The largest of the model's mixtures: E / K, or less where an expert has a capacity; 0 if it has no experts.
 double most_imbalance(const Model& model);
 
 // What predictions assume: the largest imbalance of the model's mixtures; 0 if it has no experts.
 double assumed_imbalance(const Model& model);
 
-// Assumes `imbalance` (at least 1) in every mixture, and in those that cannot have so much their E / K. Where
+// Assumes `imbalance` (at least 1) in every mixture, and in those that cannot have so much the most. Where
 // it is not 1, the first expert of a layer gets a segment template of its own.
 void assume_imbalance(Model& model, double imbalance);
 

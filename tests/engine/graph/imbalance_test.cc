@@ -57,6 +57,17 @@ TEST(Imbalance, NoExpertHasMoreThanAllRows) {
   EXPECT_EQ(rows_of_experts(model)[0], 256);
 }
 
+// Of a sequence's 64 rows, each of 8 experts has 8 if all have equally many, and takes 10 at most.
+TEST(Imbalance, NoExpertHasMoreThanItsCapacity) {
+  Model model = build_model(config_from_name("gpt2-moe:layers=2,width=16,heads=2,vocab=50,context=64,"
+                                             "experts=8,top=1,capacity=1.25"),
+                            DType::bf16, 4, 64);
+  EXPECT_EQ(most_imbalance(model), 1.25);
+  assume_imbalance(model, 3);
+  EXPECT_EQ(assumed_imbalance(model), 1.25);
+  EXPECT_EQ(rows_of_experts(model)[0], 40);
+}
+
 TEST(Imbalance, AModelWithoutExpertsHasNone) {
   Model model =
       build_model(config_from_name("gpt2:layers=1,width=16,heads=2,vocab=50,context=8"), DType::bf16, 1, 8);
