@@ -2,6 +2,7 @@
 // next family. Reads the sources from the repository root, as structure_test.cc does.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <string>
@@ -15,7 +16,10 @@ namespace {
 
 constexpr size_t kLinesMax = 150;
 
-std::string home_of(const std::string& family) { return "models/families/" + family + ".cc"; }
+std::string home_of(std::string family) {
+  std::ranges::replace(family, '-', '_');
+  return "models/families/" + family + ".cc";
+}
 
 // The lines of another source that have the family's name as a literal. Longer literals may contain it: help
 // texts give examples.

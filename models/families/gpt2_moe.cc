@@ -93,12 +93,20 @@ void build(const ModelConfig& c, Model& model) {
   build_decoder(c, decoder, model);
 }
 
+std::vector<Preset> presets() {
+  const ModelConfig one = gpt2_moe_config(1);
+  ModelConfig two = gpt2_moe_config(2);
+  two.random_second = true;
+  two.capacity_factor = 2;
+  return {{"gpt2-moe", one, 1'909'814'016}, {"gpt2-moe-top2", two, 1'909'814'016}};
+}
+
 }  // namespace
 
 extern const Family kGpt2Moe = {.name = "gpt2-moe",
-                                .title = "GPT-2 with experts",
+                                .title = "GPT-2 MoE",
                                 .architecture = "Gpt2MoeLMHeadModel",
-                                .presets = gpt2_moe_presets,
+                                .presets = presets,
                                 .plain_preset = "gpt2-moe",
                                 .keys = kGpt2MoeKeys,
                                 .ffn = gpt2_ffn,

@@ -1,4 +1,4 @@
-// GPT-2 with experts as numbers: presets, sizes of descriptions, and config.json, whose keys are those of
+// GPT-2 with experts as numbers: sizes of descriptions, and config.json, whose keys are those of
 // other families where they have the key.
 #include "models/families/gpt2_moe_config.h"
 
@@ -10,10 +10,8 @@
 #include "models/families/gpt2_form.h"
 
 namespace sluice {
-namespace {
 
-// Experts in every other layer, as Switch, GShard and DeepSpeed-MoE have them; Switch's factors.
-ModelConfig preset(int64_t top) {
+ModelConfig gpt2_moe_config(int64_t top) {
   ModelConfig c = gpt2_config(12, 768, 12);
   c.experts = 64;
   c.experts_per_token = top;
@@ -24,15 +22,6 @@ ModelConfig preset(int64_t top) {
   c.has_router_loss = true;
   place_experts(c);
   return c;
-}
-
-}  // namespace
-
-std::vector<Preset> gpt2_moe_presets() {
-  ModelConfig two = preset(2);
-  two.random_second = true;
-  two.capacity_factor = 2;
-  return {{"gpt2-moe", preset(1), 1'909'814'016}, {"gpt2-moe-top2", two, 1'909'814'016}};
 }
 
 void read_gpt2_moe(const ConfigReader& file, ModelConfig& c) {

@@ -2,14 +2,15 @@
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>
-#include <vector>
 
 #include "models/families/config_reader.h"
 #include "models/families/family.h"
 
 namespace sluice {
 
-std::vector<Preset> gpt2_moe_presets();
+// GPT-2's sizes with 64 experts in every other layer, as Switch, GShard and DeepSpeed-MoE have them, of which
+// a token uses so many; Switch's factors.
+ModelConfig gpt2_moe_config(int64_t top);
 void read_gpt2_moe(const ConfigReader& file, ModelConfig& config);
 void write_gpt2_moe(const ModelConfig& config, nlohmann::ordered_json& file);
 

@@ -107,18 +107,18 @@ TEST(Gpt2Moe, Ops) {
     return model.layers[0].segments[0];
   };
   const std::string router = ops_text(model, layer("h.3"));
-  EXPECT_EQ(
-      router.substr(router.find("ln_2, ")),
-      "ln_2, ln_2.1, ln_2.2 = layer_norm(middle; h.3.ln_2.weight[64], h.3.ln_2.bias[64])\n"
-      "mlp.router = router(ln_2; h.3.mlp.router.weight[4,64])\n"
-      "mlp.router_noise = router(ln_2; h.3.mlp.router_noise.weight[4,64])\n"
-      "mlp.router.noisy = add_noise(mlp.router, mlp.router_noise, draws)\n"
-      "mlp.router.weights, mlp.router.weights.1 = route(mlp.router.noisy, draws)\n"
-      "statistics = router_statistics(mlp.router.noisy, mlp.router.weights.1)\n"
-      "mlp.c_fc = linear(ln_2; h.3.mlp.c_fc.weight[64,96], h.3.mlp.c_fc.bias[96])\n"
-      "mlp.act = gelu(mlp.c_fc)\n"
-      "mlp.c_proj = linear(mlp.act; h.3.mlp.c_proj.weight[96,64], h.3.mlp.c_proj.bias[64])\n"
-      "mlp.coefficient = router(ln_2; h.3.mlp.coefficient.weight[2,64], h.3.mlp.coefficient.bias[2])\n");
+  EXPECT_EQ(router.substr(router.find("ln_2, ")),
+            "ln_2, ln_2.1, ln_2.2 = layer_norm(middle; h.3.ln_2.weight[64], h.3.ln_2.bias[64])\n"
+            "mlp.router = router(ln_2; h.3.mlp.router.weight[4,64])\n"
+            "mlp.router_noise = router(ln_2; h.3.mlp.router_noise.weight[4,64])\n"
+            "mlp.router.noisy = add_noise(mlp.router, mlp.router_noise, draws)\n"
+            "mlp.router.weights, mlp.router.weights.1 = route(mlp.router.noisy, draws)\n"
+            "mlp.c_fc = linear(ln_2; h.3.mlp.c_fc.weight[64,96], h.3.mlp.c_fc.bias[96])\n"
+            "mlp.act = gelu(mlp.c_fc)\n"
+            "mlp.c_proj = linear(mlp.act; h.3.mlp.c_proj.weight[96,64], h.3.mlp.c_proj.bias[64])\n"
+            "mlp.coefficient = router(ln_2; h.3.mlp.coefficient.weight[2,64], h.3.mlp.coefficient.bias[2])\n"
+            "loss_statistics = router_statistics(mlp.router.noisy, mlp.router.weights.1)\n"
+            "statistics = router_statistics(mlp.router.noisy, mlp.router.weights.1)\n");
   EXPECT_EQ(ops_text(model, layer("h.3.mlp.experts.2")),
             "expert_rows = dispatch(routing, x)\n"
             "c_fc = expert_linear(routing, expert_rows; h.3.mlp.experts.2.c_fc.weight[64,96], "
