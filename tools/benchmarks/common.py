@@ -71,6 +71,18 @@ def note(text):
     print(text, flush=True)
 
 
+def print_predictions(rows, markdown):
+    """Rows of cells, the heading first: as columns, or as a table of the docs."""
+    if markdown:
+        for row in [rows[0], ["---"] * len(rows[0])] + rows[1:]:
+            note("| " + " | ".join(row) + " |")
+        return
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+    note("Predictions from data sheets, not results.")
+    for row in rows:
+        note("  ".join(cell.ljust(width) for cell, width in zip(row, widths)).rstrip())
+
+
 def run(command, allowed=(0,)):
     """Standard output of a command. If it fails, the script ends with its output."""
     result = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)

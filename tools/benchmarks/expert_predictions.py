@@ -10,7 +10,7 @@ by the work of this plan.
 """
 import sys
 
-from common import note, parser, program, run_json
+from common import parser, print_predictions, program, run_json
 
 MODELS = [("Mixtral-8x7B", "mixtral-8x7b"), ("Qwen3-30B-A3B", "qwen3-30b-a3b")]
 MACHINES = ["rtx-4090", "h100", "h200"]
@@ -48,15 +48,7 @@ def main():
     batches, sequence = ((4,), 64) if options.small else (BATCHES, SEQUENCE)
     rows = [HEADING] + [row_of(options, name, model, machine, batch, sequence)
                         for name, model in models for machine in MACHINES for batch in batches]
-    if options.markdown:
-        rows.insert(1, ["---"] * len(HEADING))
-        for row in rows:
-            note("| " + " | ".join(row) + " |")
-        return
-    widths = [max(len(row[i]) for row in rows) for i in range(len(HEADING))]
-    note("Predictions from data sheets, not results.")
-    for row in rows:
-        note("  ".join(cell.ljust(width) for cell, width in zip(row, widths)).rstrip())
+    print_predictions(rows, options.markdown)
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ import json
 import os
 import sys
 
-from common import description_of, note, parser, program, run_json, work_directory
+from common import description_of, parser, print_predictions, program, run_json, work_directory
 
 # Intel D7-P5510, 3.84 TB: 6.5 GB/s reading, 3.4 writing. The rate of both together is a guess.
 P5510 = {"tier": "nvme", "read": 5.2e9, "write": 2.7e9, "mixed": 3.6e9}
@@ -122,15 +122,7 @@ def main():
             if options.small:
                 row.model, row.batch, row.sequence, row.more = SMALL, 4, 32, []
             rows.extend(lines_of(row, predict(options, row, work)))
-    if options.markdown:
-        rows.insert(1, ["---"] * len(HEADING))
-        for line in rows:
-            note("| " + " | ".join(line) + " |")
-        return
-    widths = [max(len(line[i]) for line in rows) for i in range(len(HEADING))]
-    note("Predictions from data sheets, not results.")
-    for line in rows:
-        note("  ".join(cell.ljust(width) for cell, width in zip(line, widths)).rstrip())
+    print_predictions(rows, options.markdown)
 
 
 if __name__ == "__main__":
