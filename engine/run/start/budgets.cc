@@ -18,6 +18,7 @@ namespace {
 
 constexpr uint64_t kMiB = 1ull << 20;
 constexpr uint64_t kProgramInReserve = 24 * kMiB, kTableInReserve = kMiB, kRegistrationInReserve = 8 * kMiB;
+constexpr uint64_t kCodeInReserve = 20 * kMiB;  // of the program and its libraries; 14 measured
 constexpr uint64_t kPage = 4096;
 constexpr uint64_t kFileLanes = 2;  // that move bytes between host memory and an nvme tier: one each way
 
@@ -140,7 +141,7 @@ uint64_t TierBudget::taken_by(uint64_t arena_bytes) const {
 }
 
 uint64_t TierBudget::limit_for(uint64_t arena_bytes) const {
-  return taken_by(arena_bytes) + reserve + (driver ? reserve / 256 : 0);
+  return taken_by(arena_bytes) + reserve + (driver ? reserve / 128 : 0);
 }
 
 std::vector<const TierBudget*> Budgets::by_tier() const {
@@ -216,7 +217,8 @@ Budgets resolve_budgets(const MemoryOptions& options, const MemoryLimits& limits
   if (accelerator) {  // a limit covers all memory of the process, also what it holds already
     const AcceleratorMemory& device = accelerator->device;
     b.library_bytes = kLibraryKernelBytes;
-    host_reserve += accelerator->host_bytes + b.library_bytes;
+    host_reserve += b.library_bytes + accelerator->host_bytes -
+                    std::min(accelerator->host_bytes, kCodeInReserve);
     b.device = {"device", "gpu-mem"};
     const char* const more_memory_there = "end what else holds the GPU's memory (nvidia-smi shows who)";
     b.device->limit =

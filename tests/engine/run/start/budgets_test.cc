@@ -170,10 +170,10 @@ TEST(Budgets, LimitsForArenasHoldWhatLiesBesideThem) {
   b.host.limit = 51100 * kMiB;
   b.host.reserve = 100 * kMiB;
   b.device->driver = b.host.driver = true;
-  EXPECT_EQ(b.device->limit_for(3 * kMiB), 4 * kMiB + 512 * kMiB + 2 * kMiB);  // a 256th as margin
+  EXPECT_EQ(b.device->limit_for(3 * kMiB), 4 * kMiB + 512 * kMiB + 4 * kMiB);  // a 128th as margin
   EXPECT_EQ(b.limits_for({3 * kMiB, 102000 * kMiB}),
-            (std::vector<uint64_t>{4 * kMiB + 612 * kMiB + 612 * kMiB / 256,
-                                   102000 * kMiB + 100 * kMiB + 100 * kMiB / 256}));
+            (std::vector<uint64_t>{4 * kMiB + 612 * kMiB + 612 * kMiB / 128,
+                                   102000 * kMiB + 100 * kMiB + 100 * kMiB / 128}));
 }
 
 }  // namespace
