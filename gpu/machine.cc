@@ -38,6 +38,8 @@ Machine machine_of(const TierCapacities& capacities, bool ranks_meet_in_device) 
   }
   for (const TaskKind kind : {TaskKind::gather, TaskKind::exchange})
     m.units.push_back({kind, kCollectiveLane, ranks_meet_in_device ? TierId{0} : host});
+  for (const TaskKind kind : {TaskKind::travel, TaskKind::travel_back})
+    m.units.push_back({kind, kCollectiveLane, host});
   m.units.push_back({TaskKind::save, kNvmeWriteLane, host});
   if (capacities.device)
     for (const TaskKind kind : {TaskKind::optimize, TaskKind::visit, TaskKind::repair})

@@ -53,6 +53,18 @@ int64_t with_zeros_most(const OpShapes& in, int64_t rows) {
   return expert_rows_most(rows_of_expert_most(in.attributes.routing, rows));
 }
 
+// The ranks that the experts of an op between ranks are divided over.
+int64_t checked_ranks(const OpShapes& in) {
+  check_operands(in);
+  check_routing(in);
+  const Routing& r = in.attributes.routing;
+  require(r.ranks >= 1 && r.experts % r.ranks == 0, in, "{} experts cannot be divided over {} ranks.",
+          r.experts, r.ranks);
+  require(r.node_ranks >= 1 && r.ranks % r.node_ranks == 0, in, "{} ranks are not nodes of {}.", r.ranks,
+          r.node_ranks);
+  return r.ranks;
+}
+
 // An op of an expert on tensors of M rows, with the rows' weights where these count.
 int64_t check_expert(const OpShapes& in) {
   check_operands(in);
@@ -215,6 +227,21 @@ void infer_add_shared_sum(const OpShapes& in, std::vector<Shape>& outputs, std::
   for (const size_t i : {size_t{1}, size_t{2}}) check_shape(in, in.inputs[i], x, "an input");
   check_shape(in, in.inputs[3], {x[0], 2}, "the matrix of shares");
   set_outputs(in, outputs, dtypes, {x}, {in.precision});
+}
+
+void infer_all_gather(const OpShapes& in, std::vector<Shape>& outputs, std::vector<DType>& dtypes) {
+  const int64_t ranks = checked_ranks(in), rows = checked_rows(in), chosen = in.attributes.routing.chosen;
+  check_shape(in, in.inputs[1], {rows, chosen}, "the matrix of weights");
+  set_outputs(in, outputs, dtypes, {{ranks * in.inputs[0][0]}, {ranks * rows, chosen}},
+              {DType::i32, DType::f32});
+}
+
+void infer_all_to_all(const OpShapes& in, std::vector<Shape>& outputs, std::vector<DType>& dtypes) {
+  const int64_t ranks = checked_ranks(in), rows = checked_rows(in);
+  check_shape(in, in.inputs[1], {ranks * in.inputs[0][0]}, "the routing of all ranks");
+  check_rank(in, in.inputs[2], 2, "the input");
+  check_shape(in, in.inputs[2], {ranks * with_zeros_most(in, rows), in.inputs[2][1]}, "the input");
+  set_outputs(in, outputs, dtypes, {in.inputs[2]}, {in.precision});
 }
 
 // As linear; the logits are not scaled.

@@ -20,6 +20,8 @@ void infer_combine(const OpShapes& in, std::vector<Shape>& outputs, std::vector<
 void infer_add_sum(const OpShapes& in, std::vector<Shape>& outputs, std::vector<DType>& dtypes);
 void infer_add_noise(const OpShapes& in, std::vector<Shape>& outputs, std::vector<DType>& dtypes);
 void infer_add_shared_sum(const OpShapes& in, std::vector<Shape>& outputs, std::vector<DType>& dtypes);
+void infer_all_gather(const OpShapes& in, std::vector<Shape>& outputs, std::vector<DType>& dtypes);
+void infer_all_to_all(const OpShapes& in, std::vector<Shape>& outputs, std::vector<DType>& dtypes);
 
 double router_flops(const OpShapes& s, Pass pass);
 double route_flops(const OpShapes& s, Pass pass);

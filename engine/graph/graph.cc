@@ -34,6 +34,14 @@ uint64_t round_up(uint64_t value, uint64_t multiple) { return (value + multiple 
 
 }  // namespace
 
+std::string name_on(const Group& group, const Parameter& parameter, uint32_t rank) {
+  if (group.prefixes.empty()) return parameter.name;
+  for (const std::string& prefix : group.prefixes)
+    if (parameter.name.starts_with(prefix))
+      return group.prefixes[rank % group.prefixes.size()] + parameter.name.substr(prefix.size());
+  reject(fmt::format("{} has none of the prefixes of group {}.", parameter.name, group.name));
+}
+
 void lay_out_group(Group& group) {
   uint64_t elements = 0;
   for (Parameter& parameter : group.parameters) {
@@ -95,14 +103,53 @@ uint64_t parameter_count(const Model& model, bool trainable_only) {
   uint64_t count = 0;
   for (const Group& group : model.groups)
     for (const Parameter& parameter : group.parameters)
-      if ((group.trainable && !parameter.frozen) || !trainable_only) count += parameter_elements(parameter);
+      if ((group.trainable && !parameter.frozen) || !trainable_only)
+        count += group.divided_over() * parameter_elements(parameter);
   return count;
+}
+
+std::vector<Group> groups_of_all_ranks(const Model& model) {
+  std::vector<Group> all;
+  const auto on = [](Group group, uint32_t rank) {
+    for (Parameter& parameter : group.parameters) parameter.name = name_on(group, parameter, rank);
+    return group;
+  };
+  for (size_t g = 0; g < model.groups.size();) {
+    size_t end = g + 1;  // of the experts of one layer
+    while (end < model.groups.size() && model.groups[g].divided_over() > 1 &&
+           model.groups[end].divided_over() > 1)
+      ++end;
+    for (uint32_t rank = 0; rank < model.groups[g].divided_over(); ++rank)
+      for (size_t of = g; of < end; ++of) all.push_back(on(model.groups[of], rank));
+    g = end;
+  }
+  return all;
+}
+
+Segment::Together Segment::together() const {
+  if (!is_between_ranks()) return {};
+  const Routing& routing = ops.front().attributes.routing;
+  switch (routing.step) {
+    case TravelStep::in_nodes:
+      return {routing.node_ranks, 1};
+    case TravelStep::across:
+      return {routing.ranks / routing.node_ranks, routing.node_ranks};
+    case TravelStep::whole:
+      break;
+  }
+  return {routing.ranks, 1};
 }
 
 OpShapes shapes_of(const Segment& segment, const Op& op, DType precision) {
   OpShapes shapes{.kind = op.kind, .attributes = op.attributes, .precision = precision};
-  for (const uint32_t tensor : op.inputs) shapes.inputs.push_back(segment.tensors[tensor].shape);
-  for (const uint32_t tensor : op.outputs) shapes.outputs.push_back(segment.tensors[tensor].shape);
+  const auto add = [&](const std::vector<uint32_t>& tensors, uint32_t divided, std::vector<Shape>& to) {
+    for (size_t i = 0; i < tensors.size(); ++i) {
+      to.push_back(segment.tensors[tensors[i]].shape);
+      if ((divided >> i & 1) != 0) to.back()[0] /= op.parts.count;
+    }
+  };
+  add(op.inputs, op.parts.inputs, shapes.inputs);
+  add(op.outputs, op.parts.outputs, shapes.outputs);
   for (const uint32_t parameter : op.parameters)
     shapes.parameters.push_back(segment.parameters[parameter].shape);
   return shapes;
@@ -127,6 +174,18 @@ void check_groups(const Model& model) {
   }
 }
 
+void check_parts(const Segment& segment, const Op& op, const std::string& where) {
+  const auto check = [&](const std::vector<uint32_t>& tensors, uint32_t divided) {
+    for (size_t i = 0; i < tensors.size(); ++i)
+      if (const SegmentTensor& t = segment.tensors[tensors[i]];
+          (divided >> i & 1) != 0 && t.shape[0] % op.parts.count != 0)
+        reject(where + fmt::format("{} is not {} equal parts.", t.name, op.parts.count));
+  };
+  if (op.parts.count < 1) reject(where + "it has no parts.");
+  check(op.inputs, op.parts.inputs);
+  check(op.outputs, op.parts.outputs);
+}
+
 // Every index of the op lies inside its segment, counts and types of what it reads agree with the rule, and
 // what it writes is what the rule infers.
 void check_op(const Segment& segment, const Op& op, DType precision) {
@@ -142,6 +201,7 @@ void check_op(const Segment& segment, const Op& op, DType precision) {
     reject(where() + fmt::format("{} inputs.", op.inputs.size()));
   if (op.parameters.size() < rule.parameters.least || op.parameters.size() > rule.parameters.most)
     reject(where() + fmt::format("{} parameters.", op.parameters.size()));
+  check_parts(segment, op, where());
   std::vector<Shape> shapes;
   std::vector<DType> dtypes;
   const OpShapes operands = shapes_of(segment, op, precision);
@@ -155,14 +215,19 @@ void check_op(const Segment& segment, const Op& op, DType precision) {
   if (shapes.size() != op.outputs.size()) reject(where() + fmt::format("{} outputs.", op.outputs.size()));
   for (size_t i = 0; i < shapes.size(); ++i) {
     const SegmentTensor& out = segment.tensors[op.outputs[i]];
-    if (out.shape != shapes[i] || out.dtype != dtypes[i])
+    if (operands.outputs[i] != shapes[i] || out.dtype != dtypes[i])
       reject(where() + fmt::format("{} is {} {}, the rule says {} {}.", out.name, dtype_name(out.dtype),
-                                   shape_text(out.shape), dtype_name(dtypes[i]), shape_text(shapes[i])));
+                                   shape_text(operands.outputs[i]), dtype_name(dtypes[i]),
+                                   shape_text(shapes[i])));
   }
 }
 
 // A tensor is an input of the segment or is written by one op, before anything reads it.
 void check_segment(const Segment& segment, DType precision) {
+  if (segment.ops.empty()) reject(fmt::format("Segment {} has no ops.", segment.name));
+  for (const Op& op : segment.ops)
+    if (is_between_ranks(op.kind) && segment.ops.size() > 1)
+      reject(fmt::format("Segment {}: {} is not its only op.", segment.name, op_rule(op.kind).name));
   std::vector<bool> written(segment.tensors.size(), false);
   const auto name = [&](uint32_t tensor) {
     if (tensor >= segment.tensors.size())
@@ -190,7 +255,6 @@ void check_segment(const Segment& segment, DType precision) {
     if (std::count(segment.inputs.begin(), segment.inputs.end(), tensor) != 0)
       reject(fmt::format("Segment {}: {} is input and output.", segment.name, name(tensor)));
   }
-  if (segment.ops.empty()) reject(fmt::format("Segment {} has no ops.", segment.name));
   if (segment.loss != op_rule(segment.ops.back().kind).is_loss)
     reject(fmt::format("Segment {}: `loss` and the last op disagree.", segment.name));
 }

@@ -39,11 +39,19 @@ struct Group {
   // Of a model with adapters, these are its adapters. All other groups are its base: they come from files
   // that stay as they are, so no checkpoint holds them.
   bool adapter = false;
+  // An expert, where experts are divided over ranks: on each of these it is another one, of the same shapes.
+  // Names of its parameters begin with the prefix of the rank. Empty: it is not divided.
+  std::vector<std::string> prefixes;  // by rank
   std::vector<Parameter> parameters;
   uint64_t elements = 0;  // flat length with padding, a multiple of kGroupPadding
+
+  uint32_t divided_over() const { return prefixes.empty() ? 1 : static_cast<uint32_t>(prefixes.size()); }
 };
 constexpr uint64_t kTensorPadding = 64;   // elements: whole cache lines in every precision
 constexpr uint64_t kGroupPadding = 2048;  // elements: 4096 bytes in 16-bit, for O_DIRECT
+
+// The parameter's name on the rank of those that experts are divided over.
+std::string name_on(const Group& group, const Parameter& parameter, uint32_t rank);
 
 // Assigns offsets and the padded length from the shapes, in order. Throws std::invalid_argument on overflow.
 void lay_out_group(Group& group);
@@ -68,6 +76,14 @@ struct Segment {  // a template: ops over tensors, parameters named by group slo
   std::vector<uint32_t> inputs;   // tensors that come from outside, in binding order
   std::vector<uint32_t> outputs;  // tensors that other segments may read, in binding order
   bool loss = false;  // ends in the loss: forward runs only in evaluation, backward emits the loss
+
+  // The ranks that carry it out together: their number, which is 1 if each does by itself, and how far they
+  // are apart.
+  struct Together {
+    int64_t ranks = 1, stride = 1;
+  };
+  Together together() const;
+  bool is_between_ranks() const { return sluice::is_between_ranks(ops.front().kind); }
 };
 
 struct Activation {  // one for each micro-batch
@@ -82,6 +98,9 @@ struct Activation {  // one for each micro-batch
   // Several segments add to it, in forward order, before any reads it (OpRule::adds_to_outputs). It begins as
   // zeros. Its gradient is that of each of them.
   bool sum = false;
+  // It is not kept for backward: what makes it runs again before a backward that reads it. Several segments
+  // in a row may make one another's inputs so.
+  bool made_again = false;
 };
 
 struct SegmentUse {  // a template bound to groups and activations
@@ -140,7 +159,10 @@ bool has_adapters(const Model& model);
 // Whether its training draws random numbers: the batch has an input `draws` (draws.h).
 bool draws_numbers(const Model& model);
 
-// The number of parameters, without padding. `trainable_only`: of trainable groups alone.
+// The groups of the experts of all ranks, in the order in which a rank has them that has all.
+std::vector<Group> groups_of_all_ranks(const Model& model);
+
+// The number of parameters of all ranks, without padding. `trainable_only`: of trainable groups alone.
 uint64_t parameter_count(const Model& model, bool trainable_only = false);
 
 // Whether the input comes with a reading, and not with a batch to train on.
@@ -161,7 +183,7 @@ std::vector<bool> updated_inputs(const Segment& segment);
 // By segment output: whether an op adds to it (OpRule::adds_to_outputs).
 std::vector<bool> added_outputs(const Segment& segment);
 
-// Operands of one op of a template, as its rule and the devices see them.
+// Operands of one op of a template, of one of its parts, as its rule and the devices see them.
 OpShapes shapes_of(const Segment& segment, const Op& op, DType precision);
 
 // The uses of parameter groups in training, by kind: uses in the same slot of the same segment are of one

@@ -66,6 +66,8 @@ const char* recompute_name(Recompute level) {
 std::optional<OpKind> op_kind(std::string_view name) {
   for (const OpKind kind : kAllOps)
     if (name == op_rule(kind).name) return kind;
+  for (const OpKind kind : {OpKind::all_gather, OpKind::all_to_all})
+    if (name == op_rule(kind).name) return kind;
   return std::nullopt;
 }
 
@@ -96,10 +98,12 @@ uint64_t op_bytes(const OpShapes& s, Pass pass) {
   std::vector<DType> types;
   rule.infer(s, outputs, types);
   const bool forward = pass == Pass::forward;
-  // Of tensors of rows, an expert's op touches those of its expert.
-  const double touched = rule.of_an_expert ? assumed_rows(s) : 0;
+  // Of tensors of rows, an op touches those of its expert, or of the ranks' experts.
+  const bool of_experts = rule.of_an_expert || s.kind == OpKind::all_to_all;
+  const double ranks = is_between_ranks(s.kind) ? static_cast<double>(s.attributes.routing.ranks) : 1;
+  const double touched = of_experts ? ranks * assumed_rows(s) : 0;
   const auto moved = [&](const Shape& shape, DType type) {
-    if (!rule.of_an_expert || shape.size() == 1) return bytes_of(shape, type);
+    if (!of_experts || shape.size() == 1) return bytes_of(shape, type);
     const double row = static_cast<double>(bytes_of(shape, type)) / static_cast<double>(shape[0]);
     return static_cast<uint64_t>(touched * row);
   };

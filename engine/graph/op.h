@@ -78,9 +78,17 @@ enum class OpKind : uint8_t {
                          //   normal number of each (draws.h) * softplus(deviation) | - | deviations, draws
   add_shared_sum,   // x, z [R,C], sum f32 [R,C], shares f32 [R,2] -> y [R,C] = x + s0 * sum + s1 * z, s the
                     //   softmax of a row's shares | - | z, sum, shares
-  number_of_kinds,  // not a kind: new kinds stand before it
+  number_of_kinds,  // not a kind: of those that devices run, new ones stand before it
+  // What ranks do together. Communicators carry it out, each alone in its segment.
+  all_gather,  // routing i32 [L], weights f32 [R,K] -> i32 [N*L], f32 [N*R,K]: those of the N ranks
+               //   that the experts are divided over, in order | - | nothing
+  all_to_all,  // routing i32 [L], routing of all ranks i32 [N*L], x [N*M,C] -> y [N*M,C]: part i of
+               //   x goes to rank i, and part i of y comes from there. To an expert: this rank's
+               //   rows for rank i's expert. If returns, back: what this rank's expert made of
+               //   rank i's rows | - | routing, routing of all ranks
 };
 constexpr size_t kOpKinds = static_cast<size_t>(OpKind::number_of_kinds);
+constexpr bool is_between_ranks(OpKind kind) { return kind > OpKind::number_of_kinds; }
 constexpr auto kAllOps = [] {
   std::array<OpKind, kOpKinds> kinds{};
   for (size_t i = 0; i < kOpKinds; ++i) kinds[i] = static_cast<OpKind>(i);
@@ -115,6 +123,12 @@ struct Required {
   constexpr operator Function*() const { return function; }
 };
 
+// The steps of an all_to_all between N ranks on nodes of L each. In `whole` part i of the rows goes to rank
+// i. In `in_nodes` each rank gets, from the ranks of its node, what is for the ranks in its place of all
+// nodes: block n, at part n * L, is for node n, and its rows lie one after the other. In `across` blocks are
+// exchanged with these ranks.
+enum class TravelStep : uint8_t { whole, in_nodes, across };
+
 // How a layer with a mixture of experts chooses the experts of a row, and what its routers' loss is.
 struct Routing {
   int64_t experts = 0, chosen = 0;  // E, and K: experts of a row
@@ -146,7 +160,13 @@ struct Routing {
   bool weighted = false;  // the last input holds the rows' weights
   // For predictions alone: the rows of an op's expert, over the mean of all experts (imbalance.h).
   double rows_over_mean = 1;
+  // The ranks that the experts are divided over: rank n of them has the n-th part. Each has rows of its own.
+  int64_t ranks = 1;
+  int64_t node_ranks = 1;  // of these, the ranks of one node; all_to_all in steps
+  TravelStep step = TravelStep::whole;
+  bool returns = false;  // all_to_all: from experts, not to them
 
+  int64_t of_rank() const { return experts / ranks; }
   double factor() const { return scale == 0 ? 1 : scale; }
   bool drops() const { return capacity_factor > 0 || random_second; }
   int64_t counted_choices() const { return counted == 0 ? chosen : counted; }
@@ -196,11 +216,18 @@ struct OpAttributes {
   double factor() const { return scale == 0 ? 1 : scale; }  // of all but attention
 };
 
+// Some tensors of an op are so many equal parts, along the first dimension: those inputs and outputs whose
+// bits are set. The op runs once for each part of these, in order, with the whole of the others.
+struct Parts {
+  uint32_t count = 1, inputs = 0, outputs = 0;
+};
+
 struct Op {
   OpKind kind;
   OpAttributes attributes;
   std::vector<uint32_t> inputs, outputs;  // indices into the segment's tensors
   std::vector<uint32_t> parameters;       // indices into the segment's parameters
+  Parts parts;
 };
 
 enum class Pass : uint8_t { forward, backward };

@@ -469,11 +469,35 @@ constexpr OpRule kRules[kOpKinds] = {
 static_assert(NoneMissing<first_missing(kRules)>,
               "engine/graph/op_table.cc: every OpKind has a row in kRules, in the order of OpKind");
 
+// Of what ranks do together. Its time is that of the network.
+constexpr OpRule kRulesBetweenRanks[] = {
+    {.kind = OpKind::all_gather,
+     .name = "all_gather",
+     .made_again = Recompute::all,
+     .inputs = {2, 2},
+     .infer = infer_all_gather,
+     .flops = flops_per_element<0, 0>,
+     .gradient_inputs = 0b10,
+     .gradient_outputs = 0b10,
+     .fp32_inputs = 0b10},
+    {.kind = OpKind::all_to_all,
+     .name = "all_to_all",
+     .made_again = Recompute::all,
+     .inputs = {3, 3},
+     .infer = infer_all_to_all,
+     .flops = flops_per_element<0, 0>,
+     .backward_reads_inputs = 0b11,
+     .gradient_inputs = 0b100,
+     .gradient_outputs = 0b1},
+};
+
 }  // namespace
 
 const OpRule& op_rule(OpKind kind) {
+  const auto index = static_cast<size_t>(kind);
+  if (is_between_ranks(kind)) return kRulesBetweenRanks[index - kOpKinds - 1];
   CHECK(kind < OpKind::number_of_kinds, "an op without a row in the table");
-  return kRules[static_cast<size_t>(kind)];
+  return kRules[index];
 }
 
 }  // namespace sluice

@@ -179,6 +179,8 @@ class Compiler {
     const OpShapes& shapes = plan_.shapes[step.op];
     OpWork work{shapes.kind, op_rule(shapes.kind).flops(shapes, step.pass), op_bytes(shapes, step.pass)};
     if (step.pass == Pass::backward) spare(step, work);
+    const uint32_t parts = segment_.ops[step.op].parts.count;
+    work.flops *= parts, work.bytes *= parts;
     pass.steps.push_back(std::move(step));
     std::vector<OpWork>& ops = pass.work.ops;
     const auto at = std::lower_bound(ops.begin(), ops.end(), work.kind,
@@ -214,11 +216,16 @@ class Compiler {
     for (uint32_t s = 0; s < pass.steps.size(); ++s)
       items.push_back(
           {s, s,
-           round_up(workspace_bytes_(plan_.shapes[pass.steps[s].op], pass.steps[s].pass), kTensorAlignment)});
+           round_up(op_workspace(plan_.shapes[pass.steps[s].op], pass.steps[s].pass), kTensorAlignment)});
     pass.workspace_bytes = pack(items, 0, UINT64_MAX);
     for (size_t i = 0; i < lives.size(); ++i) lives[i].place->offset = items[i].offset;
     for (size_t s = 0; s < pass.steps.size(); ++s)
       pass.steps[s].workspace_offset = items[lives.size() + s].offset;
+  }
+
+  uint64_t op_workspace(const OpShapes& shapes, Pass pass) const {
+    return is_between_ranks(shapes.kind) ? workspace_between_ranks(shapes, pass)
+                                         : workspace_bytes_(shapes, pass);
   }
 
   PassPlan forward_pass() const {

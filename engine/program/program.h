@@ -81,11 +81,24 @@ enum class TaskKind : uint8_t {
   expand,       // make a shard's gradient from the summed factors, and its block sums
   clone,        // copy a shard's state and weights from the group whose weights its layer used until now
   clear,        // fill a kept activation with zeros
+  travel,       // forward of a segment that ranks carry out together
+  travel_back,  // its backward
 };
-constexpr int kTaskKinds = 19;
+constexpr int kTaskKinds = 21;
 const char* task_kind_name(TaskKind kind);
+// Of a segment use with a micro-batch.
+constexpr bool is_of_segment(TaskKind kind) {
+  return kind == TaskKind::forward || kind == TaskKind::backward || kind == TaskKind::travel ||
+         kind == TaskKind::travel_back;
+}
+constexpr bool is_backward(TaskKind kind) {
+  return kind == TaskKind::backward || kind == TaskKind::travel_back;
+}
 // Whether a process group carries it out together.
-constexpr bool is_collective(TaskKind kind) { return kind == TaskKind::gather || kind == TaskKind::exchange; }
+constexpr bool is_collective(TaskKind kind) {
+  return kind == TaskKind::gather || kind == TaskKind::exchange || kind == TaskKind::travel ||
+         kind == TaskKind::travel_back;
+}
 
 // A process group has `count` ranks, `stride` apart. All ranks are divided into such groups; the first begins
 // with rank 0.
@@ -190,15 +203,15 @@ constexpr uint32_t kNoPass = UINT32_MAX;
 
 struct Task {
   TaskKind kind;
-  uint32_t subject = 0;  // forward, backward: segment use in forward order; norm, set_scalars: 0; clear:
-                         // activation; others: parameter group
-  uint32_t slice = 0;    // forward, backward: micro-batch; others: shard, or 0 for a group's whole buffers
-  Recompute recompute = Recompute::none;  // forward, backward: what is not kept but made again
+  uint32_t subject = 0;  // of a segment: its use in forward order; norm, set_scalars: 0; clear: activation;
+                         // others: parameter group
+  uint32_t slice = 0;    // of a segment: micro-batch; others: shard, or 0 for a group's whole buffers
+  Recompute recompute = Recompute::none;  // of a segment: what is not kept but made again
   double flops = 0;
   uint64_t bytes = 0;  // memory traffic at least, for the cost model
   std::vector<Operand> operands;
   uint8_t processes = 0;  // collectives: index into Program::processes
-  // Forward, backward: index into Program::passes; flops and bytes are the sums over that pass.
+  // Of a segment: index into Program::passes; flops and bytes are the sums over that pass.
   uint32_t pass = kNoPass;
 };
 

@@ -13,10 +13,10 @@
 namespace sluice {
 
 const char* task_kind_name(TaskKind kind) {
-  constexpr const char* kNames[kTaskKinds] = {"forward",  "backward", "round",    "norm",      "set_scalars",
-                                              "optimize", "visit",    "repair",   "set_guess", "load",
-                                              "save",     "gather",   "exchange", "sum",       "compress",
-                                              "project",  "expand",   "clone",    "clear"};
+  constexpr const char* kNames[kTaskKinds] = {
+      "forward",  "backward",  "round",  "norm",  "set_scalars", "optimize", "visit",
+      "repair",   "set_guess", "load",   "save",  "gather",      "exchange", "sum",
+      "compress", "project",   "expand", "clone", "clear",       "travel",   "travel_back"};
   const auto index = static_cast<size_t>(kind);
   return index < kTaskKinds ? kNames[index] : "unknown";
 }

@@ -24,7 +24,9 @@ const ProcessGroup& group_of(const Program& program, const Task& task) {
   return program.processes[task.processes];
 }
 
+// What it sends to each other rank. Of rows that travel, as many as each expert has if all have equally many.
 uint64_t part_bytes(const Program& program, const Task& task) {
+  if (is_of_segment(task.kind)) return task.bytes / 2 / group_of(program, task).count;  // it reads and writes
   const Operand& gives = task.operands.front();
   const uint64_t bytes = operand_bytes(program.buffers[gives.buffer], gives);
   return task.kind == TaskKind::exchange ? bytes / group_of(program, task).count : bytes;

@@ -47,6 +47,7 @@ class Rank {
 
   // Why the bytes that it gives and gets do not fit its process group; nothing if they do.
   std::optional<std::string> misfit(uint32_t i) const {
+    if (is_of_segment(task(i).kind)) return std::nullopt;  // the rule of its op has seen to that
     const auto bytes = [&](size_t operand) {
       const Operand& o = instruction(i).operands[operand];
       return operand_bytes(program_.buffers[o.buffer], o);
@@ -182,8 +183,13 @@ class Meeting {
       return operand_bytes(rank.program().buffers[o.buffer], o);
     };
     const ProcessGroup &of_a = a.processes(i), &of_b = b.processes(j);
-    return a.task(i).kind == b.task(j).kind && of_a.count == of_b.count && of_a.stride == of_b.stride &&
-           bytes(a, i, 0) == bytes(b, j, 0) && bytes(a, i, 1) == bytes(b, j, 1);
+    const size_t operands = a.instruction(i).operands.size();
+    if (a.task(i).kind != b.task(j).kind || of_a.count != of_b.count || of_a.stride != of_b.stride ||
+        operands != b.instruction(j).operands.size())
+      return false;
+    for (size_t k = 0; k < operands; ++k)
+      if (bytes(a, i, k) != bytes(b, j, k)) return false;
+    return true;
   }
 
   std::optional<std::string> circle() {

@@ -282,6 +282,7 @@ class Structure {
 
   void check_collective(const Task& task) {
     require(task.processes < program_.processes.size(), "names process group {}", task.processes);
+    if (is_of_segment(task.kind)) return;
     require(task.operands.size() == 2 && task.operands[0].access == Access::read &&
                 task.operands[1].access == Access::write,
             "is a collective that does not read, then write");

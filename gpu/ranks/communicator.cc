@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 namespace sluice {
 
 Error lost_error(const std::string& reason) {
@@ -14,6 +16,21 @@ std::string not_answered(int missing, double seconds, const std::string& doing) 
 
 std::string Communicator::doing(std::string_view purpose, const char* verb) const {
   return fmt::format("rank {} {} {}.", rank(), verb, purpose);
+}
+
+// Pairs of ranks, in the order of the lower one, then of the higher one: the first pair that is not done can
+// always go on.
+void Communicator::exchange(const RankSet& among, std::span<const std::span<const std::byte>> parts,
+                            std::span<const std::span<std::byte>> received) {
+  for (int i = 0; i < among.count; ++i) {
+    const std::span<const std::byte> part = parts[static_cast<size_t>(i)];
+    const std::span<std::byte> to = received[static_cast<size_t>(i)];
+    const int other = among[i];
+    if (other == rank()) std::ranges::copy(part, to.begin());
+    if (rank() < other) send(part.data(), part.size(), other);
+    if (rank() != other) receive(to.data(), to.size(), other);
+    if (rank() > other) send(part.data(), part.size(), other);
+  }
 }
 
 }  // namespace sluice

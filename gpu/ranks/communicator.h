@@ -8,8 +8,10 @@
 #pragma once
 
 #include <atomic>
+#include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -46,6 +48,10 @@ class Communicator {
   // Part i of `parts` goes to the i-th rank of `among`. `received` gets, in their order, the part that each
   // of them has for this rank. `parts` and `received` do not overlap.
   virtual void all_to_all(const RankSet& among, const void* parts, uint64_t bytes, void* received) = 0;
+  // The same of parts that lie anywhere and have lengths of their own, by rank of `among`. What a rank
+  // receives from another is as long as what that one has for it; both know how long it is.
+  virtual void exchange(const RankSet& among, std::span<const std::span<const std::byte>> parts,
+                        std::span<const std::span<std::byte>> received);
   // The root's bytes to every rank.
   virtual void broadcast(void* data, uint64_t bytes, int root) = 0;
   // Returns when every rank has called it.

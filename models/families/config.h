@@ -24,6 +24,12 @@ enum class LayerType : uint8_t {
   no_rope,  // full, without rotary positions
 };
 
+// The ranks that a model's experts are divided over, and which of them this one is.
+struct ExpertRanks {
+  int64_t count = 1, here = 0;
+  int64_t of_node = 1;  // of these, if they are several whole nodes; else 1
+};
+
 struct ModelConfig {
   std::string family;  // its name in the registry
   int64_t vocabulary = 0;
@@ -68,6 +74,7 @@ struct ModelConfig {
   bool has_router_loss = false;               // it counts
   double router_z_loss = 0;                   // factor of the routers' z-loss; no config.json has it
   Adapters adapters;                          // which no config.json names
+  ExpertRanks expert_ranks;                   // which no config.json names
   bool nested = false;                        // it was the text part of a larger model's (Family::nested)
   // bos_token_id and the like, as JSON text; carried to exports.
   std::map<std::string, std::string> special_tokens;

@@ -7,6 +7,7 @@
 #include <optional>
 
 #include "engine/graph/draws.h"
+#include "models/families/divided_experts.h"
 #include "models/families/family.h"
 
 namespace sluice {
@@ -34,6 +35,7 @@ uint32_t add_norm(const Decoder& decoder, Model& model, int64_t width) {
 // A group of parameters, and that of its adapters if it has any.
 using Adapted = std::vector<uint32_t>;
 
+// A template is bound to the groups of the first layer, or of the first expert of a layer.
 struct LayerGroups {
   Adapted own;
   std::vector<std::vector<Adapted>> experts;  // as Mixture::experts
@@ -71,6 +73,11 @@ Adapted add_adapted(const ModelConfig& c, const Decoder& decoder, Model& model, 
   return groups;
 }
 
+// The ranks that these experts are divided over. An expert of all tokens is on each.
+int64_t ranks_of(const ModelConfig& c, const Experts& experts) {
+  return experts.numbered ? c.expert_ranks.count : 1;
+}
+
 LayerGroups add_layer_groups(const ModelConfig& c, const Decoder& decoder, Model& model, int64_t layer) {
   const std::string name = fmt::format("{}.{}", decoder.layers, layer);
   const int64_t experts = experts_of(c, layer);
@@ -79,10 +86,16 @@ LayerGroups add_layer_groups(const ModelConfig& c, const Decoder& decoder, Model
   for (const Experts& of : decoder.mixture.experts) {
     std::vector<Adapted>& added = groups.experts.emplace_back();
     const int64_t count = groups.experts.size() == 1 ? experts : of.routing.experts;
-    for (int64_t e = 0; e < count; ++e) {
-      const std::string expert =
-          fmt::format("{}.{}{}", name, of.name, of.numbered ? fmt::format(".{}", e) : "");
+    const int64_t ranks = ranks_of(c, of), of_rank = count / ranks;
+    const auto name_of = [&](int64_t e) {
+      return fmt::format("{}.{}{}", name, of.name, of.numbered ? fmt::format(".{}", e) : "");
+    };
+    for (int64_t e = 0; e < of_rank; ++e) {
+      const std::string expert = name_of(ranks > 1 ? c.expert_ranks.here * of_rank + e : e);
       added.push_back(add_adapted(c, decoder, model, expert, of.parameters(expert + ".")));
+      for (int64_t rank = 0; rank < ranks && ranks > 1; ++rank)
+        for (const uint32_t group : added.back())
+          model.groups[group].prefixes.push_back(name_of(rank * of_rank + e) + ".");
     }
   }
   return groups;
@@ -242,9 +255,7 @@ class Way {
   // Of one of the experts number `set` of the mixture, of which a layer has `count`.
   Segment expert_segment(size_t set, int64_t count, const Adapted& groups, const Segment& router) const {
     const Experts& experts = decoder_.mixture.experts[set];
-    const size_t known = mixtures_.size() - 1;  // of layers with other numbers of experts
-    SegmentBuilder b = builder((set == 0 ? "expert" : fmt::format("expert.{}", set)) +
-                               (known == 0 ? "" : fmt::format(".mixture.{}", known)));
+    SegmentBuilder b = builder("expert" + suffix_of(set));
     bind(b, groups);
     const auto input = [&](const char* name, size_t output) {
       const SegmentTensor& tensor = router.tensors[router.outputs[output]];
@@ -355,23 +366,63 @@ class Way {
       model_.activations.back().output = true;
     }
     add_layer(name, router, groups.own, std::move(inputs), std::move(outputs), 0, layer);
-    const auto [known, first] = mixtures_.try_emplace(experts_of(c_, layer));
-    std::vector<uint32_t>& segments = known->second;
-    for (size_t set = 0; first && set < sets; ++set)
-      segments.push_back(add_segment(expert_segment(set, static_cast<int64_t>(groups.experts[set].size()),
-                                                    groups.experts[set].front(), model_.segments[router])));
-    const uint32_t sum = add_activation(name + ".sum", segments.front(), 0);
-    for (size_t set = 0; set < groups.experts.size(); ++set)
-      for (size_t e = 0; e < groups.experts[set].size(); ++e) {
-        const Adapted& own = groups.experts[set][e];
-        add_layer(model_.groups[own.front()].name, segments[set], own,
-                  {routed[kRows], routed[weights_of(set)], routed[routing_of(set)]}, {sum},
-                  static_cast<uint32_t>(e));
-      }
-    if (!sum_) sum_ = add_segment(sum_segment(model_.activations[sum].shape, beside));
-    std::vector<uint32_t> added = {routed[kMiddle], sum};
+    SegmentsOfExperts& segments = mixtures_[experts_of(c_, layer)];
+    std::optional<uint32_t> sum;
+    for (size_t set = 0; set < sets; ++set) {
+      const LayerOfExperts of{name, router, set, groups.experts[set], routed};
+      sum = ranks_of(c_, decoder_.mixture.experts[set]) > 1 ? add_divided_experts(of, segments, sum)
+                                                            : add_experts(of, segments, sum);
+    }
+    if (!sum_) sum_ = add_segment(sum_segment(model_.activations[*sum].shape, beside));
+    std::vector<uint32_t> added = {routed[kMiddle], *sum};
     if (beside) added.insert(added.end(), {routed[beside_of(sets)], routed[shares_of(sets)]});
     add_layer(name + ".sum", *sum_, {}, std::move(added), {y});
+  }
+
+  // Of layers with as many experts, by set.
+  struct SegmentsOfExperts {
+    std::map<size_t, uint32_t> experts;
+    std::map<size_t, DividedExperts> divided;
+  };
+  // One set of experts of a layer.
+  struct LayerOfExperts {
+    const std::string& name;
+    uint32_t router;
+    size_t set;
+    const std::vector<Adapted>& groups;
+    const std::vector<uint32_t>& routed;
+  };
+  // `sum`: to which they add; nullopt: a new one. Returns it. The same holds for the next one.
+  uint32_t add_experts(const LayerOfExperts& of, SegmentsOfExperts& segments, std::optional<uint32_t> sum) {
+    const auto [segment, is_new] = segments.experts.try_emplace(of.set, 0);
+    if (is_new)
+      segment->second = add_segment(expert_segment(of.set, static_cast<int64_t>(of.groups.size()),
+                                                   of.groups.front(), model_.segments[of.router]));
+    if (!sum) sum = add_activation(of.name + ".sum", segment->second, 0);
+    for (size_t e = 0; e < of.groups.size(); ++e)
+      add_layer(model_.groups[of.groups[e].front()].name, segment->second, of.groups[e],
+                {of.routed[kRows], of.routed[weights_of(of.set)], of.routed[routing_of(of.set)]}, {*sum},
+                static_cast<uint32_t>(e));
+    return *sum;
+  }
+  uint32_t add_divided_experts(const LayerOfExperts& of, SegmentsOfExperts& segments,
+                               std::optional<uint32_t> sum) {
+    const Experts& experts = decoder_.mixture.experts[of.set];
+    const ExpertRanks& ranks = c_.expert_ranks;
+    const auto bind_groups = [this](SegmentBuilder& b, const Adapted& groups) { bind(b, groups); };
+    DividedExperts& divided =
+        segments.divided
+            .try_emplace(of.set, model_, experts, static_cast<int64_t>(of.groups.size()) * ranks.count, ranks,
+                         suffix_of(of.set), bind_groups)
+            .first->second;
+    return divided.add(of.name + "." + experts.name,
+                       {of.routed[kRows], of.routed[weights_of(of.set)], of.routed[routing_of(of.set)]},
+                       of.groups, sum);
+  }
+  // Of the segments of experts number `set` of the mixture.
+  std::string suffix_of(size_t set) const {
+    const size_t known = mixtures_.size() - 1;  // of layers with other numbers of experts
+    return (set == 0 ? "" : fmt::format(".{}", set)) + (known == 0 ? "" : fmt::format(".mixture.{}", known));
   }
 
   // Sums of routers' rows: of all layers', or of one layer's.
@@ -408,11 +459,16 @@ class Way {
   const Reading* reading_;
   std::string prefix_;  // of names
   std::vector<NamedActivation> inputs_;
-  std::vector<Statistics> statistics_;  // if the routers have a loss
-  // By the number of a layer's experts the segments of its sets of experts; the segment of a sum.
-  std::map<int64_t, std::vector<uint32_t>> mixtures_;
-  std::optional<uint32_t> sum_;
+  std::vector<Statistics> statistics_;             // if the routers have a loss
+  std::map<int64_t, SegmentsOfExperts> mixtures_;  // by the number of a layer's experts
+  std::optional<uint32_t> sum_;                    // the segment of a sum
 };
+
+// A divided group's name on the first of the ranks.
+std::string name_on_first(const Group& group) {
+  const std::string adapters = group.adapter ? ".lora" : "";
+  return group.prefixes.front().substr(0, group.prefixes.front().size() - 1) + adapters;
+}
 
 }  // namespace
 
@@ -424,6 +480,9 @@ void build_decoder(const ModelConfig& c, const Decoder& decoder, Model& model) {
     Way(c, decoder, groups, model, &reading).add();
     reading.last = static_cast<uint32_t>(model.layers.size());
   }
+  // All ranks run the same program, so groups have the same names on all of them.
+  for (Group& group : model.groups)
+    if (!group.prefixes.empty()) group.name = name_on_first(group);
 }
 
 }  // namespace sluice

@@ -144,16 +144,33 @@ std::optional<SegmentBuilder::Tensor> SegmentBuilder::draws() {
   return draws_;
 }
 
+namespace {
+
+// dispatch makes each rank's rows of this rank's tokens, combine adds what comes back of them. In between,
+// an expert has rows of each rank.
+Parts parts_of(OpKind kind, int64_t ranks) {
+  const auto count = static_cast<uint32_t>(ranks);
+  if (count == 1 || !op_rule(kind).of_an_expert) return {};
+  if (kind == OpKind::dispatch) return {count, 0, 1};
+  if (kind == OpKind::combine) return {count, 0b10, 0};
+  return {count, UINT32_MAX, UINT32_MAX};
+}
+
+}  // namespace
+
 SegmentBuilder::Tensor SegmentBuilder::op(OpKind kind, std::string name, std::vector<Tensor> inputs,
                                           std::vector<Weight> weights, const OpAttributes& attributes) {
   Op op{
       .kind = kind, .attributes = attributes, .inputs = std::move(inputs), .parameters = std::move(weights)};
+  op.parts = parts_of(kind, ranks_);
+  if (op.parts.count > 1) op.attributes.routing.ranks = ranks_;
   std::vector<Shape> shapes;
   std::vector<DType> dtypes;
   op_rule(kind).infer(shapes_of(segment_, op, precision_), shapes, dtypes);
   for (size_t i = 0; i < shapes.size(); ++i) {
     op.outputs.push_back(static_cast<Tensor>(segment_.tensors.size()));
     const std::string suffix = i == 0 ? "" : "." + std::to_string(i);
+    if ((op.parts.outputs >> i & 1) != 0) shapes[i][0] *= op.parts.count;
     segment_.tensors.push_back({name + suffix, shapes[i], dtypes[i]});
   }
   segment_.ops.push_back(std::move(op));

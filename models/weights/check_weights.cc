@@ -152,7 +152,7 @@ void check_weights(const HfWeights& weights, const Model& model) {
   Findings missing{"missing", {}}, unknown{"unknown", {}}, misshapen{"of another shape", {}},
       mistyped{"not floating-point", {}};
   std::set<std::string> expected;
-  for (const Group& group : model.groups) {
+  for (const Group& group : groups_of_all_ranks(model)) {
     if (!holds(weights, model, group)) continue;
     for (const Parameter& parameter : group.parameters) {
       expected.insert(parameter.name);

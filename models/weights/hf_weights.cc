@@ -424,7 +424,7 @@ uint64_t sampled_checksum(const HfWeights& weights, const Model& model) {
   constexpr uint64_t kRange = 1024, kRanges = 8;
   std::vector<float> values(kRange);
   std::string sample;
-  for (const Group& group : model.groups) {
+  for (const Group& group : groups_of_all_ranks(model)) {
     if (!holds(weights, model, group)) continue;
     for (const Parameter& parameter : group.parameters) {
       const uint64_t elements = weights.find(parameter.name)->elements();

@@ -140,6 +140,8 @@ inline std::vector<std::string> lines_of(const std::string& text) {
 
 using Words = std::vector<std::string>;
 inline const std::string kFixtures = std::filesystem::absolute("tests/fixtures/").string();
+inline constexpr const char* kExperts =
+    "mixtral:layers=2,width=32,heads=2,kv_heads=1,ffn=48,vocab=256,context=32,experts=4,top=2";
 inline constexpr const char* kTiny = "gpt2:layers=2,width=32,heads=2,vocab=256,context=32";
 
 class Cli : public testing::Test {

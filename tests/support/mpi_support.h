@@ -46,7 +46,7 @@ inline std::vector<pid_t> rank_processes(pid_t launcher, int ranks) {
 // A pattern for the end of the sentence about a lost rank.
 inline const std::string kWaits =
     "rank [0-3] (waits|last waited) at step [0-9]+ for (instruction [0-9]+ of body [a-z]+ on lane collective "
-    "\\([a-z]+ of [a-z_.0-9]+\\)|the trainers' sums|the checkpoint)\\.\n";
+    "\\([a-z_]+ of [a-z_.0-9]+\\)|the trainers' sums|the checkpoint)\\.\n";
 
 class Mpi : public Cli {
  protected:
@@ -58,7 +58,7 @@ class Mpi : public Cli {
   Words train_rows(const std::string& out, int64_t steps, int64_t batch, const Words& more = {}) const {
     return Words{"train",
                  "--model",
-                 kTiny,
+                 trained,
                  "--data",
                  text,
                  "--batch",
@@ -71,6 +71,7 @@ class Mpi : public Cli {
                  "2"} +
            more;
   }
+  const char* trained = kTiny;  // the model of train_rows()
   Words under_mpirun(int ranks, const Words& arguments) const {
     return Words{"mpirun"} + kAnywhere + Words{"-np", std::to_string(ranks)} +
            sluice_words(arguments, "sluice");

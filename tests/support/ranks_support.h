@@ -49,9 +49,9 @@ class RanksTest : public testing::Test {
   }
 
   // The master weights of the newest checkpoint, from however many files.
-  static std::vector<float> newest_masters(const std::string& out) {
+  static std::vector<float> newest_masters(const std::string& out, const char* name = kRanksModel) {
     const CheckpointReader reader = CheckpointReader::open(newest_checkpoint(out).value());
-    const ModelConfig config = config_from_name(kRanksModel);
+    const ModelConfig config = config_from_name(name);
     const Model model = build_model(config, DType::f32, 1, config.context);
     std::vector<float> values;
     for (const Group& group : model.groups)

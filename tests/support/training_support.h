@@ -187,6 +187,7 @@ inline TestResult train(const TestRun& run) {
   start.adapters_directory = resumed ? "" : options.lora.from;
   const ModelSource& source = start.source;
   options.batch.sequence = options.batch.sequence.value_or(source.config.context);
+  options.ranks.here = run.ranks.rank();
   const RunData data = open_run_data(options, source.config);
   TrainData view = data.view();
   view.samples = run.samples.get();

@@ -14,10 +14,7 @@ namespace sluice {
 namespace {
 
 bool is_of_tokens(const Program& program, const Body& body, const Instruction& in) {
-  if (in.task != kNoTask) {
-    const TaskKind kind = body.tasks[in.task].kind;
-    return kind == TaskKind::forward || kind == TaskKind::backward;
-  }
+  if (in.task != kNoTask) return is_of_segment(body.tasks[in.task].kind);
   const BufferClass moved = program.buffers[in.operands[0].buffer].kind;
   return moved == BufferClass::activations || moved == BufferClass::caches || moved == BufferClass::workspace;
 }

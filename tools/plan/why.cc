@@ -82,7 +82,6 @@ class Life {
     const Task& t = body_.tasks[task];
     return task_kind_name(t.kind) + subject_words(t.kind, t.subject) + slice_words(t.kind, t.slice, t.slice);
   }
-  static bool is_of_segment(TaskKind kind) { return kind == TaskKind::forward || kind == TaskKind::backward; }
   static bool is_of_step(TaskKind kind) { return kind == TaskKind::norm || kind == TaskKind::set_scalars; }
   // " of h.3"
   std::string subject_words(TaskKind kind, uint32_t subject) const {

@@ -30,10 +30,8 @@ const std::string& lane_name(const Plan& plan, LaneId lane) { return plan.progra
 // The name of the layer, parameter group or buffer that was waited for; "" if it has none.
 std::string subject_name(const Plan& plan, const Work& work, uint32_t subject) {
   if (!work.task) return plan.program.buffers[subject].name;
+  if (is_of_segment(*work.task)) return fmt::format("layer {}", plan.lowering.uses[subject].layer);
   switch (*work.task) {
-    case TaskKind::forward:
-    case TaskKind::backward:
-      return fmt::format("layer {}", plan.lowering.uses[subject].layer);
     case TaskKind::norm:
     case TaskKind::set_scalars:
       return "";

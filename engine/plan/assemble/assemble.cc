@@ -73,7 +73,7 @@ std::vector<uint64_t> place_homes(Program& program, const std::vector<TierId>& h
   for (size_t i = 0; i < program.buffers.size(); ++i) {
     Buffer& b = program.buffers[i];
     b.home = b.kind == BufferClass::scalars     ? memory
-             : b.kind == BufferClass::workspace ? TierId{0}
+             : b.kind == BufferClass::workspace ? touches[i]
              : b.permanent                      ? homes[i]
                                                 : std::max(homes[i], touches[i]);
     if (!b.permanent) continue;

@@ -91,10 +91,12 @@ class BufferMaker {
       GroupBuffers b;
       const size_t index = out_.groups.size();
       const bool own = index < options_.sharing.size() && options_.sharing[index];
-      b.sharing = own ? *options_.sharing[index] : out_.sharing;
+      b.sharing = own ? *options_.sharing[index] : divided_sharing(out_.sharing, g.divided_over());
       if (options_.optimizer.whole_tensors && b.sharing.shares_state())
         throw std::invalid_argument("updates of whole tensors cannot be shared by ranks");
       b.processes = processes_for(b.sharing, program_);
+      b.divided_over = g.divided_over();
+      if (g.divided_over() > 1) b.divided = process_group("experts", g.divided_over(), 1, program_);
       b.saved = g.adapter || !has_adapters(model_);
       b.updated_in_backward = g.trainable && options_.updates_in_backward(static_cast<uint32_t>(index));
       sharing_ = b.sharing;
@@ -218,16 +220,20 @@ class BufferMaker {
     }
     b.block_sums = buffer("n." + g.name, BufferClass::scalars, sums);
     b.all_block_sums = {b.block_sums, kNone, b.block_sums};
-    if (sharing_.ranks == 1) return;
     const std::vector<uint64_t> of_all{0, sharing_.ranks * sums.back()};
-    b.all_block_sums.across = across_buffer("nm." + g.name, BufferClass::scalars, of_all);
-    b.all_block_sums.whole = buffer("nn." + g.name, BufferClass::scalars, of_all);
+    if (sharing_.ranks > 1) {
+      b.all_block_sums.across = across_buffer("nm." + g.name, BufferClass::scalars, of_all);
+      b.all_block_sums.whole = buffer("nn." + g.name, BufferClass::scalars, of_all);
+    }
+    b.norm_sums = b.all_block_sums.whole;
+    if (g.divided_over() > 1)
+      b.norm_sums = buffer("nd." + g.name, BufferClass::scalars, {0, g.divided_over() * of_all.back()});
   }
 
   // Only where the factors are smaller than the gradient.
   void make_compression(const Group& g, const std::vector<bool>& high_rank, GroupBuffers& b,
                         const std::vector<uint64_t>& error_cuts) {
-    if (options_.compress_rank == 0 || sharing_.ranks == 1) return;
+    if (options_.compress_rank == 0 || sharing_.ranks == 1 || g.divided_over() > 1) return;
     CompressionBuffers c;
     c.layout = low_rank_layout(g, options_.compress_rank, high_rank);
     if (c.layout.matrices.empty()) return;

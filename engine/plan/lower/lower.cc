@@ -29,6 +29,10 @@ class Lowerer {
     if (options_.waves + 2 > kRingSlotsMax) throw std::invalid_argument("a step has too many waves");
     if (options_.waves > 1 && (options_.share_layers_until > 0 || uses_.shares_layers))
       throw std::invalid_argument("where layers share parameter groups, a step is one wave");
+    for (const Segment& s : model_.segments)
+      if (s.is_between_ranks() && options_.ranks % s.ops.front().attributes.routing.ranks != 0)
+        throw std::invalid_argument(
+            "the number of ranks is not a multiple of those that experts are divided over");
     if (model_.generates() && (options_.waves > 1 || options_.ranks > 1))
       throw std::invalid_argument("a model that generates has one wave and one rank");
     out_.slices = micro_batches / options_.waves;
@@ -44,6 +48,7 @@ class Lowerer {
       out_.reading_ring = kSampleRing;
     }
     buffers_ = make_buffers(model_, options_, program_, out_);
+    makers_ = find_makers();
     schedule_ = options_.schedule(model_, out_.slices);
     check_schedule(schedule_, trained_uses(), out_.slices);
     lower_phases();
@@ -99,8 +104,8 @@ class Lowerer {
     Task& t = body.task(TaskKind::norm, 0, 0);
     for (uint32_t g = 0; g < model_.groups.size(); ++g) {
       if (!is_updated(g)) continue;
-      body.add(t, out_.groups[g].all_block_sums.whole, Access::read);
-      t.bytes += program_.buffers[out_.groups[g].all_block_sums.whole].bytes();
+      body.add(t, out_.groups[g].norm_sums, Access::read);
+      t.bytes += program_.buffers[out_.groups[g].norm_sums].bytes();
     }
     body.add(t, out_.scalars, kScalarUpdate, kScalarUpdate + 1, Access::read, 1);
     body.add(t, out_.scalars, kScalarNorm, kScalarNorm + 1, Access::write);
@@ -347,8 +352,10 @@ class Lowerer {
       tasks_.forward(body, u, m, out_.uses[u].recompute, wave);
     }
     std::vector<uint32_t> missing = contributions();
+    std::vector<bool> made_again(size_t{use_count()} * out_.slices);
     for (const auto& [u, m] : schedule_.backward) {
       if (!has_backward(u)) continue;
+      make_again(body, u, m, wave, made_again);
       gather_weights(body, u, &GroupBuffers::backward);
       tasks_.backward(body, u, m, wave);
       for (const uint32_t g : use(u).groups)
@@ -358,6 +365,28 @@ class Lowerer {
     if (wave.last) lower_norm(body);
     if (wave.last && options_.update_waits_for_norm) lower_set_scalars(body, true);
     return body.finish();
+  }
+
+  // Makes again what this backward reads and no forward has kept. `made`: by use and micro-batch, so far.
+  void make_again(BodyBuilder& body, uint32_t u, uint32_t m, Wave wave, std::vector<bool>& made) {
+    const std::vector<bool>& reads = plan(u).at(out_.uses[u].recompute).reads_input;
+    for (size_t i = 0; i < reads.size(); ++i)
+      if (reads[i]) make_again(body, ScheduledUse{makers_[use(u).inputs[i]], m}, wave, made);
+  }
+  void make_again(BodyBuilder& body, ScheduledUse of, Wave wave, std::vector<bool>& made) {
+    if (of.use == kNone || made[size_t{of.use} * out_.slices + of.slice]) return;
+    made[size_t{of.use} * out_.slices + of.slice] = true;
+    for (const uint32_t a : use(of.use).inputs) make_again(body, {makers_[a], of.slice}, wave, made);
+    gather_weights(body, of.use, &GroupBuffers::forward);
+    tasks_.forward(body, of.use, of.slice, Recompute::all, wave);
+  }
+  // By activation: the use that makes it again for backward; kNone: it is kept.
+  std::vector<uint32_t> find_makers() const {
+    std::vector<uint32_t> makers(model_.activations.size(), kNone);
+    for (uint32_t u = 0; u < use_count(); ++u)
+      for (const uint32_t a : use(u).outputs)
+        if (model_.activations[a].made_again) makers[a] = u;
+    return makers;
   }
 
   // What makes a group's weights before its first forward, if they are not there.
@@ -445,6 +474,7 @@ class Lowerer {
   const RankTasks ranks_{program_, out_};
   const GroupUses uses_ = uses_of_groups(model_);
   SliceBuffers buffers_;
+  std::vector<uint32_t> makers_;  // by activation
   StepSchedule schedule_;
   std::vector<uint32_t> stand_ins_;  // by group, in the phase that is being lowered; empty: each for itself
   bool compress_ = false;            // in that phase

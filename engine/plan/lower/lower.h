@@ -105,12 +105,21 @@ struct GroupBuffers {
   ReductionBuffers reduction;          // several ranks: of the gradient
   SharedBuffers summed;                // stage 0: gathers the sum of gradients
   SharedBuffers all_block_sums;  // gathers the block sums of all parts of the summed gradient, for the norm
+  BufferId norm_sums = kNone;    // these, and those of the ranks that have other experts
   std::optional<CompressionBuffers> compression;  // none: the factors would not be smaller than the gradient
   StateSharing sharing;
   SharingProcesses processes;
+  // Of an expert: the ranks that have different ones in this group, and their index in Program::processes.
+  uint32_t divided_over = 1;
+  uint8_t divided = 0;
   bool saved = true;                 // into checkpoints; false: a base of adapters, which files hold
   bool updated_in_backward = false;  // else in the forward of the next step
 
+  // Whether the rank of the run is one of those that hold the group's state once.
+  bool is_owned_by(uint32_t rank) const {
+    if (!sharing.shares_state()) return rank < divided_over;
+    return divided_over > 1 || sharing.is_with_first(rank);
+  }
   // Elements of a shard that each rank sums: its part.
   uint64_t part_elements(uint32_t shard) const { return (shards[shard + 1] - shards[shard]) / sharing.ranks; }
   // Elements of a shard that each rank updates: its part, or at stage 0 the whole shard.
@@ -245,7 +254,7 @@ enum ScalarPiece : uint32_t { kScalarInput, kScalarLoss, kScalarNorm, kScalarUpd
 //   project       a left factors, a error, w right factors
 //   expand        r left factors, r right factors, w gradient, w block sums
 //   clone         r source, w copy: for each of state and permanent weights
-//   norm          r block sums of all ranks, for each trainable group; r update scalars (back 1), w norm
+//   norm          r norm sums, for each trainable group; r update scalars (back 1), w norm
 //   set_scalars   r input scalars, r update scalars (back 1), w update scalars; after a norm also: r norm
 //   set_guess     r input scalars, r update scalars (back 1), w guess scalars
 //   optimize      a state, r gradient, r update scalars, w weights; in fp32: a weights

@@ -14,7 +14,7 @@ std::vector<BodyId> BodyIds::of_training() const {
 SegmentOperands segment_operands(const SegmentPlan& plan, const Segment& segment, TaskKind kind,
                                  Recompute level) {
   SegmentOperands o;
-  const bool backward = kind == TaskKind::backward;
+  const bool backward = is_backward(kind);
   const SegmentPasses& passes = plan.at(level);
   for (size_t i = 0; i < segment.inputs.size(); ++i)
     o.inputs.push_back(!backward || passes.reads_input[i] ? o.count++ : kNone);

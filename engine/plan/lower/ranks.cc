@@ -19,16 +19,33 @@ StateSharing sharing_of(const LowerOptions& options) {
   return sharing;
 }
 
+StateSharing divided_sharing(StateSharing sharing, uint32_t experts_over) {
+  if (experts_over == 1) return sharing;
+  if (sharing.ranks % experts_over != 0)
+    throw std::invalid_argument(
+        "the number of ranks is not a multiple of those that experts are divided over");
+  sharing.ranks /= experts_over, sharing.stride *= experts_over;
+  const uint32_t in_node_group = sharing.node_group_ranks / experts_over;
+  const bool several = sharing.node_group_ranks % experts_over == 0 && in_node_group > 1;
+  sharing.node_group_ranks = several ? in_node_group : sharing.ranks;
+  sharing.weights_in_node_group = sharing.weights_in_node_group && sharing.has_node_groups();
+  return sharing;
+}
+
+uint8_t process_group(const char* name, uint32_t count, uint32_t stride, Program& program) {
+  std::vector<ProcessGroup>& all = program.processes;
+  const auto same = [&](const ProcessGroup& g) { return g.count == count && g.stride == stride; };
+  const auto found = std::find_if(all.begin(), all.end(), same);
+  if (found != all.end()) return static_cast<uint8_t>(found - all.begin());
+  const bool taken =
+      std::any_of(all.begin(), all.end(), [&](const ProcessGroup& g) { return g.name == name; });
+  all.push_back({taken ? fmt::format("{}.{}x{}", name, count, stride) : name, count, stride});
+  return static_cast<uint8_t>(all.size() - 1);
+}
+
 SharingProcesses processes_for(const StateSharing& sharing, Program& program) {
   const auto find_or_add = [&](const char* name, uint32_t count, uint32_t stride) {
-    std::vector<ProcessGroup>& all = program.processes;
-    const auto same = [&](const ProcessGroup& g) { return g.count == count && g.stride == stride; };
-    const auto found = std::find_if(all.begin(), all.end(), same);
-    if (found != all.end()) return static_cast<uint8_t>(found - all.begin());
-    const bool taken =
-        std::any_of(all.begin(), all.end(), [&](const ProcessGroup& g) { return g.name == name; });
-    all.push_back({taken ? fmt::format("{}.{}x{}", name, count, stride) : name, count, stride});
-    return static_cast<uint8_t>(all.size() - 1);
+    return process_group(name, count, stride, program);
   };
   SharingProcesses processes;
   if (sharing.ranks == 1) return processes;
@@ -82,6 +99,13 @@ void RankTasks::gather(BodyBuilder& body, const Subject& of, const SharedBuffers
   if (s.across == kNone) return step(&SharingProcesses::all, s.part, s.whole);
   step(&SharingProcesses::across_node_groups, s.part, s.across);
   step(&SharingProcesses::in_node_group, s.across, s.whole);
+}
+
+// From the ranks with other experts.
+void RankTasks::gather_norm_sums(BodyBuilder& body, uint32_t g) const {
+  const GroupBuffers& b = out_.groups[g];
+  if (b.norm_sums == b.all_block_sums.whole) return;
+  task(body, TaskKind::gather, {g, {}}, b.all_block_sums.whole, b.norm_sums).processes = b.divided;
 }
 
 // From the accumulator to the gradient, rounded and summed over ranks.

@@ -14,6 +14,14 @@ namespace sluice {
 // The sharing of groups that have none of their own.
 StateSharing sharing_of(const LowerOptions& options);
 
+// That of a group of experts which are divided over so many ranks, next to each other. Throws
+// std::invalid_argument if the ranks are not a multiple of these.
+StateSharing divided_sharing(StateSharing sharing, uint32_t experts_over);
+
+// The index of the process group of that count and stride, which is added to the program under this name if
+// it has none.
+uint8_t process_group(const char* name, uint32_t count, uint32_t stride, Program& program);
+
 // Adds the process groups that a sharing needs to the program. A group of the program that has the same count
 // and stride is used instead.
 SharingProcesses processes_for(const StateSharing& sharing, Program& program);
@@ -35,6 +43,7 @@ class RankTasks {
       then(k);
     }
     gather(body, {g, {}}, out_.groups[g].all_block_sums);
+    gather_norm_sums(body, g);
   }
 
   // Where weights are shared: gathers them whole, once in a body for all its forwards, or for all its
@@ -60,6 +69,7 @@ class RankTasks {
   // Returns the last sum's task.
   Task& sum(BodyBuilder& body, const Subject& of, const ReductionBuffers& r) const;
   void gather(BodyBuilder& body, const Subject& of, const SharedBuffers& s) const;
+  void gather_norm_sums(BodyBuilder& body, uint32_t g) const;
   void reduce_shard(BodyBuilder& body, uint32_t g, uint32_t shard, BufferId gradient) const;
   void reduce_factors(BodyBuilder& body, uint32_t g) const;
   void sum_factor(BodyBuilder& body, uint32_t g, const FactorBuffers& factor) const;

@@ -4,6 +4,7 @@
 #include <string>
 
 #include "engine/base/pack.h"
+#include "engine/plan/lower/ranks.h"
 
 namespace sluice {
 
@@ -19,9 +20,10 @@ Access write_or_add(const BodyBuilder& body, Wave wave, BufferId b, uint32_t pie
 void SegmentTasks::add_workspace(BodyBuilder& body, Task& t, uint64_t bytes) {
   if (bytes == 0) return;
   const uint64_t rounded = round_up(bytes, kPieceAlignment);
-  const auto [it, fresh] = workspaces_.try_emplace(rounded, kNone);
-  if (fresh)
-    it->second = add_flat_buffer(program_, "k." + std::to_string(rounded), BufferClass::workspace, rounded);
+  const bool between_ranks = is_collective(t.kind);
+  const auto [it, fresh] = workspaces_.try_emplace({between_ranks, rounded}, kNone);
+  const std::string name = (between_ranks ? "kt." : "k.") + std::to_string(rounded);
+  if (fresh) it->second = add_flat_buffer(program_, name, BufferClass::workspace, rounded);
   body.add(t, it->second, Access::write);
 }
 
@@ -47,9 +49,19 @@ void SegmentTasks::add_output(BodyBuilder& body, Task& t, uint32_t a, uint32_t m
   body.add(t, buffers_.activations[a][m], access);
 }
 
+Task& SegmentTasks::task(BodyBuilder& body, uint32_t u, uint32_t m, Pass pass) {
+  const bool back = pass == Pass::backward;
+  if (!segment(u).is_between_ranks()) return body.task(back ? TaskKind::backward : TaskKind::forward, u, m);
+  const auto [ranks, stride] = segment(u).together();
+  Task& t = body.task(back ? TaskKind::travel_back : TaskKind::travel, u, m);
+  t.processes =
+      process_group("experts", static_cast<uint32_t>(ranks), static_cast<uint32_t>(stride), program_);
+  return t;
+}
+
 void SegmentTasks::forward(BodyBuilder& body, uint32_t u, uint32_t m, Recompute level, Wave wave) {
   const PassPlan& pass = plan(u).at(level).forward;
-  Task& t = body.task(TaskKind::forward, u, m);
+  Task& t = task(body, u, m, Pass::forward);
   t.recompute = level;
   add_cost(t, pass);
   for (const uint32_t a : use(u).inputs) add_input(body, t, a, m);
@@ -67,7 +79,7 @@ void SegmentTasks::forward(BodyBuilder& body, uint32_t u, uint32_t m, Recompute 
 
 void SegmentTasks::backward(BodyBuilder& body, uint32_t u, uint32_t m, Wave wave) {
   const SegmentPasses& passes = plan(u).at(out_.uses[u].recompute);
-  Task& t = body.task(TaskKind::backward, u, m);
+  Task& t = task(body, u, m, Pass::backward);
   t.recompute = out_.uses[u].recompute;
   add_cost(t, passes.backward);
   for (size_t i = 0; i < use(u).inputs.size(); ++i)

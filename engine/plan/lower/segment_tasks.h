@@ -40,6 +40,7 @@ class SegmentTasks {
   const SegmentPlan& plan(uint32_t u) const { return out_.plans[out_.uses[u].plan]; }
   const GroupBuffers& group(uint32_t g) const { return out_.groups[stand_ins_.empty() ? g : stand_ins_[g]]; }
 
+  Task& task(BodyBuilder& body, uint32_t u, uint32_t m, Pass pass);
   void add_workspace(BodyBuilder& body, Task& t, uint64_t bytes);
   void add_cost(Task& t, const PassPlan& pass);
   void add_input(BodyBuilder& body, Task& t, uint32_t a, uint32_t m);
@@ -52,7 +53,8 @@ class SegmentTasks {
   const SliceBuffers& buffers_;
   const std::vector<uint32_t>& stand_ins_;
   Program& program_;
-  std::map<uint64_t, BufferId> workspaces_;     // by bytes
+  // By whether it is for what ranks do together, which may run in another tier, and bytes.
+  std::map<std::pair<bool, uint64_t>, BufferId> workspaces_;
   std::map<const PassPlan*, uint32_t> passes_;  // index into Program::passes
 };
 

@@ -110,8 +110,7 @@ std::vector<Recompute> Search::find_levels() const {
     for (const UseInfo& use : lowering.uses)
       cost.bytes += lowering.plans[use.plan].at(use.recompute).saved_bytes;
     for (const Task& task : program.bodies[lowering.bodies().usual().front()].tasks)
-      if (task.kind == TaskKind::forward || task.kind == TaskKind::backward)
-        cost.seconds += task_seconds(program, request_.rates, task);
+      if (is_of_segment(task.kind)) cost.seconds += task_seconds(program, request_.rates, task);
     costs.push_back(cost);
   }
   return worthwhile(std::move(costs));
@@ -432,8 +431,7 @@ Infeasible Search::infeasible(uint32_t waves) const {
   if (largest.shortage.task == kNoTask) return out;
   const Task& t = plan.program.bodies[largest.body].tasks[largest.shortage.task];
   out.task = task_kind_name(t.kind);
-  if (t.kind == TaskKind::forward || t.kind == TaskKind::backward)
-    out.task += " of " + model_.layers[plan.lowering.uses[t.subject].layer].name;
+  if (is_of_segment(t.kind)) out.task += " of " + model_.layers[plan.lowering.uses[t.subject].layer].name;
   return out;
 }
 

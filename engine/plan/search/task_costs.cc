@@ -13,7 +13,7 @@ std::vector<uint32_t> costs_of(const Program& program, const MachineRates& rates
   double segment_seconds = 0, segments = 0;
   for (const Task& t : body.tasks) {
     seconds.push_back(task_seconds(program, rates, t));
-    if (t.kind != TaskKind::forward && t.kind != TaskKind::backward) continue;
+    if (!is_of_segment(t.kind)) continue;
     segment_seconds += seconds.back();
     segments += 1;
   }

@@ -170,7 +170,7 @@ std::string CheckpointReader::mismatch(const Group& group, const Parameter& para
 void CheckpointReader::check_tensors(const Model& model, bool weights_only) const {
   std::vector<std::string> problems;
   std::unordered_set<std::string> known;
-  for (const Group& group : model.groups) {
+  for (const Group& group : groups_of_all_ranks(model)) {
     if (has_adapters(model) && !group.adapter) continue;
     for (const Parameter& parameter : group.parameters) {
       known.insert(parameter.name);

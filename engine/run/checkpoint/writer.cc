@@ -49,13 +49,14 @@ struct PlaneLayout {
 struct TensorPart {
   uint32_t group, parameter;
   uint64_t first, count;  // elements of the tensor
-  std::string stored_as;
+  std::string name, stored_as;
 };
 
-// The parts of its group's tensors that lie in a range, in order.
-std::vector<TensorPart> parts_of(const Model& model, const OwnedRange& range) {
+// The parts of its group's tensors that lie in a range of the rank, in order.
+std::vector<TensorPart> parts_of(const Model& model, const OwnedRange& range, uint32_t rank) {
   std::vector<TensorPart> parts;
-  const std::vector<Parameter>& parameters = model.groups[range.group].parameters;
+  const Group& group = model.groups[range.group];
+  const std::vector<Parameter>& parameters = group.parameters;
   for (uint32_t i = 0; i < parameters.size(); ++i) {
     const Parameter& p = parameters[i];
     const auto elements = static_cast<uint64_t>(element_count(p.shape));
@@ -63,15 +64,16 @@ std::vector<TensorPart> parts_of(const Model& model, const OwnedRange& range) {
                    to = std::min(range.first + range.elements, p.offset + elements);
     if (from >= to) continue;
     const uint64_t first = from - p.offset;
-    parts.push_back({range.group, i, first, to - from,
-                     to - from == elements ? p.name : fmt::format("{}@{}", p.name, first)});
+    const std::string name = name_on(group, p, rank);
+    parts.push_back({range.group, i, first, to - from, name,
+                     to - from == elements ? name : fmt::format("{}@{}", name, first)});
   }
   return parts;
 }
 
 // A rank's file of a plane: its ranges, with all padding declared. Without ranges, the header is empty.
 PlaneLayout lay_out_plane(const Model& model, uint32_t moments, Plane plane,
-                          const std::vector<OwnedRange>& ranges) {
+                          const std::vector<OwnedRange>& ranges, uint32_t rank) {
   const DType dtype = plane == Plane::frozen_weights ? model.precision : DType::f32;
   const uint64_t width = dtype_bytes(dtype);
   PlaneLayout layout;
@@ -96,10 +98,10 @@ PlaneLayout lay_out_plane(const Model& model, uint32_t moments, Plane plane,
       continue;
     }
     uint64_t end = range.first;
-    for (const TensorPart& part : parts_of(model, range)) {
+    for (const TensorPart& part : parts_of(model, range, rank)) {
       const Parameter& parameter = group.parameters[part.parameter];
       pad(parameter.offset + part.first - end);
-      const bool whole = part.stored_as == parameter.name;
+      const bool whole = part.stored_as == part.name;
       specs.push_back(
           {part.stored_as, dtype, whole ? parameter.shape : Shape{static_cast<int64_t>(part.count)}});
       end = parameter.offset + part.first + part.count;
@@ -226,19 +228,21 @@ struct CheckpointWriter::Files {
 // Fills the manifest with all ranks' files, without other ranks' checksums, and opens this rank's.
 void CheckpointWriter::Files::list_files(const Model& model,
                                          const std::vector<std::vector<OwnedRange>>& by_rank) {
-  std::vector<std::vector<ManifestTensor>> tensors;  // by group
+  // By group: of the first rank that has other parameters in it, then of the next.
+  std::vector<std::vector<ManifestTensor>> tensors;
   for (const Group& group : model.groups) {
     tensors.emplace_back();
-    for (const Parameter& parameter : group.parameters)
-      tensors.back().push_back({parameter.name, parameter.shape, {}});
+    for (uint32_t rank = 0; rank < group.divided_over(); ++rank)
+      for (const Parameter& parameter : group.parameters)
+        tensors.back().push_back({name_on(group, parameter, rank), parameter.shape, {}});
   }
   const uint32_t moments = optimizer_of(manifest.state.optimizer).moments;
   const auto own = static_cast<size_t>(ranks.rank());
   for (const OwnedRange& range : by_rank[own]) targets.push_back({range, {}, {}});
-  for (size_t rank = 0; rank < by_rank.size(); ++rank)
+  for (uint32_t rank = 0; rank < by_rank.size(); ++rank)
     for (const Plane plane : kEveryPlane) {
       const auto p = static_cast<size_t>(plane);
-      const PlaneLayout layout = lay_out_plane(model, moments, plane, by_rank[rank]);
+      const PlaneLayout layout = lay_out_plane(model, moments, plane, by_rank[rank], rank);
       const auto index = static_cast<uint32_t>(manifest.files.size());
       const uint64_t width = plane == Plane::frozen_weights ? dtype_bytes(model.precision) : 4;
       const std::string& header = layout.file.header;
@@ -254,8 +258,10 @@ void CheckpointWriter::Files::list_files(const Model& model,
         const OwnedRange& range = by_rank[rank][r];
         listed.sections.push_back({range.elements * width, 0});
         if (range.what != Owned::state) continue;
-        for (const TensorPart& part : parts_of(model, range))
-          tensors[part.group][part.parameter].planes[p].push_back(
+        const Group& group = model.groups[range.group];
+        const size_t first = rank % group.divided_over() * group.parameters.size();
+        for (const TensorPart& part : parts_of(model, range, rank))
+          tensors[part.group][first + part.parameter].planes[p].push_back(
               {index, part.stored_as, part.first, part.count});
       }
       if (layout.file.file_bytes == 0) continue;
@@ -422,15 +428,16 @@ std::vector<std::vector<OwnedRange>> owned_ranges(const Lowering& lowering) {
   for (uint32_t g = 0; g < lowering.groups.size(); ++g) {
     const GroupBuffers& group = lowering.groups[g];
     if (!group.saved) continue;
-    if (!group.sharing.shares_state()) {
-      by_rank.front().push_back({g, 0, group.shards.back()});
-      continue;
-    }
-    for (uint32_t k = 0; k + 1 < group.shards.size(); ++k) {
-      const uint64_t elements = group.part_elements(k);
-      for (uint32_t rank = 0; rank < lowering.ranks; ++rank)
-        if (group.sharing.is_with_first(rank))
-          by_rank[rank].push_back({g, group.shards[k] + group.sharing.part_of(rank) * elements, elements});
+    for (uint32_t rank = 0; rank < lowering.ranks; ++rank) {
+      if (!group.is_owned_by(rank)) continue;
+      if (!group.sharing.shares_state()) {
+        by_rank[rank].push_back({g, 0, group.shards.back()});
+        continue;
+      }
+      for (uint32_t k = 0; k + 1 < group.shards.size(); ++k) {
+        const uint64_t elements = group.part_elements(k);
+        by_rank[rank].push_back({g, group.shards[k] + group.sharing.part_of(rank) * elements, elements});
+      }
     }
   }
   for (const Owned what : {Owned::error, Owned::factors})
@@ -448,9 +455,9 @@ std::vector<std::vector<OwnedRange>> owned_ranges(const Lowering& lowering) {
 uint64_t checkpoint_bytes(const Model& model, uint32_t moments,
                           const std::vector<std::vector<OwnedRange>>& by_rank) {
   uint64_t bytes = 0;
-  for (const std::vector<OwnedRange>& of_rank : by_rank)
+  for (uint32_t rank = 0; rank < by_rank.size(); ++rank)
     for (const Plane plane : kEveryPlane)
-      bytes += lay_out_plane(model, moments, plane, of_rank).file.file_bytes;
+      bytes += lay_out_plane(model, moments, plane, by_rank[rank], rank).file.file_bytes;
   return bytes;
 }
 
@@ -474,11 +481,12 @@ CheckpointSpace checkpoint_space(const Plan& plan, OptimizerKind optimizer) {
 
 uint64_t largest_checkpoint_file(const Plan& plan, OptimizerKind optimizer) {
   uint64_t largest = 0;
-  for (const std::vector<OwnedRange>& of_rank : owned_ranges(plan.lowering))
+  const std::vector<std::vector<OwnedRange>> by_rank = owned_ranges(plan.lowering);
+  const uint32_t moments = optimizer_of(optimizer).moments;
+  for (uint32_t rank = 0; rank < by_rank.size(); ++rank)
     for (const Plane plane : kEveryPlane)
-      largest = std::max(
-          largest,
-          lay_out_plane(plan.model, optimizer_of(optimizer).moments, plane, of_rank).file.file_bytes);
+      largest =
+          std::max(largest, lay_out_plane(plan.model, moments, plane, by_rank[rank], rank).file.file_bytes);
   return largest;
 }
 

@@ -38,7 +38,8 @@ Runner::Runner(const Plan& plan, const Memory& memory, Device& device, const Upd
       rules_(rules),
       device_lane_(device_lane(plan.program.machine)),
       optimizer_workers_(threads),
-      ranks_(ranks) {
+      ranks_(ranks),
+      sent_to_experts_(plan.program.rings[kWaveRing].slots) {
   CHECK(plan.lowering.ranks == static_cast<uint32_t>(ranks.size()), "a plan for another number of ranks");
   for (const Group& g : plan.model.groups) find_rates(g);
   for (const SegmentPlan& p : plan.lowering.plans) {
@@ -193,6 +194,9 @@ void Runner::run(const Body& body, const Instruction& in, const RingPositions& r
       return gather(task, in, rings);
     case TaskKind::exchange:
       return exchange(task, in, rings);
+    case TaskKind::travel:
+    case TaskKind::travel_back:
+      return travel(task, in, rings);
     case TaskKind::sum:
       return sum(task, in, rings);
     case TaskKind::compress:
@@ -270,8 +274,7 @@ void Runner::run_segment(const Task& task, const Instruction& in, const RingPosi
 void Runner::run_step(const SegmentPlan& plan, const Segment& segment, const PassPlan& pass,
                       const OpStep& step, const Task& task, const SegmentOperands& operands,
                       const Instruction& in, const RingPositions& rings) {
-  const SegmentUse& use = plan_.model.layers[plan_.lowering.uses[task.subject].layer]
-                              .segments[plan_.lowering.uses[task.subject].position];
+  const SegmentUse& use = use_of(task);
   const Op& op = segment.ops[step.op];
   const auto operand_at = [&](uint32_t k) { return k == kNone ? nullptr : address(in, k, rings); };
   std::byte* workspace = operand_at(operands.workspace);
@@ -316,7 +319,6 @@ void Runner::run_step(const SegmentPlan& plan, const Segment& segment, const Pas
   OpCall call;
   call.shapes = &plan.shapes[step.op];
   call.workspace = workspace ? workspace + step.workspace_offset : nullptr;
-  call.expert = use.expert;
   call.layer = use.layer;
   if (step.pass == Pass::backward) {
     const auto gradient = [&](uint32_t t) { return t == kNone ? nullptr : locate(pass.gradients[t]); };
@@ -336,13 +338,52 @@ void Runner::run_step(const SegmentPlan& plan, const Segment& segment, const Pas
   call.output_gradients = output_gradients, call.input_gradients = input_gradients;
   call.parameter_gradients = parameter_gradients;
   try {
-    if (step.pass == Pass::forward)
-      device_.forward(call);
-    else
-      device_.backward(call);
+    for (uint32_t part = 0; part < op.parts.count; ++part) {
+      if (part > 0) shift_to_next_part(segment, op, *call.shapes);
+      call.expert = use.expert + of_rank(op, part) * op.attributes.routing.of_rank();
+      if (step.pass == Pass::forward)
+        device_.forward(call);
+      else
+        device_.backward(call);
+    }
   } catch (const Error& error) {
     throw error.with_clause("seen in " + op_text(*call.shapes, step.pass));
   }
+}
+
+// The rank whose expert a part of the op is for: of rows that came from other ranks, this one.
+int64_t Runner::of_rank(const Op& op, uint32_t part) const {
+  const bool here = (op.parts.inputs & 1) != 0;
+  return here ? ranks_.rank() % op.attributes.routing.ranks : part;
+}
+
+// Moves the views to the next part of what is divided. To gradients that are not, it adds.
+void Runner::shift_to_next_part(const Segment& segment, const Op& op, const OpShapes& shapes) {
+  auto& [inputs, outputs, parameters, output_gradients, input_gradients, parameter_gradients] = views_;
+  const auto shift = [](TensorView& view, uint64_t bytes) {
+    if (view.data) view.data = static_cast<std::byte*>(view.data) + bytes;
+    if (view.addend) view.addend = static_cast<const std::byte*>(view.addend) + bytes;
+  };
+  const auto bytes_of_part = [&](const Shape& shape, uint32_t tensor) {
+    return static_cast<uint64_t>(element_count(shape)) * dtype_bytes(segment.tensors[tensor].dtype);
+  };
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    const bool divided = (op.parts.inputs >> i & 1) != 0;
+    const uint64_t bytes = divided ? bytes_of_part(shapes.inputs[i], op.inputs[i]) : 0;
+    shift(inputs[i], bytes);
+    if (i >= input_gradients.size()) continue;
+    if (divided)
+      shift(input_gradients[i], bytes);
+    else
+      input_gradients[i].addend = input_gradients[i].data;
+  }
+  for (size_t i = 0; i < outputs.size(); ++i) {
+    const bool divided = (op.parts.outputs >> i & 1) != 0;
+    const uint64_t bytes = divided ? bytes_of_part(shapes.outputs[i], op.outputs[i]) : 0;
+    shift(outputs[i], bytes);
+    if (i < output_gradients.size()) shift(output_gradients[i], bytes);
+  }
+  for (TensorView& gradient : parameter_gradients) gradient.addend = gradient.data;
 }
 
 void Runner::round(const Task& task, const Instruction& in, const RingPositions& rings) {
@@ -364,10 +405,11 @@ void Runner::norm(const Instruction& in, const RingPositions& rings) {
   double total = 0;
   size_t k = 0;
   for (const GroupBuffers& g : plan_.lowering.groups) {
-    if (g.block_sums == kNone || g.all_block_sums.whole != in.operands[k].buffer) continue;
+    if (g.block_sums == kNone || g.norm_sums != in.operands[k].buffer) continue;
     const Buffer& b = plan_.program.buffers[g.block_sums];
+    const uint64_t parts = bytes_of(in, k) / b.bytes();
     for (size_t shard = 0; shard + 1 < g.shards.size(); ++shard)
-      for (uint64_t part = 0; part < g.sharing.ranks; ++part) {
+      for (uint64_t part = 0; part < parts; ++part) {
         const std::byte* const of_part = address(in, k, rings) + part * b.bytes();
         const auto* sums = reinterpret_cast<const double*>(of_part + b.cuts[shard]);
         const uint64_t elements = g.part_elements(static_cast<uint32_t>(shard));

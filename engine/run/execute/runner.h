@@ -117,6 +117,13 @@ class Runner {
   // A ring buffer's slot at home, for the trainer.
   std::byte* ring_slot(BufferId buffer, uint64_t position) const;
 
+  // Bytes that this rank sent to others' experts, and sent back, in the wave at this position of kWaveRing,
+  // which has run.
+  uint64_t sent_to_experts(uint64_t position) const {
+    const Sent& sent = sent_to_experts_[position % sent_to_experts_.size()];
+    return sent.position == position ? sent.bytes : 0;
+  }
+
  private:
   uint64_t offset(const Instruction& in, size_t operand, const RingPositions& rings) const;  // in its arena
   std::byte* address(const Instruction& in, size_t operand, const RingPositions& rings) const;
@@ -128,6 +135,12 @@ class Runner {
   void run_step(const SegmentPlan& plan, const Segment& segment, const PassPlan& pass, const OpStep& step,
                 const Task& task, const SegmentOperands& operands, const Instruction& in,
                 const RingPositions& rings);
+  const SegmentUse& use_of(const Task& task) const {
+    const UseInfo& info = plan_.lowering.uses[task.subject];
+    return plan_.model.layers[info.layer].segments[info.position];
+  }
+  int64_t of_rank(const Op& op, uint32_t part) const;
+  void shift_to_next_part(const Segment& segment, const Op& op, const OpShapes& shapes);
   void round(const Task& task, const Instruction& in, const RingPositions& rings);
   using PurposeText = std::array<char, 160>;
   std::string_view purpose(const Instruction& in, const RingPositions& rings, PurposeText& text) const;
@@ -135,6 +148,15 @@ class Runner {
   RankSet among(const Task& task) const;
   void gather(const Task& task, const Instruction& in, const RingPositions& rings);
   void exchange(const Task& task, const Instruction& in, const RingPositions& rings);
+  struct OperandsOfOp;
+  void count_sent(uint64_t bytes, const RingPositions& rings);
+  void travel(const Task& task, const Instruction& in, const RingPositions& rings);
+  void gather_routing(const Task& task, const OpShapes& shapes, const OperandsOfOp& operands,
+                      const Instruction& in, const RingPositions& rings);
+  void add_weight_gradients(const Task& task, const OpShapes& shapes, const OperandsOfOp& operands,
+                            const Instruction& in, const RingPositions& rings);
+  void exchange_rows(const Task& task, const OpShapes& shapes, const OperandsOfOp& operands,
+                     const Instruction& in, const RingPositions& rings);
   void sum(const Task& task, const Instruction& in, const RingPositions& rings);
   void compress(const Task& task, const Instruction& in, const RingPositions& rings);
   void project(const Task& task, const Instruction& in, const RingPositions& rings);
@@ -154,9 +176,7 @@ class Runner {
   }
   // Whether this rank writes what it has of a group's state into checkpoints.
   bool owns_state(uint32_t group) const {
-    const StateSharing& sharing = plan_.lowering.groups[group].sharing;
-    return sharing.shares_state() ? sharing.is_with_first(static_cast<uint32_t>(ranks_.rank()))
-                                  : ranks_.is_first();
+    return plan_.lowering.groups[group].is_owned_by(static_cast<uint32_t>(ranks_.rank()));
   }
   ShardView shard_view(uint32_t group, uint32_t shard, std::byte* state, std::byte* weights) const;
   void add_compression(const Task& task, const Instruction& in, size_t operand, const RingPositions& rings,
@@ -196,6 +216,12 @@ class Runner {
   std::vector<std::vector<bool>> sums_;              // by segment, output: forwards add to it
   std::vector<std::vector<RateRange>> rate_ranges_;  // by group
   std::vector<TensorView> views_[6];                 // of the op that the compute lane runs
+  std::vector<std::span<const std::byte>> sent_;     // of the rows that travel: by rank
+  std::vector<std::span<std::byte>> received_;
+  struct Sent {
+    uint64_t position = 0, bytes = 0;
+  };
+  std::vector<Sent> sent_to_experts_;  // by slot of kWaveRing
 };
 
 }  // namespace sluice

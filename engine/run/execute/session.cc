@@ -35,7 +35,9 @@ PreparedDevice::PreparedDevice(const Plan& plan, Device& device) {
   for (const SegmentPlan& segment : plan.lowering.plans) {
     const SegmentPasses& passes = segment.at(Recompute::none);  // no level has other steps
     for (const PassPlan* pass : {&passes.forward, &passes.backward})
-      for (const OpStep& step : pass->steps) device.prepare(segment.shapes[step.op], step.pass);
+      for (const OpStep& step : pass->steps)
+        if (const OpShapes& shapes = segment.shapes[step.op]; !is_between_ranks(shapes.kind))
+          device.prepare(shapes, step.pass);
   }
   Accelerator* const accelerator = device.accelerator();
   if (!accelerator) return;

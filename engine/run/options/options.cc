@@ -405,6 +405,11 @@ constexpr OptionRow kTable[] = {
      "ranks that share a machine, its memory and its network; not given: as many as the machine description "
      "says, or all where it says nothing",
      "", kPlan, OnResume::own, FIELD(ranks.per_node), kUpTo1024},
+    {"experts-over", "ranks", "N",
+     "ranks, next to each other, that experts are divided over: each has its part of every layer's, and rows "
+     "of tokens travel to the ranks of their experts and back; divides the ranks and the experts",
+     "1", kRuns, OnResume::kept, FIELD(ranks.experts_over), kRankCount, nullptr,
+     called("expert-parallel ep-size expert-parallel-size expert-model-parallel-size")},
     {"zero", "ranks", "STAGE|auto",
      "ZeRO stage: what ranks share, so that each holds a part: 0 nothing, 1 or 2 optimizer state, 3 weights "
      "too; auto: 3, or less where that fits and is predicted to save 5 % of a step",

@@ -166,6 +166,8 @@ struct RankOptions {
   int64_t gpus = 1;                           // ranks of this process
   int64_t count = 1;                          // all ranks: `plan` is given it, other verbs set it
   bool launched = false;                      // by a launcher, so `count` is not that of --gpus
+  int64_t here = 0;                           // which of them this one is; verbs set it
+  int64_t experts_over = 1;                   // ranks that experts are divided over
   int64_t per_node = 0;                       // ranks of one node; 0: as in the machine description, else all
   std::optional<int64_t> zero = 3;            // stage; none: the planner chooses
   std::optional<WeightShards> shard_weights;  // none: the planner chooses

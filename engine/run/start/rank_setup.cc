@@ -49,6 +49,7 @@ RankSetup::RankSetup(Options given, const ModelSource& source, bool plans_evalua
       plans_evaluation_(plans_evaluation),
       samples_(std::move(samples)),
       say_(std::move(say)) {
+  options_.ranks.here = ranks_.rank();
   const RankShare share = rank_share(options_.memory, ranks_);
   options_.memory = share.memory;
   options_.ranks.per_node = ranks_together(ranks_.all(ranks_.first_here));

@@ -14,6 +14,7 @@
 #include "engine/run/train/batches.h"
 #include "engine/run/train/schedule.h"
 #include "engine/run/train/way_on.h"
+#include "gpu/machine.h"
 #include "offload/system/memory_limits.h"
 
 namespace sluice {
@@ -42,20 +43,29 @@ double break_even_of_first(const Session& session) {
   return session.ranks().sum(session.ranks().is_first() ? mine : 0.0);
 }
 
-}  // namespace
-
-std::vector<uint64_t> moved_bytes(const Plan& plan, std::span<const BodyId> bodies) {
+std::vector<uint64_t> bytes_moved(const Plan& plan, std::span<const BodyId> bodies, bool with_travelling) {
   std::vector<uint64_t> bytes(plan.program.machine.lanes.size());
   for (const BodyId id : bodies) {
     const Body& body = plan.program.bodies[id];
     for (const Instruction& in : body.instructions) {
       if (in.task == kNoTask)
         bytes[in.lane] += operand_bytes(plan.program.buffers[in.operands[0].buffer], in.operands[0]);
-      else if (is_collective(body.tasks[in.task].kind))
-        bytes[in.lane] += sent_bytes(plan.program, body.tasks[in.task]);
+      else if (const Task& task = body.tasks[in.task];
+               is_collective(task.kind) && (with_travelling || !is_of_segment(task.kind)))
+        bytes[in.lane] += sent_bytes(plan.program, task);
     }
   }
   return bytes;
+}
+
+}  // namespace
+
+std::vector<uint64_t> moved_bytes(const Plan& plan, std::span<const BodyId> bodies) {
+  return bytes_moved(plan, bodies, true);
+}
+
+std::vector<uint64_t> fixed_bytes(const Plan& plan, std::span<const BodyId> bodies) {
+  return bytes_moved(plan, bodies, false);
 }
 
 Trainer::Trainer(Session& session, const Options& options, const TrainData& data,
@@ -78,7 +88,7 @@ Trainer::Trainer(Session& session, const Options& options, const TrainData& data
               a.name == "draws" || is_of_reading(session.plan().model, a),
           "the trainer has no data for the input " + a.name);
   for (BodyId b = 0; b < program.bodies.size(); ++b)
-    moved_bytes_.push_back(moved_bytes(session.plan(), {&b, 1}));
+    fixed_bytes_.push_back(fixed_bytes(session.plan(), {&b, 1}));
   for (const Tier& tier : program.machine.tiers) metrics_.peak_bytes.emplace_back(tier.name, 0);
   for (const Lane& lane : program.machine.lanes) {
     metrics_.moved_bytes.emplace_back(lane.name, 0);
@@ -240,9 +250,10 @@ void Trainer::read_bodies(size_t leave) {
     session_.check();
     record(oldest.step, oldest.ticket, oldest.body);
     for (LaneId l = 0; l < metrics_.lane_busy.size(); ++l) {
-      moved_[l] += moved_bytes_[oldest.body][l];
+      moved_[l] += fixed_bytes_[oldest.body][l];
       busy_[l] += session_.executor().trace().busy_seconds(l, oldest.ticket);
     }
+    moved_[kCollectiveLane] += session_.runner().sent_to_experts(oldest.wave);
     expert_tokens_.add_wave(oldest.wave);
     if (is_guessed(session_.plan().program.bodies[oldest.body].start)) order_ = StepOrder::guessed;
     if (oldest.ends_step) read_step(oldest);

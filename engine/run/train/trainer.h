@@ -128,7 +128,7 @@ class Trainer {
   double saved_at_ = 0;           // when the run began or the last checkpoint ended
   bool saves_by_time_ = false;    // by saved_at_, a checkpoint is due
   bool overdue_ = false;          // a checkpoint could not be written
-  std::vector<std::vector<uint64_t>> moved_bytes_;  // by body, lane
+  std::vector<std::vector<uint64_t>> fixed_bytes_;  // by body, lane
   StepMetrics metrics_;                             // of the last step that was read
   // Of the waves that were read since then: by lane, bytes moved and busy seconds.
   std::vector<uint64_t> moved_;
@@ -140,8 +140,10 @@ class Trainer {
   std::exception_ptr failure_;  // on that rank, what it throws
 };
 
-// Bytes that bodies move, by lane; for collectives, the bytes that this rank sends.
+// Bytes that bodies move, by lane; for collectives, the bytes that this rank sends. Of rows that travel to
+// experts, as many as if all experts had equally many; fixed_bytes() leaves them out.
 std::vector<uint64_t> moved_bytes(const Plan& plan, std::span<const BodyId> bodies);
+std::vector<uint64_t> fixed_bytes(const Plan& plan, std::span<const BodyId> bodies);
 
 // A step of more seconds is long: the next one is issued only when a lane has nothing else to do. Of shorter
 // steps, it is issued early, so that no lane ever waits for the trainer.

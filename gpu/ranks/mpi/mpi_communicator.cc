@@ -10,6 +10,7 @@
 #include <cstddef>
 #include <cstring>
 #include <memory>
+#include <span>
 #include <string>
 #include <thread>
 #include <utility>
@@ -69,6 +70,21 @@ class MpiCommunicator final : public Communicator {
     }
     const int own = among.place_of(rank_);
     std::memcpy(place(received, own, bytes), place(parts, own, bytes), bytes);
+    finish();
+  }
+
+  void exchange(const RankSet& among, std::span<const std::span<const std::byte>> parts,
+                std::span<const std::span<std::byte>> received) override {
+    for (int i = 0; i < among.count; ++i) {
+      const std::span<const std::byte> part = parts[static_cast<size_t>(i)];
+      const std::span<std::byte> to = received[static_cast<size_t>(i)];
+      if (among[i] == rank_) {
+        std::ranges::copy(part, to.begin());
+        continue;
+      }
+      start_receive(to.data(), to.size(), among[i]);
+      start_send(part.data(), part.size(), among[i]);
+    }
     finish();
   }
 

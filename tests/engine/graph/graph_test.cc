@@ -77,5 +77,63 @@ TEST(Sums, AreWholeBeforeTheyAreRead) {
   EXPECT_NE(refusal(model).find("model.layers.0.sum was read before."), std::string::npos) << refusal(model);
 }
 
+// ---- Experts divided over ranks.
+
+Model divided_over(int64_t ranks, int64_t of_node, int64_t here) {
+  ModelConfig config = config_from_name(
+      "mixtral:layers=1,width=16,heads=2,kv_heads=2,ffn=8,vocab=50,context=8,experts=8,top=2");
+  config.expert_ranks = {ranks, here, of_node};
+  return build_model(config, DType::bf16, 1, 8);
+}
+
+Op& first_op(Model& model, const std::string& segment) {
+  return std::ranges::find(model.segments, segment, &Segment::name)->ops.front();
+}
+
+// All ranks run the same program, and together have the parameters of one that has all.
+TEST(DividedExperts, ARankHasItsPart) {
+  const Model whole = divided_over(1, 1, 0), second = divided_over(4, 2, 1);
+  EXPECT_EQ(parameter_count(second), parameter_count(whole));
+  std::vector<std::string> names, of_all;
+  for (const Group& group : whole.groups)
+    for (const Parameter& parameter : group.parameters) names.push_back(parameter.name);
+  for (const Group& group : groups_of_all_ranks(second))
+    for (const Parameter& parameter : group.parameters) of_all.push_back(parameter.name);
+  EXPECT_EQ(of_all, names);
+  const Group& group =
+      *std::ranges::find(second.groups, "model.layers.0.block_sparse_moe.experts.1", &Group::name);
+  EXPECT_EQ(group.divided_over(), 4u);
+  EXPECT_EQ(group.parameters.front().name, "model.layers.0.block_sparse_moe.experts.3.w1.weight");
+  EXPECT_EQ(name_on(group, group.parameters.front(), 2),
+            "model.layers.0.block_sparse_moe.experts.5.w1.weight");
+}
+
+TEST(DividedExperts, ThoseOnOtherNodesAreReachedInTwoSteps) {
+  const auto steps_of = [](const Model& model) {
+    std::vector<std::pair<int64_t, int64_t>> steps;
+    for (const SegmentUse& use : model.layers[3].segments)
+      if (const Segment& segment = model.segments[use.segment]; segment.is_between_ranks())
+        steps.emplace_back(segment.together().ranks, segment.together().stride);
+    return steps;
+  };
+  using Steps = std::vector<std::pair<int64_t, int64_t>>;
+  EXPECT_EQ(steps_of(divided_over(4, 1, 0)), (Steps{{4, 1}, {4, 1}}));
+  EXPECT_EQ(steps_of(divided_over(8, 2, 0)), (Steps{{2, 1}, {4, 2}, {2, 1}, {4, 2}}));
+}
+
+TEST(DividedExperts, ModelsRefuseWhatDoesNotFit) {
+  Model model = divided_over(2, 1, 0);
+  EXPECT_EQ(refusal(model), "accepted");
+  first_op(model, "dispatch").parts.count = 0;
+  EXPECT_NE(refusal(model).find("it has no parts."), std::string::npos) << refusal(model);
+  model = divided_over(2, 1, 0);
+  first_op(model, "dispatch").parts.count = 3;
+  EXPECT_NE(refusal(model).find("is not 3 equal parts."), std::string::npos) << refusal(model);
+  model = divided_over(2, 1, 0);
+  Segment& travel = *std::ranges::find(model.segments, "travel", &Segment::name);
+  travel.ops.push_back(travel.ops.front());
+  EXPECT_NE(refusal(model).find("all_to_all is not its only op."), std::string::npos) << refusal(model);
+}
+
 }  // namespace
 }  // namespace sluice

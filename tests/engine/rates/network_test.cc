@@ -85,6 +85,17 @@ TEST(Network, GroupsSendToTheirOwn) {
             (std::vector<uint64_t>{12 + 24, 2 * 12 + 2 * 24}));
 }
 
+// Rows that travel: a task counts that they are read and written, and each rank gets an equal part of them.
+TEST(Network, RowsThatTravelAreDividedAmongTheGroup) {
+  Program p = program_from_text(kProgram);
+  const std::vector<NetworkLevel> levels{{"node", 2, 6, 0.5}, {"cluster", 6, 2, 0.25}};
+  Task& task = p.bodies[0].tasks[2];
+  task.kind = TaskKind::travel;
+  task.processes = 2;  // three ranks on three nodes: 72 bytes are 36 of rows, and 12 for each
+  EXPECT_EQ(sent_bytes(p, task), 24);
+  EXPECT_DOUBLE_EQ(network_seconds(p, levels, task), 2 * 2 * 12 / 2.0 + 2 * 0.25);
+}
+
 // What leaves a rack has left its node, too.
 TEST(Network, ThreeLevels) {
   Program p = program_from_text(kProgram);

@@ -153,6 +153,31 @@ TEST_F(CliRanks, TheLastMachineMayHaveFewerRanks) {
       << refused.err;
 }
 
+TEST_F(CliRanks, ExpertsAreDividedEvenly) {
+  const auto words = [&](const char* ranks, const char* over, const Words& more = {}) {
+    return Words{"plan", "--model", kExperts, "--batch", "12", "--ranks", ranks, "--experts-over", over} +
+           more;
+  };
+  expect_refusal(words("3", "3"), 2, {"--experts-over 3 does not divide the 4 experts of layer 0."});
+  expect_refusal(words("3", "2"), 2, {"--experts-over 2 does not divide the 3 ranks of the run."});
+  expect_refusal(words("1", "2"), 2, {"--experts-over 2 needs several ranks, and the run has one."});
+  expect_refusal({"plan", "--model", kTiny, "--batch", "12", "--ranks", "2", "--experts-over", "2"}, 2,
+                 {"--experts-over 2: the model has no experts."});
+  const std::string prompts = directory / "prompts.jsonl";
+  write_bytes(prompts, "{\"prompt\": \"a\"}\n");
+  expect_refusal(words("2", "2",
+                       {"--sample-every", "5", "--sample-prompts", prompts, "--tokenizer",
+                        kFixtures + "fifty_chats/model"}),
+                 2, {"--experts-over 2 excludes --sample-every"});
+  const CommandResult divided = run(words("4", "2", {"--json"})), whole = run(words("4", "1", {"--json"}));
+  ASSERT_EQ(divided.code, 0) << divided.err;
+  ASSERT_EQ(whole.code, 0) << whole.err;
+  const auto parameters = [](const CommandResult& result) {
+    return nlohmann::json::parse(result.out)["parameters"].get<uint64_t>();
+  };
+  EXPECT_EQ(parameters(divided), parameters(whole)) << "those of all ranks";
+}
+
 // All ranks train at the stage that the first rank chose. A run on one rank has nothing to choose.
 TEST_F(CliRanks, AutoTrains) {
   const Words more{"--machine", machine, "--zero", "auto"};

@@ -37,6 +37,18 @@ TEST_F(RankFault, KillOfARank) {
   }
 }
 
+// The others wait for its rows.
+TEST_F(RankFault, KillOfARankWithExperts) {
+  trained = kExperts;
+  Command command(directory / "",
+                  under_mpirun(4, endless("experts", {"--checkpoint-every", "5", "--experts-over", "4"})));
+  ASSERT_TRUE(reaches(command, "experts", 7)) << statuses("experts");
+  ::kill(rank_processes(command.process(), 4).at(2), SIGKILL);
+  EXPECT_EQ(command.wait().code, 128 + SIGKILL);
+  for (const int rank : {0, 1, 3}) expect_status("experts", rank, "7 Rank 2 has died: " + kWaits);
+  expect_that_it_goes_on("experts", 2);
+}
+
 // The others' connections to the killed rank break, and a call of MPI may never return.
 TEST_F(RankFault, KillOfARankOverTcp) {
   Words words = under_mpirun(4, endless("tcp"));

@@ -30,6 +30,23 @@ TEST_F(Mpi, BitsAreThoseOfRanksInOneProcess) {
     }
 }
 
+TEST_F(Mpi, DividedExpertsHaveTheBitsOfRanksInOneProcess) {
+  trained = kExperts;
+  for (const Words& ranks : {Words{"2", "2"}, Words{"4", "2"}, Words{"4", "4"}}) {
+    const std::string name = ranks[0] + "over" + ranks[1];
+    const Words more{"--micro-batch", "1", "--experts-over", ranks[1]};
+    const CommandResult threads = run(train_rows("threads" + name, 6, 8, more + Words{"--gpus", ranks[0]}));
+    ASSERT_EQ(threads.code, 0) << threads.err;
+    const CommandResult processes = mpirun(std::stoi(ranks[0]), train_rows("mpi" + name, 6, 8, more));
+    ASSERT_EQ(processes.code, 0) << processes.out << processes.err;
+    EXPECT_EQ(numbers_of("mpi" + name).size(), 6u);
+    EXPECT_EQ(numbers_of("mpi" + name), numbers_of("threads" + name));
+    EXPECT_EQ(
+        differences(newest_tensors(directory / "mpi" + name), newest_tensors(directory / "threads" + name)),
+        "");
+  }
+}
+
 // A launcher that starts ranks "on another machine" starts them here, so that this machine stands for two
 // nodes of two ranks. Every rank sees one other beside it, and gradients are summed within node groups first.
 TEST_F(Mpi, BitsAreTheSameOnTwoNodes) {
@@ -58,6 +75,16 @@ TEST_F(Mpi, BitsAreTheSameOnTwoNodes) {
     EXPECT_EQ(numbers_of("nodes" + std::string(stage)).size(), 4u);
     EXPECT_EQ(numbers_of("nodes" + std::string(stage)), numbers_of("one" + std::string(stage)));
   }
+  trained = kExperts;  // over both nodes, in two steps
+  const Words more{"--micro-batch", "1", "--experts-over", "4"};
+  const CommandResult apart =
+      Command(directory / "", Words{"mpirun"} + kAnywhere + nodes + Words{"-np", "4"} +
+                                  sluice_words(train_rows("experts", 4, 8, more), "sluice"))
+          .wait();
+  ASSERT_EQ(apart.code, 0) << apart.out << apart.err;
+  ASSERT_EQ(run(train_rows("experts.one", 4, 8, more + Words{"--gpus", "4"})).code, 0);
+  EXPECT_EQ(numbers_of("experts").size(), 4u);
+  EXPECT_EQ(numbers_of("experts"), numbers_of("experts.one"));
 }
 
 TEST_F(Mpi, GoesOnFromOtherNumbersOfRanks) {

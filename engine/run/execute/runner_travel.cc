@@ -1,0 +1,208 @@
+// What a runner does where experts are divided over ranks: it carries out segments of one op between ranks.
+#include <algorithm>
+#include <cstring>
+
+#include "engine/base/pack.h"
+#include "engine/graph/routing.h"
+#include "engine/run/execute/runner.h"
+
+namespace sluice {
+
+namespace {
+
+// Positions of the ops' operands (engine/graph/op.h).
+enum AllGatherOperand : size_t { kRouting, kWeights };
+enum AllToAllInput : size_t { kOwnRouting, kRoutingOfAll, kRows };
+
+// The rows of an all_to_all, by its step (TravelStep). What leaves a rank lies where the op's input has it,
+// what comes where its output has it; backward, what came goes back.
+struct TravellingRows {
+  const Routing& routing;
+  const int32_t* all;  // the routing of each rank
+  int64_t length;      // of one rank's
+  int64_t expert;      // of each rank
+  int64_t here;        // this rank
+  uint64_t row, part;  // bytes
+
+  struct Range {
+    uint64_t offset, bytes;
+  };
+
+  int64_t node_ranks() const { return routing.node_ranks; }
+  int64_t nodes() const { return routing.ranks / node_ranks(); }
+  int64_t node() const { return here / node_ranks(); }
+  int64_t place() const { return here % node_ranks(); }
+  int64_t rank_at(int64_t node, int64_t place) const { return node * node_ranks() + place; }
+  uint64_t part_at(int64_t rank) const { return static_cast<uint64_t>(rank) * part; }
+
+  // That go from one rank to another.
+  uint64_t bytes(int64_t from, int64_t to) const {
+    const int64_t of_tokens = routing.returns ? to : from, of_expert = routing.returns ? from : to;
+    const int32_t* const begin = all + of_tokens * length + of_expert * routing.of_rank() + expert;
+    return static_cast<uint64_t>(begin[1] - begin[0]) * row;
+  }
+  // That the ranks of a node before `place` have for a rank.
+  uint64_t bytes_before(int64_t node, int64_t place, int64_t to) const {
+    uint64_t sum = 0;
+    for (int64_t p = 0; p < place; ++p) sum += bytes(rank_at(node, p), to);
+    return sum;
+  }
+  uint64_t block(int64_t node, int64_t to) const { return bytes_before(node, node_ranks(), to); }
+
+  // In each round, ranks send one range to each other.
+  int64_t rounds() const { return routing.step == TravelStep::in_nodes ? nodes() : 1; }
+  // For a rank of those that exchange with this one, by its place among them.
+  Range leaves(int64_t round, int64_t to) const {
+    switch (routing.step) {
+      case TravelStep::in_nodes:
+        return {part_at(rank_at(round, to)), bytes(here, rank_at(round, to))};
+      case TravelStep::across:
+        return {part_at(rank_at(to, 0)), block(node(), rank_at(to, place()))};
+      case TravelStep::whole:
+        break;
+    }
+    return {part_at(to), bytes(here, to)};
+  }
+  Range comes(int64_t round, int64_t from) const {
+    const int64_t to = rank_at(round, place());
+    switch (routing.step) {
+      case TravelStep::in_nodes:
+        return {part_at(rank_at(round, 0)) + bytes_before(node(), from, to),
+                bytes(rank_at(node(), from), to)};
+      case TravelStep::across:
+        return {part_at(rank_at(from, 0)), block(from, here)};
+      case TravelStep::whole:
+        break;
+    }
+    return {part_at(from), bytes(from, here)};
+  }
+
+  // What came in blocks, to the parts of the ranks that it came from.
+  void spread(std::byte* rows) const {
+    for (int64_t n = 0; n < nodes(); ++n)
+      for (int64_t p = node_ranks() - 1; p > 0; --p)
+        std::memmove(rows + part_at(rank_at(n, p)), rows + part_at(rank_at(n, 0)) + bytes_before(n, p, here),
+                     bytes(rank_at(n, p), here));
+  }
+  // The other way, into `blocks`. Returns these.
+  std::byte* pack(const std::byte* rows, std::byte* blocks) const {
+    for (int64_t n = 0; n < nodes(); ++n)
+      for (int64_t p = 0; p < node_ranks(); ++p)
+        std::memcpy(blocks + part_at(rank_at(n, 0)) + bytes_before(n, p, here), rows + part_at(rank_at(n, p)),
+                    bytes(rank_at(n, p), here));
+    return blocks;
+  }
+  // Zeros behind the last row of each part, up to a whole tile.
+  void fill_tiles(std::byte* rows, bool back) const {
+    for (int64_t rank = 0; rank < routing.ranks; ++rank) {
+      const uint64_t end = back ? bytes(here, rank) : bytes(rank, here);
+      std::memset(rows + part_at(rank) + end, 0,
+                  round_up(end, static_cast<uint64_t>(kExpertTile) * row) - end);
+    }
+  }
+};
+
+}  // namespace
+
+// Where a segment of one op has the op's operands.
+struct Runner::OperandsOfOp {
+  const Op& op;
+  const PassPlan& pass;
+  const SegmentOperands& at;
+
+  uint32_t input(size_t i) const { return at.inputs[pass.tensors[op.inputs[i]].index]; }
+  uint32_t output(size_t i) const { return at.outputs[pass.tensors[op.outputs[i]].index]; }
+  uint32_t input_gradient(size_t i) const { return at.input_gradients[pass.gradients[op.inputs[i]].index]; }
+  uint32_t output_gradient(size_t i) const {
+    return at.output_gradients[pass.gradients[op.outputs[i]].index];
+  }
+};
+
+void Runner::travel(const Task& task, const Instruction& in, const RingPositions& rings) {
+  const SegmentPlan& plan = plan_.lowering.plans[plan_.lowering.uses[task.subject].plan];
+  const bool back = is_backward(task.kind);
+  const PassOperands& of_level =
+      operands_[plan_.lowering.uses[task.subject].plan][static_cast<size_t>(task.recompute)];
+  const SegmentPasses& passes = plan.at(task.recompute);
+  const OperandsOfOp operands{plan_.model.segments[plan.segment].ops.front(),
+                              back ? passes.backward : passes.forward,
+                              back ? of_level.backward : of_level.forward};
+  const OpShapes& shapes = plan.shapes.front();
+  if (shapes.kind == OpKind::all_to_all) return exchange_rows(task, shapes, operands, in, rings);
+  back ? add_weight_gradients(task, shapes, operands, in, rings)
+       : gather_routing(task, shapes, operands, in, rings);
+}
+
+void Runner::count_sent(uint64_t bytes, const RingPositions& rings) {
+  Sent& sent = sent_to_experts_[rings[kWaveRing] % sent_to_experts_.size()];
+  if (sent.position != rings[kWaveRing]) sent = {rings[kWaveRing], 0};
+  sent.bytes += bytes;
+}
+
+void Runner::gather_routing(const Task& task, const OpShapes& shapes, const OperandsOfOp& operands,
+                            const Instruction& in, const RingPositions& rings) {
+  Communicator& ranks = communicator(in, rings);
+  for (const size_t k : {kRouting, kWeights}) {
+    const uint64_t bytes = static_cast<uint64_t>(element_count(shapes.inputs[k])) * sizeof(float);
+    ranks.all_gather(among(task), address(in, operands.input(k), rings), bytes,
+                     address(in, operands.output(k), rings));
+    count_sent(bytes * static_cast<uint64_t>(among(task).count - 1), rings);
+  }
+}
+
+// Each rank has gradients of the weights of all ranks' rows. Of a weight, only the rank of its expert has one
+// that is not 0, so the order of additions does not change bits.
+void Runner::add_weight_gradients(const Task& task, const OpShapes& shapes, const OperandsOfOp& operands,
+                                  const Instruction& in, const RingPositions& rings) {
+  const auto elements = static_cast<uint64_t>(element_count(shapes.inputs[kWeights]));
+  const float* const received = floats(in, operands.at.workspace, rings);
+  const RankSet ranks = among(task);
+  communicator(in, rings).all_to_all(ranks, address(in, operands.output_gradient(kWeights), rings),
+                                     elements * sizeof(float), address(in, operands.at.workspace, rings));
+  count_sent(elements * sizeof(float) * static_cast<uint64_t>(ranks.count - 1), rings);
+  const uint32_t to = operands.input_gradient(kWeights);
+  float* const sum = floats(in, to, rings);
+  if (in.operands[to].access == Access::write) std::memset(sum, 0, elements * sizeof(float));
+  for (int rank = 0; rank < ranks.count; ++rank)
+    for (uint64_t i = 0; i < elements; ++i) sum[i] += received[static_cast<uint64_t>(rank) * elements + i];
+}
+
+// Only rows that an expert has travel.
+void Runner::exchange_rows(const Task& task, const OpShapes& shapes, const OperandsOfOp& operands,
+                           const Instruction& in, const RingPositions& rings) {
+  const Routing& routing = shapes.attributes.routing;
+  const RankSet ranks = among(task);
+  const auto* const all = reinterpret_cast<const int32_t*>(address(in, operands.input(kRoutingOfAll), rings));
+  const uint64_t row = static_cast<uint64_t>(shapes.inputs[kRows][1]) * dtype_bytes(shapes.precision);
+  const TravellingRows rows{routing,
+                            all,
+                            shapes.inputs[kOwnRouting][0],
+                            use_of(task).expert,
+                            ranks_.rank() % routing.ranks,
+                            row,
+                            static_cast<uint64_t>(shapes.inputs[kRows][0] / routing.ranks) * row};
+  const bool back = is_backward(task.kind);
+  std::byte* from = address(in, back ? operands.output_gradient(0) : operands.input(kRows), rings);
+  const uint32_t target = back ? operands.input_gradient(kRows) : operands.output(0);
+  CHECK(in.operands[target].access == Access::write, "rows that travel are not added to others");
+  std::byte* const to = address(in, target, rings);
+  const bool across = routing.step == TravelStep::across;
+  if (back && across) from = rows.pack(from, address(in, operands.at.workspace, rings));
+  Communicator& communicator = this->communicator(in, rings);
+  for (int64_t round = 0; round < rows.rounds(); ++round) {
+    sent_.clear(), received_.clear();
+    for (int64_t place = 0; place < ranks.count; ++place) {
+      const TravellingRows::Range leaves = rows.leaves(round, place), comes = rows.comes(round, place);
+      const TravellingRows::Range& sent = back ? comes : leaves;
+      const TravellingRows::Range& received = back ? leaves : comes;
+      sent_.push_back({from + sent.offset, sent.bytes});
+      received_.push_back({to + received.offset, received.bytes});
+      if (ranks[static_cast<int>(place)] != ranks_.rank()) count_sent(sent.bytes, rings);
+    }
+    communicator.exchange(ranks, sent_, received_);
+  }
+  if (!back && across) rows.spread(to);
+  if (back ? !across : routing.step != TravelStep::in_nodes) rows.fill_tiles(to, back);
+}
+
+}  // namespace sluice

@@ -1,0 +1,130 @@
+#include "models/families/divided_experts.h"
+
+#include <fmt/format.h>
+
+#include <utility>
+
+namespace sluice {
+
+DividedExperts::DividedExperts(Model& model, const Experts& experts, int64_t count, const ExpertRanks& ranks,
+                               std::string suffix, Bind bind)
+    : model_(model),
+      experts_(experts),
+      routing_(experts.routing),
+      suffix_(std::move(suffix)),
+      bind_(std::move(bind)) {
+  routing_.experts = count;
+  routing_ = builder("").routing(routing_);
+  routing_.ranks = ranks.count;
+  routing_.node_ranks = ranks.of_node;
+}
+
+SegmentBuilder::Tensor DividedExperts::input(SegmentBuilder& b, const char* name, uint32_t activation) const {
+  return b.input(name, model_.activations[activation].shape, model_.activations[activation].dtype);
+}
+
+uint32_t DividedExperts::add_segment(Segment segment) {
+  model_.segments.push_back(std::move(segment));
+  return static_cast<uint32_t>(model_.segments.size() - 1);
+}
+
+uint32_t DividedExperts::add_activation(std::string name, uint32_t segment, size_t output, bool made_again) {
+  const Segment& of = model_.segments[segment];
+  const SegmentTensor& tensor = of.tensors[of.outputs[output]];
+  return sluice::add_activation(model_, {.name = std::move(name),
+                                         .shape = tensor.shape,
+                                         .dtype = tensor.dtype,
+                                         .sum = added_outputs(of)[output],
+                                         .made_again = made_again});
+}
+
+uint32_t DividedExperts::gather_segment(const Routed& routed) {
+  SegmentBuilder b = builder("gather_routing");
+  const auto routing = input(b, "routing", routed.routing), weights = input(b, "weights", routed.weights);
+  const auto all = b.op(OpKind::all_gather, "all", {routing, weights}, {}, {.routing = routing_});
+  b.output(all);
+  b.output(all + 1);
+  return add_segment(b.take());
+}
+
+uint32_t DividedExperts::dispatch_segment(const Routed& routed) {
+  SegmentBuilder b = builder("dispatch");
+  b.in_parts(routing_.ranks);
+  const auto routing = input(b, "routing", routed.routing), x = input(b, "x", routed.rows);
+  b.output(b.op(OpKind::dispatch, "expert_rows", {routing, x}, {}, {.routing = routing_}));
+  return add_segment(b.take());
+}
+
+uint32_t DividedExperts::travel_segment(const char* name, bool returns, TravelStep step, uint32_t routing,
+                                        uint32_t all, uint32_t rows) {
+  SegmentBuilder b = builder(name);
+  const auto own = input(b, "routing", routing), of_all = input(b, "routing_of_all", all);
+  OpAttributes attributes{.routing = routing_};
+  attributes.routing.returns = returns;
+  attributes.routing.step = step;
+  b.output(b.op(OpKind::all_to_all, "y", {own, of_all, input(b, "x", rows)}, {}, attributes));
+  return add_segment(b.take());
+}
+
+uint32_t DividedExperts::expert_segment(const std::vector<uint32_t>& groups, uint32_t all, uint32_t weights,
+                                        uint32_t rows) {
+  SegmentBuilder b = builder("expert");
+  b.in_parts(routing_.ranks);
+  bind_(b, groups);
+  const auto routing = input(b, "routing_of_all", all), of_rows = input(b, "weights_of_all", weights);
+  b.output(experts_.ops(b, input(b, "x", rows), of_rows, routing, routing_));
+  return add_segment(b.take());
+}
+
+uint32_t DividedExperts::combine_segment(const Routed& routed, uint32_t rows) {
+  SegmentBuilder b = builder("combine");
+  b.in_parts(routing_.ranks);
+  const auto routing = input(b, "routing", routed.routing), x = input(b, "x", rows);
+  b.output(b.op(OpKind::combine, "sum", {routing, x}, {}, {.routing = routing_}));
+  return add_segment(b.take());
+}
+
+// In one step, or inside nodes and then across them. What is halfway is not kept.
+uint32_t DividedExperts::travel(Layer& layer, bool returns, uint32_t routing, uint32_t all, uint32_t rows,
+                                const std::string& to) {
+  const bool in_steps = routing_.node_ranks > 1;
+  Way& way = returns ? back_ : there_;
+  const auto step = [&](TravelStep of, std::optional<uint32_t>& segment, const char* name,
+                        const std::string& arrives) {
+    const std::string whole = (returns ? "return" : "travel") + std::string(name);
+    if (!segment) segment = travel_segment(whole.c_str(), returns, of, routing, all, rows);
+    const uint32_t made = add_activation(arrives, *segment, 0, !returns);
+    layer.segments.push_back({*segment, {}, {routing, all, rows}, {made}, expert_});
+    rows = made;
+  };
+  if (in_steps) step(TravelStep::in_nodes, way.in_nodes, ".in_nodes", to + ".in_node");
+  step(in_steps ? TravelStep::across : TravelStep::whole, way.whole, "", to);
+  return rows;
+}
+
+uint32_t DividedExperts::add(const std::string& name, const Routed& routed,
+                             const std::vector<std::vector<uint32_t>>& groups, std::optional<uint32_t> sum) {
+  if (!gather_) gather_ = gather_segment(routed);
+  const uint32_t all = add_activation(name + ".routing_of_all", *gather_, 0, false),
+                 weights = add_activation(name + ".weights_of_all", *gather_, 1, false);
+  model_.layers.push_back(
+      {name + ".gather_routing", {{*gather_, {}, {routed.routing, routed.weights}, {all, weights}}}});
+  if (!dispatch_) dispatch_ = dispatch_segment(routed);
+  for (expert_ = 0; expert_ < groups.size(); ++expert_) {
+    Layer layer{fmt::format("{}.{}", name, expert_), {}};
+    const uint32_t leaves = add_activation(layer.name + ".leaves", *dispatch_, 0, true);
+    layer.segments.push_back({*dispatch_, {}, {routed.routing, routed.rows}, {leaves}, expert_});
+    const uint32_t arrives = travel(layer, false, routed.routing, all, leaves, layer.name + ".arrives");
+    if (!computes_) computes_ = expert_segment(groups[expert_], all, weights, arrives);
+    const uint32_t made = add_activation(layer.name + ".made", *computes_, 0, false);
+    layer.segments.push_back({*computes_, groups[expert_], {all, weights, arrives}, {made}, expert_});
+    const uint32_t returns = travel(layer, true, routed.routing, all, made, layer.name + ".returns");
+    if (!combine_) combine_ = combine_segment(routed, returns);
+    if (!sum) sum = add_activation(name + ".sum", *combine_, 0, false);
+    layer.segments.push_back({*combine_, {}, {routed.routing, returns}, {*sum}, expert_});
+    model_.layers.push_back(std::move(layer));
+  }
+  return *sum;
+}
+
+}  // namespace sluice

@@ -1,0 +1,69 @@
+// A layer's experts where these are divided over ranks: rank n of N has the n-th part of them, for the tokens
+// of all N ranks.
+//
+// First every rank tells the others what its tokens chose. Then, expert by expert of a rank's own, all ranks
+// at once: each sends the rows of its tokens to the ranks of the experts that were chosen; each computes
+// what its expert makes of the rows of all ranks, those of one rank after the other; and the results go back
+// and are added to the sum. So no rank has more rows at a time than N experts take. What travelled is not
+// kept for backward: it travels again. Where the ranks are several nodes, rows travel inside nodes first,
+// then across nodes between ranks of one place: fewer messages, each of more rows.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "models/families/decoder.h"
+
+namespace sluice {
+
+class DividedExperts {
+ public:
+  // Binds an expert's groups to a segment that is being built.
+  using Bind = std::function<void(SegmentBuilder& builder, const std::vector<uint32_t>& groups)>;
+
+  // Of layers with `count` of them on all ranks. `suffix` tells these experts' segments from those of others.
+  DividedExperts(Model& model, const Experts& experts, int64_t count, const ExpertRanks& ranks,
+                 std::string suffix, Bind bind);
+
+  // Activations that a layer's router makes.
+  struct Routed {
+    uint32_t rows, weights, routing;
+  };
+  // Appends the layers of one layer's experts, whose names begin with `name`. `groups`: of each of this
+  // rank's experts, those that a segment of it binds. Returns the sum to which they add: `sum`, or a new
+  // activation.
+  uint32_t add(const std::string& name, const Routed& routed,
+               const std::vector<std::vector<uint32_t>>& groups, std::optional<uint32_t> sum);
+
+ private:
+  SegmentBuilder builder(const char* name) const { return {model_, name + suffix_}; }
+  SegmentBuilder::Tensor input(SegmentBuilder& b, const char* name, uint32_t activation) const;
+  uint32_t add_segment(Segment segment);
+  uint32_t add_activation(std::string name, uint32_t segment, size_t output, bool made_again);
+
+  uint32_t gather_segment(const Routed& routed);
+  uint32_t dispatch_segment(const Routed& routed);
+  uint32_t travel_segment(const char* name, bool returns, TravelStep step, uint32_t routing, uint32_t all,
+                          uint32_t rows);
+  uint32_t expert_segment(const std::vector<uint32_t>& groups, uint32_t all, uint32_t weights, uint32_t rows);
+  uint32_t travel(Layer& layer, bool returns, uint32_t routing, uint32_t all, uint32_t rows,
+                  const std::string& to);
+  uint32_t combine_segment(const Routed& routed, uint32_t rows);
+
+  Model& model_;
+  const Experts& experts_;
+  Routing routing_;
+  std::string suffix_;
+  Bind bind_;
+  // Of the first layer; those of the others are the same.
+  std::optional<uint32_t> gather_, dispatch_, computes_, combine_;
+  struct Way {
+    std::optional<uint32_t> in_nodes, whole;
+  } there_, back_;
+  uint32_t expert_ = 0;  // of a rank, whose layer is being added
+};
+
+}  // namespace sluice
