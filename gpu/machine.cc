@@ -36,10 +36,8 @@ Machine machine_of(const TierCapacities& capacities, bool ranks_meet_in_device) 
     const bool met = kind == TaskKind::sum && ranks_meet_in_device;
     m.units.push_back(met ? Unit{kind, kComputeLane, 0} : Unit{kind, kOptimizerLane, host});
   }
-  for (const TaskKind kind : {TaskKind::gather, TaskKind::exchange})
+  for (const TaskKind kind : {TaskKind::gather, TaskKind::exchange, TaskKind::travel, TaskKind::travel_back})
     m.units.push_back({kind, kCollectiveLane, ranks_meet_in_device ? TierId{0} : host});
-  for (const TaskKind kind : {TaskKind::travel, TaskKind::travel_back})
-    m.units.push_back({kind, kCollectiveLane, host});
   m.units.push_back({TaskKind::save, kNvmeWriteLane, host});
   if (capacities.device)
     for (const TaskKind kind : {TaskKind::optimize, TaskKind::visit, TaskKind::repair})

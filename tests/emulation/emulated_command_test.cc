@@ -152,6 +152,25 @@ TEST_F(EmulatedCommand, WhatLibrariesTakeOfTheHostIsMeasured) {
   EXPECT_LE(peak, enough + emulated);  // the GPU's arena lies in host memory
 }
 
+// Ranks that divide experts exchange through host memory, and compute what one rank does.
+TEST_F(EmulatedCommand, DividesExpertsOverGpus) {
+  const GpuOfCommands gpus("count=2");
+  const auto loss_on = [&](const std::string& out, const Words& more) {
+    const CommandResult result = run_emulated(
+        Words{"train", "--model", kExperts, "--data", text, "--steps", "3", "--batch", "4", "--micro-batch",
+              "1", "--precision", "fp32", "--device", "cuda", "--threads", "1", "--out", directory / out} +
+        more);
+    EXPECT_EQ(result.code, 0) << result.err;
+    const bool divided = result.out.find("(not by NCCL: rows that travel to experts") != std::string::npos;
+    EXPECT_EQ(divided, out == "divided") << result.out;
+    const auto lines = lines_of(read_text_file(directory / out + "/metrics.jsonl", 1 << 24));
+    return nlohmann::json::parse(lines.back())["loss"].get<double>();
+  };
+  const double one = loss_on("one", {}), by_nccl = loss_on("by NCCL", {"--gpus", "2"});
+  EXPECT_NEAR(by_nccl, one, 1e-6 * one);
+  EXPECT_NEAR(loss_on("divided", {"--gpus", "2", "--experts-over", "2"}), one, 1e-6 * one);
+}
+
 // A profile's times are those of the GPU's events. Lane compute waits for copies, and its waits add up to its
 // idle time.
 TEST_F(EmulatedCommand, ProfilesStreams) {

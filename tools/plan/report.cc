@@ -109,12 +109,20 @@ std::string waves_text(const Plan& plan) {
                      counted(l.slices, "micro-batch", "micro-batches"));
 }
 
+uint32_t experts_over(const Model& model) {
+  uint32_t ranks = 1;
+  for (const Group& group : model.groups) ranks = std::max(ranks, group.divided_over());
+  return ranks;
+}
+
 std::string ranks_text(const Plan& plan, const Options& options) {
   if (plan.lowering.ranks == 1) return "";
-  return fmt::format("  {} ranks at ZeRO stage {}{}, {} on a node, each with:\n", plan.lowering.ranks,
+  const uint32_t over = experts_over(plan.model);
+  return fmt::format("  {} ranks at ZeRO stage {}{}, {} on a node{}, each with:\n", plan.lowering.ranks,
                      plan.lowering.sharing.zero_stage,
                      plan.lowering.sharing.weights_in_node_group ? " within nodes" : "",
-                     ranks_per_node(options.ranks, plan.rates));
+                     ranks_per_node(options.ranks, plan.rates),
+                     over > 1 ? fmt::format(", experts divided over {}", over) : "");
 }
 
 std::string network_text(const Plan& plan) {
@@ -240,6 +248,7 @@ std::string plan_json(const Plan& plan, const Budgets& budgets, const Options& o
   if (plan.lowering.ranks > 1) {
     out["ranks_per_node"] = ranks_per_node(options.ranks, plan.rates);
     out["zero_stage"] = plan.lowering.sharing.zero_stage;
+    out["experts_over"] = experts_over(plan.model);
     out["weights_in_machines"] = plan.lowering.sharing.weights_in_node_group;
     out["ranks_exchange_in"] = exchange_tier(p.machine).name;
     for (const LevelBytes& l : sent_over_network(plan))

@@ -217,8 +217,8 @@ Budgets resolve_budgets(const MemoryOptions& options, const MemoryLimits& limits
   if (accelerator) {  // a limit covers all memory of the process, also what it holds already
     const AcceleratorMemory& device = accelerator->device;
     b.library_bytes = kLibraryKernelBytes;
-    host_reserve += b.library_bytes + accelerator->host_bytes -
-                    std::min(accelerator->host_bytes, kCodeInReserve);
+    host_reserve +=
+        b.library_bytes + accelerator->host_bytes - std::min(accelerator->host_bytes, kCodeInReserve);
     b.device = {"device", "gpu-mem"};
     const char* const more_memory_there = "end what else holds the GPU's memory (nvidia-smi shows who)";
     b.device->limit =

@@ -79,14 +79,17 @@ int64_t ranks_per_node(const RankOptions& ranks, const MachineRates& rates) {
   return std::min<int64_t>(rates.network.front().ranks, ranks.count);
 }
 
+int64_t experts_over(const Options& options) {
+  const RankOptions& ranks = options.ranks;
+  return is_given(options, "experts-over") ? ranks.experts_over : std::gcd(ranks.experts_over, ranks.count);
+}
+
 namespace {
 
-// The model of a rank that has a part of the experts. A number that comes from a run, which goes on or is
-// read on other ranks, need not divide these.
+// The model of a rank that has a part of the experts.
 ModelConfig with_ranks(ModelConfig config, const Options& options, int64_t per_node, bool samples) {
   const RankOptions& ranks = options.ranks;
-  const int64_t over =
-      is_given(options, "experts-over") ? ranks.experts_over : std::gcd(ranks.experts_over, ranks.count);
+  const int64_t over = experts_over(options);
   if (over == 1) return config;
   const auto refuse = [over](const std::string& why, const char* remedy) {
     throw Error(ExitCode::usage, fmt::format("--experts-over {}{}.", over, why), remedy);
@@ -120,8 +123,7 @@ PlanRequest plan_request(const Options& options, const ModelConfig& config, cons
   const auto per_node = static_cast<uint32_t>(ranks_per_node(ranks, r.rates));
   share_machine(r.rates, per_node);
   const ModelConfig of_rank = with_ranks(config, options, per_node, samples.has_value());
-  // Rows that travel to experts do so through host memory, and a lane has one way.
-  r.machine = machine_of(budgets.arenas(), ranks_meet_in_device && of_rank.expert_ranks.count == 1);
+  r.machine = machine_of(budgets.arenas(), ranks_meet_in_device);
   if (options.memory.threads && options.memory.device.kind != DeviceKind::cuda)
     for (PoolRate& pool : r.rates.pools)
       if (pool.name == kCoresPool)

@@ -176,6 +176,9 @@ TEST_F(CliRanks, ExpertsAreDividedEvenly) {
     return nlohmann::json::parse(result.out)["parameters"].get<uint64_t>();
   };
   EXPECT_EQ(parameters(divided), parameters(whole)) << "those of all ranks";
+  EXPECT_EQ(nlohmann::json::parse(divided.out)["experts_over"], 2);
+  EXPECT_NE(run(words("4", "2")).out.find(" on a node, experts divided over 2, each with:"),
+            std::string::npos);
 }
 
 // All ranks train at the stage that the first rank chose. A run on one rank has nothing to choose.
