@@ -1,8 +1,17 @@
 #include "engine/plan/lower/body_builder.h"
 
+#include <algorithm>
+
 #include "engine/base/error.h"
 
 namespace sluice {
+
+namespace {
+
+constexpr size_t kOperands = 4;  // most tasks have so many or a few more
+constexpr uint32_t kUntouched = UINT32_MAX;
+
+}  // namespace
 
 BodyBuilder::BodyBuilder(Program& program, std::string name, BodyState start, BodyState end)
     : program_(program) {
@@ -17,6 +26,7 @@ Task& BodyBuilder::task(TaskKind kind, uint32_t subject, uint32_t slice) {
   t.kind = kind;
   t.subject = subject;
   t.slice = slice;
+  t.operands.reserve(kOperands);
   body_.tasks.push_back(std::move(t));
   return body_.tasks.back();
 }
@@ -24,8 +34,7 @@ Task& BodyBuilder::task(TaskKind kind, uint32_t subject, uint32_t slice) {
 void BodyBuilder::add(Task& task, BufferId buffer, uint32_t first, uint32_t last, Access access,
                       uint8_t back) {
   const Buffer& b = program_.buffers[buffer];
-  std::vector<uint32_t>& versions = versions_[{buffer, back}];
-  versions.resize(b.pieces(), 0);
+  uint32_t* const versions = versions_of(buffer, back);
   const uint32_t version = versions[first];
   for (uint32_t p = first; p < last; ++p) {
     CHECK(versions[p] == version, b.name + ": pieces of one operand have different versions");
@@ -39,9 +48,23 @@ void BodyBuilder::add(Task& task, BufferId buffer, Access access, uint8_t back) 
   add(task, buffer, 0, program_.buffers[buffer].pieces(), access, back);
 }
 
+// Valid until another buffer is touched.
+uint32_t* BodyBuilder::versions_of(BufferId buffer, uint8_t back) {
+  if (versions_.size() <= back) versions_.resize(back + 1u);
+  Versions& of = versions_[back];
+  if (of.begin.size() <= buffer)
+    of.begin.resize(std::max<size_t>(program_.buffers.size(), buffer + 1u), kUntouched);
+  if (of.begin[buffer] == kUntouched) {
+    of.begin[buffer] = static_cast<uint32_t>(of.of_pieces.size());
+    of.of_pieces.resize(of.of_pieces.size() + program_.buffers[buffer].pieces(), 0);
+  }
+  return of.of_pieces.data() + of.begin[buffer];
+}
+
 bool BodyBuilder::written(BufferId buffer, uint32_t piece) const {
-  const auto it = versions_.find({buffer, uint8_t{0}});
-  return it != versions_.end() && it->second[piece] > 0;
+  if (versions_.empty() || versions_[0].begin.size() <= buffer) return false;
+  const uint32_t begin = versions_[0].begin[buffer];
+  return begin != kUntouched && versions_[0].of_pieces[begin + piece] > 0;
 }
 
 BodyId BodyBuilder::finish() {

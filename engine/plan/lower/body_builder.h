@@ -1,9 +1,7 @@
 // Builds one body of tasks and hands out versions, so that every operand names the content that it needs.
 #pragma once
 
-#include <map>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "engine/program/program.h"
@@ -26,9 +24,15 @@ class BodyBuilder {
   BodyId finish();  // appends the body to the program
 
  private:
+  struct Versions {
+    std::vector<uint32_t> begin;      // by buffer: where its pieces begin in `of_pieces`, if it was touched
+    std::vector<uint32_t> of_pieces;  // of buffers in the order in which they were touched
+  };
+  uint32_t* versions_of(BufferId buffer, uint8_t back);
+
   Program& program_;
   Body body_;
-  std::map<std::pair<BufferId, uint8_t>, std::vector<uint32_t>> versions_;  // by (buffer, back), piece
+  std::vector<Versions> versions_;  // by Operand::back
 };
 
 }  // namespace sluice
