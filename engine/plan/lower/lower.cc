@@ -5,6 +5,7 @@
 #include <stdexcept>
 #include <tuple>
 
+#include "engine/base/error.h"
 #include "engine/base/pack.h"
 #include "engine/plan/lower/body_builder.h"
 #include "engine/plan/lower/buffers.h"
@@ -33,6 +34,7 @@ class Lowerer {
       if (s.is_between_ranks() && options_.ranks % s.ops.front().attributes.routing.ranks != 0)
         throw std::invalid_argument(
             "the number of ranks is not a multiple of those that experts are divided over");
+    CHECK(!options_.usual_only || !model_.generates(), "such a model has no step");
     if (model_.generates() && (options_.waves > 1 || options_.ranks > 1))
       throw std::invalid_argument("a model that generates has one wave and one rank");
     out_.slices = micro_batches / options_.waves;
@@ -191,6 +193,10 @@ class Lowerer {
     for (const Reading& reading : model_.readings) {
       BodyBuilder body(program_, phase_name(reading.name), clean(), clean());
       body.advance(out_.reading_ring);
+      if (options_.usual_only) {
+        bodies.push_back(body.finish());
+        continue;
+      }
       for (uint32_t u = first_use_from(reading.first); u < first_use_from(reading.last); ++u) {
         gather_weights(body, u, &GroupBuffers::forward);
         tasks_.forward(body, u, 0, Recompute::all, {});
@@ -246,30 +252,32 @@ class Lowerer {
 
   void lower_training(BodyIds& bodies) {
     bodies.waves = out_.waves;
+    const bool guesses = any_guesses();
     if (!any_waits()) {
-      bodies.first = bodies.step = training_step("step", clean(), clean());
-      bodies.plain = later_waves("", clean());
+      bodies.first = bodies.step = training_step("step", clean(), clean(), true);
+      bodies.plain = later_waves("", clean(), true);
       return;
     }
-    bodies.first = training_step("first", clean(), pending());
-    if (options_.plain_step || !any_guesses()) bodies.step = training_step("step", pending(), pending());
-    bodies.plain = later_waves("", pending());
-    if (!any_guesses()) return;
-    bodies.guess = training_step("guess", guessed(), guessed());
-    bodies.repair = training_step("repair", pending(), guessed());
-    bodies.guessing = later_waves("guess_", guessed());
+    bodies.first = training_step("first", clean(), pending(), false);
+    if (options_.plain_step || !guesses) bodies.step = training_step("step", pending(), pending(), !guesses);
+    bodies.plain = later_waves("", pending(), !guesses);
+    if (!guesses) return;
+    bodies.guess = training_step("guess", guessed(), guessed(), true);
+    bodies.repair = training_step("repair", pending(), guessed(), false);
+    bodies.guessing = later_waves("guess_", guessed(), true);
   }
-  // The body of a whole step, or of its first wave. `end`: the state after the step.
-  BodyId training_step(const char* name, BodyState start, BodyState end) {
+  // The body of a whole step, or of its first wave. `end`: the state after the step. `usual`: of a usual
+  // step.
+  BodyId training_step(const char* name, BodyState start, BodyState end, bool usual) {
     const bool whole = out_.waves == 1;
-    return training_body(name, start, whole ? end : between_waves(end), {true, whole});
+    return training_body(name, start, whole ? end : between_waves(end), {true, whole}, usual);
   }
-  LaterWaves later_waves(const std::string& prefix, BodyState end) {
+  LaterWaves later_waves(const std::string& prefix, BodyState end, bool usual) {
     LaterWaves later;
     const BodyState between = between_waves(end);
     if (out_.waves > 2)
-      later.middle = training_body(prefix + "middle_wave", between, between, {false, false});
-    if (out_.waves > 1) later.last = training_body(prefix + "last_wave", between, end, {false, true});
+      later.middle = training_body(prefix + "middle_wave", between, between, {false, false}, usual);
+    if (out_.waves > 1) later.last = training_body(prefix + "last_wave", between, end, {false, true}, usual);
     return later;
   }
   static BodyState between_waves(BodyState end) {
@@ -277,6 +285,7 @@ class Lowerer {
   }
   BodyId lower_drain() {
     BodyBuilder drain(program_, phase_name("drain"), pending(), clean());
+    if (options_.usual_only) return drain.finish();
     for (uint32_t g = 0; g < model_.groups.size(); ++g)
       if (is_updated(g) && waits(g)) lower_update_group(drain, TaskKind::optimize, g, 0);
     return drain.finish();
@@ -305,6 +314,7 @@ class Lowerer {
   }
   BodyId lower_unlock() {
     BodyBuilder body(program_, "unlock", BodyState::shared_clean, BodyState::clean);
+    if (options_.usual_only) return body.finish();
     for (uint32_t g = 0; g < model_.groups.size(); ++g) {
       if (stand_in(g) == g || !model_.groups[g].trainable) continue;
       for (uint32_t k = 0; k < out_.groups[g].state.size(); ++k) {
@@ -333,10 +343,11 @@ class Lowerer {
     for (const uint32_t g : use(u).groups) ranks_.gather_weights(body, stand_in(g), weights);
   }
 
-  BodyId training_body(const std::string& name, BodyState start, BodyState end, Wave wave) {
+  BodyId training_body(const std::string& name, BodyState start, BodyState end, Wave wave, bool usual) {
     BodyBuilder body(program_, phase_name(name), start, end);
     if (wave.first) body.advance(kTrainRing);
     body.advance(kWaveRing);
+    if (options_.usual_only && !usual) return body.finish();
     const bool guesses = end == guessed() || end == BodyState::guessed_partial;
     if (wave.last && !options_.update_waits_for_norm) lower_set_scalars(body, false);
     if (wave.last && guesses) lower_set_guess(body);
@@ -410,6 +421,7 @@ class Lowerer {
     BodyBuilder body(program_, phase_name(name), clean(), clean());
     if (wave.first) body.advance(kValidationRing);
     body.advance(kWaveRing);
+    if (options_.usual_only) return body.finish();
     for (const auto& [u, m] : schedule_.forward) {
       gather_weights(body, u, &GroupBuffers::forward);
       tasks_.forward(body, u, m, Recompute::all, wave);
@@ -422,6 +434,7 @@ class Lowerer {
   BodyId shard_body(const char* name, BodyState start, TaskKind kind, const AddOperands& add_operands,
                     const Takes& takes) {
     BodyBuilder body(program_, phase_name(name), start, clean());
+    if (options_.usual_only) return body.finish();
     for (uint32_t g = 0; g < model_.groups.size(); ++g) {
       if (!takes(g)) continue;
       for (uint32_t k = 0; k + 1 < out_.groups[g].shards.size(); ++k) {

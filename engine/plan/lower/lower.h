@@ -35,6 +35,9 @@ struct LowerOptions {
   std::vector<bool> updated_in_backward;
   bool plain_step = true;  // the body `step` also where others guess
   bool evaluate = false;   // with a validation body
+  // Only bodies of the usual step have tasks (BodyIds::usual); what only others use as workspace is missing.
+  // For a model that trains.
+  bool usual_only = false;
   uint32_t ranks = 1;
   int zero_stage = 3;                  // with several ranks
   uint32_t node_group_ranks = 0;       // ranks of a node group: a power of two, or all ranks; 0: all ranks

@@ -51,6 +51,8 @@ class Work {
     size_t uses = 0;
     for (const Layer& layer : model.layers) uses += layer.segments.size();
     options.recompute.assign(uses, Recompute::none);
+    // Without guesses, the usual step is the plain one.
+    options.usual_only = options.updated_in_backward.empty() && !model.generates();
     const Lowering lowering = lower(model, options, program_);
     for (const BodyId wave : lowering.bodies().plain_step()) ++waves_[wave];
     step_ = static_cast<BodyId>(program_.bodies.size());

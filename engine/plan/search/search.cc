@@ -105,6 +105,7 @@ std::vector<Recompute> Search::find_levels() const {
     for (uint32_t layer = 0; layer < layers_; ++layer)
       uses += static_cast<uint32_t>(model_.layers[layer].segments.size());
     options.recompute.assign(uses, level);
+    options.usual_only = !model_.generates();
     const Lowering lowering = lower(model_, options, program);
     LevelCost cost{level};
     for (const UseInfo& use : lowering.uses)
@@ -187,7 +188,7 @@ double Search::weigh(const Candidate& c, double to_beat, bool whatever_the_work)
 
 Search::Outcome Search::simulated(const Candidate& c) {
   Outcome out{c};
-  Plan plan = lowered(c, search_shard_);
+  Plan plan = lowered(c, search_shard_, true, !model_.generates());
   const std::vector<BodyId> step = plan.lowering.bodies().usual();
   keep_only(plan.program, step);
   const uint64_t lowering_work = work_of_bodies(plan.program, [](const Body& b) { return b.tasks.size(); });
@@ -262,7 +263,7 @@ std::vector<Recompute> Search::recompute_of(const Candidate& c) const {
   return recompute;
 }
 
-Plan Search::lowered(const Candidate& c, uint64_t shard_elements, bool plain_step) const {
+Plan Search::lowered(const Candidate& c, uint64_t shard_elements, bool plain_step, bool usual_only) const {
   Plan plan;
   plan.model = model_;
   plan.program.machine = request_.machine;
@@ -270,6 +271,7 @@ Plan Search::lowered(const Candidate& c, uint64_t shard_elements, bool plain_ste
   if (shard_elements) options.shard_elements = shard_elements;
   options.recompute = recompute_of(c);
   options.plain_step = plain_step;
+  options.usual_only = usual_only;
   options.waves = c.waves;
   options.updated_in_backward = updated_in_backward(c, model_, options.update_waits_for_norm);
   plan.lowering = lower(model_, options, plan.program);

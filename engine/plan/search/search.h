@@ -128,7 +128,9 @@ class Search {
   std::vector<TierId> homes_of_candidate(const Candidate& c) const {
     return homes_of(c, base(c).plan.program, capacities_, base(c).least);
   }
-  Plan lowered(const Candidate& c, uint64_t shard_elements = 0, bool plain_step = true) const;
+  // `usual_only`: as LowerOptions has it.
+  Plan lowered(const Candidate& c, uint64_t shard_elements = 0, bool plain_step = true,
+               bool usual_only = false) const;
   StepOrders orders_of(const Candidate& c) const;
   StepOrders orders_of(const Plan& plan) const;
   Arrangement arrange(const Program& program, const Candidate& c) const;
