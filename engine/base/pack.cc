@@ -103,7 +103,10 @@ class Levels {
     for_each_node(item, [&](size_t level, size_t node, bool own) {
       levels_[level][node].somewhere.add(range);
       if (own) levels_[level][node].everywhere.add(range);
-      if (!own && level == 0) blocks_[node].push_back({range, item.start, item.last});
+      if (own || level > 0) return;
+      std::vector<Placed>& block = blocks_[node];
+      const auto at = std::ranges::upper_bound(block, range, begins_before, &Placed::range);
+      block.insert(at, {range, item.start, item.last});
     });
   }
 
@@ -119,7 +122,6 @@ class Levels {
       part.clear();
       for (const Placed& p : blocks_[node])
         if (p.start <= item.last && p.last >= item.start) part.push_back(p.range);
-      std::sort(part.begin(), part.end(), begins_before);
       sets.push_back(part);
     });
     std::erase_if(sets, [](std::span<const Range> set) { return set.empty(); });
@@ -156,7 +158,8 @@ class Levels {
     }
   }
 
-  std::vector<std::vector<Placed>> blocks_;  // by node of the lowest level: items that cover a part of it
+  // By node of the lowest level: items that cover a part of it, in order of address.
+  std::vector<std::vector<Placed>> blocks_;
   std::vector<std::vector<Node>> levels_;
   std::vector<Range> parts_[2];
 };
@@ -166,22 +169,20 @@ class HoleFinder {
  public:
   HoleFinder(uint64_t bytes, uint64_t base) : bytes_(bytes), cursor_(base) {}
 
-  // Uses the sets up; none may be empty.
+  // Uses the sets up; none may be empty. The first is always the one that begins lowest, in a heap: children
+  // of set n are 2 n + 1 and 2 n + 2.
   void meet_all(std::vector<std::span<const Range>>& sets) {
-    const auto later = [](std::span<const Range> a, std::span<const Range> b) {
-      return a.front().begin > b.front().begin;
-    };
-    std::make_heap(sets.begin(), sets.end(), later);
+    for (size_t n = sets.size() / 2; n-- > 0;) sink(sets, n);
     while (!sets.empty()) {
-      std::pop_heap(sets.begin(), sets.end(), later);
-      std::span<const Range>& next = sets.back();
+      std::span<const Range>& next = sets.front();
       consider(next.front().begin);
       cursor_ = std::max(cursor_, next.front().end);
       next = next.subspan(1);
-      if (next.empty())
+      if (next.empty()) {
+        next = sets.back();
         sets.pop_back();
-      else
-        std::push_heap(sets.begin(), sets.end(), later);
+      }
+      sink(sets, 0);
     }
   }
   // The lowest of the tightest holes in [base, capacity); UINT64_MAX if there is none.
@@ -191,6 +192,15 @@ class HoleFinder {
   }
 
  private:
+  static void sink(std::vector<std::span<const Range>>& sets, size_t n) {
+    const auto begin = [&](size_t set) { return sets[set].front().begin; };
+    for (size_t child = 2 * n + 1; child < sets.size(); child = 2 * n + 1) {
+      if (child + 1 < sets.size() && begin(child + 1) < begin(child)) ++child;
+      if (begin(n) <= begin(child)) return;
+      std::swap(sets[n], sets[child]);
+      n = child;
+    }
+  }
   void consider(uint64_t until) {
     if (until < cursor_ || until - cursor_ < bytes_) return;
     if (best_offset_ != UINT64_MAX && until - cursor_ >= best_size_) return;

@@ -87,6 +87,7 @@ class BufferMaker {
 
   void make_group_buffers() {
     const std::vector<std::vector<bool>> high_rank = high_rank_parameters(model_);
+    const bool adapted = has_adapters(model_);
     for (const Group& g : model_.groups) {
       GroupBuffers b;
       const size_t index = out_.groups.size();
@@ -97,7 +98,7 @@ class BufferMaker {
       b.processes = processes_for(b.sharing, program_);
       b.divided_over = g.divided_over();
       if (g.divided_over() > 1) b.divided = process_group("experts", g.divided_over(), 1, program_);
-      b.saved = g.adapter || !has_adapters(model_);
+      b.saved = g.adapter || !adapted;
       b.updated_in_backward = g.trainable && options_.updates_in_backward(static_cast<uint32_t>(index));
       sharing_ = b.sharing;
       b.shards = shards_of(g);

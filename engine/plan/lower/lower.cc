@@ -225,11 +225,12 @@ class Lowerer {
   // only, and rounded gradients none then, unless their update still waits.
   void mark_empty() {
     if (out_.waves > 1) mark_empty_between_waves();
+    const bool some_guess = any_guesses();
     for (uint32_t g = 0; g < model_.groups.size(); ++g) {
       if (!is_updated(g) || !waits(g)) continue;
       const GroupBuffers& b = out_.groups[g];
       BodyStates states = one_state(pending());
-      if (any_guesses() && !guesses(g)) states |= one_state(guessed());
+      if (some_guess && !guesses(g)) states |= one_state(guessed());
       for (const BufferId made : {b.weights, b.updated.across, b.updated.whole}) {
         if (made == kNone || !program_.buffers[made].permanent) continue;
         const bool masters = made == b.weights && model_.precision == DType::f32;
