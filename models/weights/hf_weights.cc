@@ -305,6 +305,10 @@ void HfWeights::add_parts(const Family& family, const std::string& name, const S
                           SafetensorsType type, const HfTensor::Piece& whole) {
   std::vector<TensorPart> parts = stacked_parts(family, name, shape);
   if (parts.empty()) parts.push_back({name, shape});
+  add_experts(parts, type, whole);
+}
+void HfWeights::add_experts(std::span<const TensorPart> parts, SafetensorsType type,
+                            const HfTensor::Piece& whole) {
   for (const TensorPart& part : parts) {
     HfTensor::Piece piece = whole;
     piece.elements = part.elements(), piece.skip = part.skip, piece.step = part.step;
@@ -323,7 +327,12 @@ void HfWeights::add_tensors(const Family& family) {
       if (family.is_buffer(name)) continue;
       const auto row = first_rows.find(tensors[i].name);
       if (row != first_rows.end()) {
-        add_rows(name, tensors[i], {file, i}, row->second);
+        // A row of a stacked tensor is an expert, so each is whole in a file.
+        const auto experts = stacked_parts(family, name, tensors[i].shape, row->second);
+        if (experts.empty())
+          add_rows(name, tensors[i], {file, i}, row->second);
+        else
+          add_experts(experts, tensors[i].type, {.file = file, .tensor = i});
         continue;
       }
       if (pairs.are_scales(name)) continue;

@@ -12,6 +12,7 @@
 
 #include <map>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -21,6 +22,7 @@
 namespace sluice {
 
 struct Family;
+struct TensorPart;
 
 // Whether the directory holds weights to start from. Throws Error(malformed_file) when it holds them only in
 // a format that cannot be read (pickle): a silent start from initial weights would be a surprise.
@@ -80,6 +82,7 @@ class HfWeights {
   void add(const std::string& name, HfTensor tensor);
   void add_parts(const Family& family, const std::string& name, const Shape& shape, SafetensorsType type,
                  const HfTensor::Piece& whole);
+  void add_experts(std::span<const TensorPart> parts, SafetensorsType type, const HfTensor::Piece& whole);
   void add_rows(const std::string& name, const SafetensorsTensor& tensor, HfTensor::Piece piece,
                 int64_t first_row);
 

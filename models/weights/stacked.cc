@@ -30,11 +30,12 @@ Shape shape_of_part(const Stacked& stacked, const Shape& tensor) {
   return shape;
 }
 
+// `place`: of the expert in the tensor.
 TensorPart part_of(const Family& family, const Stacked& stacked, std::string_view layer, const Shape& part,
-                   int64_t expert, int which) {
+                   int64_t expert, int64_t place, int which) {
   const auto elements = static_cast<uint64_t>(element_count(part)),
              parts = static_cast<uint64_t>(parts_of(stacked));
-  const auto number = static_cast<uint64_t>(expert), second = static_cast<uint64_t>(which);
+  const auto number = static_cast<uint64_t>(place), second = static_cast<uint64_t>(which);
   const bool alternate = stacked.order == Stacked::Order::columns;
   return {
       fmt::format("{}{}.{}.{}", layer, family.experts, expert, which == 0 ? stacked.first : stacked.second),
@@ -86,7 +87,8 @@ uint64_t stacked_parameters(const Family& family, int64_t layers, int64_t expert
   return static_cast<uint64_t>(layers) * static_cast<uint64_t>(experts) * of_expert;
 }
 
-std::vector<TensorPart> stacked_parts(const Family& family, const std::string& tensor, const Shape& shape) {
+std::vector<TensorPart> stacked_parts(const Family& family, const std::string& tensor, const Shape& shape,
+                                      int64_t first_expert) {
   const std::string_view layer = layer_of(tensor);
   const std::string_view name = std::string_view(tensor).substr(layer.size());
   const auto found = std::ranges::find_if(family.stacked, [&](const Stacked& s) { return name == s.tensor; });
@@ -98,7 +100,7 @@ std::vector<TensorPart> stacked_parts(const Family& family, const std::string& t
   std::vector<TensorPart> parts;
   for (int64_t e = 0; e < shape.front(); ++e)
     for (int which = 0; which < parts_of(stacked); ++which)
-      parts.push_back(part_of(family, stacked, layer, part, e, which));
+      parts.push_back(part_of(family, stacked, layer, part, first_expert + e, e, which));
   return parts;
 }
 
@@ -124,8 +126,8 @@ std::vector<StoredTensor> stored_tensors(const Family& family, const Model& mode
       }
       StoredTensor& tensor = tensors[at->second];
       tensor.shape.front() = std::max(tensor.shape.front(), place.expert + 1);
-      tensor.parts.push_back(
-          part_of(family, *place.stacked, place.layer, p.shape, place.expert, place.is_first ? 0 : 1));
+      tensor.parts.push_back(part_of(family, *place.stacked, place.layer, p.shape, place.expert, place.expert,
+                                     place.is_first ? 0 : 1));
     }
   return tensors;
 }

@@ -39,8 +39,9 @@ std::optional<ExpertPlace> expert_of(const Family& family, std::string_view para
 uint64_t stacked_parameters(const Family& family, int64_t layers, int64_t experts);
 
 // What a file's tensor is made of. Empty: it is not one of the family's stacked ones, or its shape is none
-// that could be divided.
-std::vector<TensorPart> stacked_parts(const Family& family, const std::string& tensor, const Shape& shape);
+// that could be divided. `first_expert`: the file's tensor begins with this one.
+std::vector<TensorPart> stacked_parts(const Family& family, const std::string& tensor, const Shape& shape,
+                                      int64_t first_expert = 0);
 
 // The tensors in which files have the model's parameters, without those of adapters, in the order of the
 // first parameter of each.

@@ -4,10 +4,12 @@
 #include <gtest/gtest.h>
 #include <malloc.h>
 
+#include <filesystem>
 #include <map>
 #include <numeric>
 
 #include "models/families/family.h"
+#include "models/weights/hf_export.h"
 #include "models/weights/hf_weights.h"
 #include "tests/support/format_test_support.h"
 
@@ -70,6 +72,36 @@ TEST_F(StackedTest, WhatCannotBeDividedStaysAsItIs) {
   const HfWeights odd = opened("model.layers.0.mlp.experts.gate_up_proj", {2, 3, 3}, "qwen3_moe");
   EXPECT_EQ(odd.names(), (std::vector<std::string>{"model.layers.0.mlp.experts.gate_up_proj"}));
   EXPECT_EQ(opened("mlp.experts.gate_up_proj", {2, 4}, "qwen3_moe").names().size(), 1u);
+}
+
+// Exports with --shards: a file has some experts of a layer.
+TEST_F(StackedTest, FilesHaveSomeExpertsEach) {
+  const std::vector<ExportTensor> tensors = {{"model.layers.0.mlp.experts.down_proj", {5, 3, 2}},
+                                             {"model.layers.0.mlp.experts.gate_up_proj", {5, 2, 6}},
+                                             {"model.layers.0.mlp.experts.gate_up_proj_bias", {5, 6}},
+                                             {"model.layers.0.mlp.router.weight", {5, 2}}};
+  const auto export_to = [&](const std::string& name, uint64_t shards) {
+    write_hf_directory(path(name), tensors, {.dtype = DType::f32, .shards = shards, .config_json = "{}"},
+                       [](size_t tensor, uint64_t first, uint64_t count, float* out) {
+                         std::iota(out, out + count, static_cast<float>(1000 * tensor + first));
+                       });
+    return HfWeights::open(path(name), "gpt_oss");
+  };
+  const HfWeights whole = export_to("whole", 1);
+  ASSERT_EQ(whole.names().size(), 5 + 2 * 5 + 2 * 5 + 1u);
+  for (const uint64_t shards : {2u, 5u, 7u}) {
+    SCOPED_TRACE(shards);
+    const HfWeights parts = export_to("parts" + std::to_string(shards), shards);
+    EXPECT_EQ(parts.names(), whole.names());
+    for (const std::string& name : whole.names()) {
+      EXPECT_EQ(parts.find(name)->shape, whole.find(name)->shape) << name;
+      EXPECT_EQ(values_of(parts, name), values_of(whole, name)) << name;
+    }
+  }
+  const std::string file = "/shard-00002-model-00001-of-00001.safetensors";
+  std::filesystem::copy(path("parts5" + file), path("parts5/shard-00002-model-00002-of-00002.safetensors"));
+  expect_error(ExitCode::malformed_file, {"holds 'model.layers.0.mlp.experts.1.down_proj.weight' twice"},
+               [&] { HfWeights::open(path("parts5"), "gpt_oss"); });
 }
 
 // Memory that a header's length does not tell: one name stands for many parameters.
