@@ -13,6 +13,8 @@
 // group       they are divided; Task::processes says which division
 // body        a list of instructions that begins and ends in a declared state; several share the arenas
 // wait        (lane, n): that lane has completed its first n instructions of this body, or of the body before
+// bank        a permanent buffer of equal parts, such as the weights of a layer's experts. A picked buffer
+//             (Pick) has the content of one of them; which one is known when the body runs
 // ring        buffers that exist once per training step (or validation batch), in as many slots as the ring
 //             has: `back` 0 is the body's own slot, 1 the one before. Body::advance says how far a body moves
 //             each ring
@@ -28,6 +30,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <optional>
 #include <string>
 #include <type_traits>
 #include <vector>
@@ -163,6 +166,23 @@ struct Ring {
 constexpr uint16_t kRingSlotsMax = 4096;
 constexpr uint8_t kNoRing = 255;
 
+// A body needs few of a bank's parts, and knows which only while it runs. So there are `places` buffers, one
+// for each part that it can need at most. Another buffer, the index, counts what falls to each part: it
+// begins with i32 [parts + 1], of which part p has the numbers [index[p], index[p + 1]). Place s has the part
+// with numbers that s others with numbers precede, or none.
+//
+// A picked buffer is permanent, since its home is that of the bank: there it is any of its parts, so what
+// touches it there touches the whole bank. It is only read. An instruction with picked operands has the index
+// as its last one, in the lowest memory tier, where the host reads it before it carries out or enqueues the
+// instruction. Where the place has no part, a transfer moves nothing, and a task only begins its sums.
+// The index is transient, and one task of a body writes it, once.
+struct Pick {
+  BufferId bank = 0, index = 0;
+  uint32_t place = 0, places = 1;
+
+  bool operator==(const Pick&) const = default;
+};
+
 struct Buffer {
   std::string name;
   BufferClass kind = BufferClass::activations;
@@ -173,8 +193,10 @@ struct Buffer {
   BodyStates empty_in = 0;  // states in which a permanent buffer has no content; its home has any bytes then
   uint64_t home_offset = 0;
   uint64_t slot_stride = 0;
+  std::optional<Pick> pick = {};
   uint64_t bytes() const { return cuts.back(); }
   uint32_t pieces() const { return static_cast<uint32_t>(cuts.size() - 1); }
+  bool owns_home() const { return permanent && !pick; }
   bool is_empty_in(BodyState state) const { return (empty_in & one_state(state)) != 0; }
 };
 
@@ -231,7 +253,7 @@ constexpr uint32_t kNoInstruction = UINT32_MAX;
 struct Instruction {
   LaneId lane = 0;
   uint32_t task = kNoTask;        // index into Body::tasks; kNoTask: a transfer, operands are {source read,
-                                  // target write}
+                                  // target write}, and the index of what is picked
   std::vector<Operand> operands;  // of a task: exactly the task's
   std::vector<Place> places;      // by operand
   std::vector<Wait> waits;        // within this body
@@ -263,11 +285,29 @@ inline uint32_t slots_of(const Program& p, const Buffer& b) {
   return b.ring == kNoRing ? 1u : p.rings[b.ring].slots;
 }
 inline uint64_t home_bytes(const Program& p, const Buffer& b) {
+  if (b.pick) return 0;  // those of its bank
   return b.ring == kNoRing ? b.bytes() : p.rings[b.ring].slots * b.slot_stride;
 }
 
 inline uint64_t operand_begin(const Buffer& b, const Operand& o) { return b.cuts[o.first]; }
 inline uint64_t operand_bytes(const Buffer& b, const Operand& o) { return b.cuts[o.last] - b.cuts[o.first]; }
+
+// What an operand may touch in its place: the bytes from there on, or all of a bank at home.
+inline uint64_t touched_bytes(const Program& p, const Operand& o, const Place& place) {
+  const Buffer& b = p.buffers[o.buffer];
+  return b.pick && place.tier == b.home ? p.buffers[b.pick->bank].bytes() : operand_bytes(b, o);
+}
+inline uint64_t touched_begin(const Program& p, const Operand& o, const Place& place) {
+  const Buffer& b = p.buffers[o.buffer];
+  return b.pick && place.tier == b.home ? place.offset - operand_begin(b, o) : place.offset;
+}
+
+// The buffer that picks for the operands; none if there is none to be picked.
+inline std::optional<BufferId> index_of(const Program& p, const std::vector<Operand>& operands) {
+  for (const Operand& o : operands)
+    if (p.buffers[o.buffer].pick) return p.buffers[o.buffer].pick->index;
+  return std::nullopt;
+}
 
 // After a body that guesses, the next one is issued when this wait on it holds: then it is known whether the
 // guess was right. After any other body there is nothing to wait for: count 0.

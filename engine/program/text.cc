@@ -148,6 +148,9 @@ class Printer {
     if (b.slot_stride != 0) print(" stride {}", b.slot_stride);
     for (int s = 0; s < kBodyStates; ++s)
       if (b.is_empty_in(static_cast<BodyState>(s))) print(" empty_in {}", kStateWords[s]);
+    if (b.pick)
+      print(" bank {} index {} place {} of {}", buffers_[b.pick->bank], buffers_[b.pick->index],
+            b.pick->place, b.pick->places);
     print(" pieces ");
     for (size_t p = 1; p < b.cuts.size();) {
       const uint64_t bytes = b.cuts[p] - b.cuts[p - 1];

@@ -305,10 +305,22 @@ class Parser {
     if (row.accept("ring")) b.ring = rings_.find<uint8_t>(row.next());
     if (row.accept("stride")) b.slot_stride = row.number<uint64_t>();
     while (row.accept("empty_in")) b.empty_in |= one_state(body_state(row.next()));
+    if (row.accept("bank")) b.pick = parse_pick(row);
     row.expect("pieces");
     parse_pieces(row.next(), b.cuts);
     buffers_.add(b.name);
     program_.buffers.push_back(std::move(b));
+  }
+  Pick parse_pick(Row& row) const {
+    Pick pick;
+    pick.bank = buffers_.find<BufferId>(row.next());
+    row.expect("index");
+    pick.index = buffers_.find<BufferId>(row.next());
+    row.expect("place");
+    pick.place = row.number<uint32_t>();
+    row.expect("of");
+    pick.places = row.number<uint32_t>();
+    return pick;
   }
   void parse_pieces(std::string_view word, std::vector<uint64_t>& cuts) {
     cuts.push_back(0);

@@ -128,8 +128,10 @@ class Replay {
     for (const Instruction& instruction : body_.instructions)
       for (size_t k = 0; k < instruction.operands.size(); ++k) {
         const Operand& o = instruction.operands[k];
-        const uint64_t begin = line_.of(o, instruction.places[k]);
-        ranges_.push_back({index_.add(begin), index_.add(begin + operand_bytes(buffer(o), o))});
+        const uint64_t begin =
+            line_.of(o, {instruction.places[k].tier, touched_begin(program_, o, instruction.places[k])});
+        const uint64_t bytes = touched_bytes(program_, o, instruction.places[k]);
+        ranges_.push_back({index_.add(begin), index_.add(begin + bytes)});
       }
     for_each_home([&](uint64_t begin, uint64_t bytes, const Segment&) {
       index_.add(begin), index_.add(begin + bytes);
@@ -152,7 +154,7 @@ class Replay {
   void for_each_home(const Visit& visit) const {
     for (BufferId b = 0; b < program_.buffers.size(); ++b) {
       const Buffer& buffer = program_.buffers[b];
-      if (!buffer.permanent) continue;
+      if (!buffer.owns_home()) continue;
       const uint64_t begin = line_.tier_begin(buffer.home) + buffer.home_offset;
       if (!is_ring(buffer)) {
         visit(begin, buffer.bytes(), Segment{begin, b, 0, kNone, 0, true});
@@ -223,11 +225,13 @@ class Replay {
 
   void check_content(uint32_t i, size_t k, Range range) {
     const Operand& o = body_.instructions[i].operands[k];
-    const uint64_t anchor = index_.address_at(range.begin) - operand_begin(buffer(o), o);
+    const bool of_bank = buffer(o).pick && body_.instructions[i].places[k].tier == buffer(o).home;
+    const BufferId demanded = of_bank ? buffer(o).pick->bank : o.buffer;  // any part of it may be picked
+    const uint64_t anchor = index_.address_at(range.begin) - (of_bank ? 0 : operand_begin(buffer(o), o));
     bool good = true;
     for_each_segment(range, [&](uint32_t s) {
       const Segment& seg = segments_[s];
-      if (!good || (seg.buffer == o.buffer && seg.back == o.back && seg.anchor == anchor &&
+      if (!good || (seg.buffer == demanded && seg.back == o.back && seg.anchor == anchor &&
                     seg.version == o.version && !(seg.version == 0 && is_empty_in(buffer(o), body_.start))))
         return;
       good = false;

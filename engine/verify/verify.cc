@@ -47,6 +47,8 @@ class Tables {
     check_arenas();
     if (!report_.empty()) return;
     check_homes();
+    check_picks();
+    if (!report_.empty()) return;
     for (size_t b = 0; b < program_.bodies.size(); ++b) check_body(static_cast<BodyId>(b));
     if (report_.empty()) check_peaks();
   }
@@ -124,7 +126,7 @@ class Tables {
   void check_homes() {
     std::vector<Home> homes;
     for (const Buffer& b : program_.buffers) {
-      if (!b.permanent) continue;
+      if (!b.owns_home()) continue;
       const uint64_t arena = program_.arena_bytes[b.home], alignment = machine_.tiers[b.home].alignment;
       const uint64_t stride = is_ring(b) ? b.slot_stride : 0;
       const uint64_t slots = slots_of(program_, b);
@@ -144,6 +146,37 @@ class Tables {
       const Home &a = homes[h - 1], &b = homes[h];
       require(a.tier != b.tier || a.end <= b.begin, "the homes of buffers {} and {} overlap at {} {}",
               Name{a.buffer->name}, Name{b.buffer->name}, Name{machine_.tiers[a.tier].name}, b.begin);
+    }
+  }
+
+  // Whatever part a picked buffer has, it is one of equal parts of the bank, cut as the buffer is; and the
+  // index has a number for each part.
+  void check_picks() {
+    const size_t buffers = program_.buffers.size();
+    for (const Buffer& b : program_.buffers) {
+      if (!b.pick) continue;
+      if (b.pick->bank >= buffers || b.pick->index >= buffers) {
+        require(false, "buffer {} is picked from no buffer, or by none", Name{b.name});
+        continue;
+      }
+      const Buffer &bank = program_.buffers[b.pick->bank], &index = program_.buffers[b.pick->index];
+      require(b.permanent && !is_ring(b) && b.kind != BufferClass::workspace && b.empty_in == bank.empty_in,
+              "picked buffer {} is not permanent as its bank is", Name{b.name});
+      require(bank.owns_home() && !is_ring(bank) && b.kind == bank.kind,
+              "buffer {} is picked from {}, which is no bank", Name{b.name}, Name{bank.name});
+      require(b.home == bank.home && b.home_offset == bank.home_offset, "buffer {} is not at its bank",
+              Name{b.name});
+      require(b.pick->place < b.pick->places, "buffer {} has place {} of {}", Name{b.name}, b.pick->place,
+              b.pick->places);
+      const uint64_t parts = bank.slot_stride == 0 ? 0 : bank.bytes() / bank.slot_stride;
+      bool equal = parts > 0 && parts * bank.slot_stride == bank.bytes() &&
+                   bank.pieces() == parts * b.pieces() && b.bytes() == bank.slot_stride;
+      for (uint32_t p = 0; equal && p < bank.pieces(); ++p)
+        equal = bank.cuts[p] == p / b.pieces() * bank.slot_stride + b.cuts[p % b.pieces()];
+      require(equal, "the parts of {} are not as buffer {}", Name{bank.name}, Name{b.name});
+      require(
+          !index.permanent && !index.pick && index.pieces() == 1 && index.bytes() / sizeof(int32_t) > parts,
+          "buffer {} is picked by {}, which is no index of {} parts", Name{b.name}, Name{index.name}, parts);
     }
   }
 
@@ -193,7 +226,11 @@ class Structure {
         id_(id),
         report_(report),
         issued_(machine_.lanes.size()),
-        instructions_of_(body_.tasks.size()) {}
+        instructions_of_(body_.tasks.size()),
+        is_index_(program.buffers.size()) {
+    for (const Buffer& b : program.buffers)
+      if (b.pick) is_index_[b.pick->index] = true;
+  }
 
   void check() {
     for (BodyId before : body_.predecessors) {
@@ -226,6 +263,7 @@ class Structure {
       return;
     for (size_t k = 0; k < instruction.operands.size(); ++k)
       if (!check_operand(instruction.operands[k], instruction.places[k])) return;
+    if (!check_index(instruction)) return;
     if (instruction.task == kNoTask)
       check_transfer(instruction);
     else
@@ -245,6 +283,9 @@ class Structure {
         !require(o.access <= Access::add, "has an unknown access to {}", Name{b.name}) ||
         !require(place.tier < machine_.tiers.size(), "has {} in tier {}", Name{b.name}, place.tier))
       return false;
+    if (!require(!b.pick || place.tier != b.home || at_home(b, o, place), "has {} at {} {}, beside its bank",
+                 Name{b.name}, Name{machine_.tiers[place.tier].name}, place.offset))
+      return false;
     const Tier& tier = machine_.tiers[place.tier];
     // A piece in its home need not be aligned, except in a file: the buffer's cuts decide where it lies.
     const bool aligned = place.offset % tier.alignment == 0 || (!tier.file && at_home(b, o, place));
@@ -255,8 +296,39 @@ class Structure {
                    place.offset, body_.peak_bytes[place.tier]);
   }
 
+  // All picked operands have one index, which comes last, in the memory that the host reads. It is written
+  // once in a body, so whatever is picked by it stays the same.
+  bool check_index(const Instruction& instruction) {
+    const std::vector<Operand>& operands = instruction.operands;
+    for (const Operand& o : operands)
+      if (instruction.task != kNoTask && is_index_[o.buffer] && o.access != Access::read &&
+          !require(o.access == Access::write && o.version == 0, "writes index {} again",
+                   Name{program_.buffers[o.buffer].name}))
+        return false;
+    const std::optional<BufferId> index = index_of(program_, operands);
+    if (!index) return true;
+    for (const Operand& o : operands) {
+      const Buffer& b = program_.buffers[o.buffer];
+      if (b.pick && (!require(b.pick->index == *index, "has operands that two indices pick") ||
+                     !require(instruction.task == kNoTask || o.access == Access::read,
+                              "writes picked buffer {}", Name{b.name})))
+        return false;
+    }
+    const Operand& last = operands.back();
+    TierId memory = 0;
+    for (size_t t = 0; t < machine_.tiers.size(); ++t)
+      if (!machine_.tiers[t].file) memory = static_cast<TierId>(t);
+    return require(last.buffer == *index && last.access == Access::read && last.version == 1,
+                   "has picked operands, and does not end with their index {}",
+                   Name{program_.buffers[*index].name}) &&
+           require(instruction.places.back().tier == memory,
+                   "has its index in tier {}, which is not the host's",
+                   Name{machine_.tiers[instruction.places.back().tier].name});
+  }
+
   void check_transfer(const Instruction& instruction) {
-    if (!require(instruction.operands.size() == 2, "is a transfer of {} operands",
+    const size_t count = index_of(program_, instruction.operands) ? 3 : 2;
+    if (!require(instruction.operands.size() == count, "is a transfer of {} operands",
                  instruction.operands.size()))
       return;
     const Operand &from = instruction.operands[0], &to = instruction.operands[1];
@@ -302,9 +374,11 @@ class Structure {
     const std::vector<Unit>& units = machine_.units;
     require(std::any_of(units.begin(), units.end(), runs_on(instruction.lane)), "runs {} on lane {}",
             task_kind_name(task.kind), Name{machine_.lanes[instruction.lane].name});
-    for (const Place& p : instruction.places) {
+    std::vector<Place> places = instruction.places;
+    if (index_of(program_, task.operands)) places.pop_back();  // check_index() looks at the last one
+    for (const Place& p : places) {
       const auto is_in_tier = [&](const Unit& u) { return runs_on(instruction.lane)(u) && u.tier == p.tier; };
-      const bool together = p.tier == instruction.places.front().tier && !machine_.tiers[p.tier].file;
+      const bool together = p.tier == places.front().tier && !machine_.tiers[p.tier].file;
       if (!require(together && std::any_of(units.begin(), units.end(), is_in_tier),
                    "runs {} on operands in tier {}", task_kind_name(task.kind),
                    Name{machine_.tiers[p.tier].name}))
@@ -344,6 +418,7 @@ class Structure {
   std::vector<uint32_t> issued_;               // by lane, before the instruction at hand
   std::vector<std::vector<uint32_t>> before_;  // by predecessor: instructions of each lane
   std::vector<uint32_t> instructions_of_;      // by task
+  std::vector<bool> is_index_;                 // by buffer
 };
 
 }  // namespace

@@ -16,7 +16,7 @@
 namespace sluice {
 
 struct Speech {
-  std::string model;  // a Hugging Face directory
+  std::string model;  // a Hugging Face directory, or a name: then with random weights
   GenerationSizes sizes;
   Sampling sampling;
   std::vector<uint32_t> ends;
@@ -27,6 +27,7 @@ struct Speech {
   ExecutorKind executor = ExecutorKind::threaded;
   TierCapacities arenas{std::nullopt, kRoomy, std::nullopt};
   std::string nvme_directory;
+  bool picks_experts = true;
 };
 
 inline TestRun run_of(const Speech& speech) {
@@ -42,8 +43,10 @@ inline TestRun run_of(const Speech& speech) {
 
 inline PlanRequest request_of(const Speech& speech, const Device& device) {
   const TestRun run = run_of(speech);
-  return generation_request(run.options, resolve_model(run.options.model).config, speech.sizes,
-                            budgets_of(run), needs_of(device));
+  PlanRequest request = generation_request(run.options, resolve_model(run.options.model).config, speech.sizes,
+                                           budgets_of(run), needs_of(device));
+  request.lower.picks_experts = speech.picks_experts;
+  return request;
 }
 
 class Speaking {
@@ -57,13 +60,18 @@ class Speaking {
     options.poison = true;
     session_ = std::make_unique<Session>(plan_, *device_, options);
     Workers workers(run_.threads);
-    const HfWeights weights = HfWeights::open(source.weights_directory, source.config.family);
-    load(*session_, load_from(plan_.model, source_of(weights), workers));
+    if (source.weights_directory.empty()) {
+      load(*session_, load_from(plan_.model, source_of(1), workers));
+    } else {
+      const HfWeights weights = HfWeights::open(source.weights_directory, source.config.family);
+      load(*session_, load_from(plan_.model, source_of(weights), workers));
+    }
     generator_ = std::make_unique<Generator>(*session_, speech.sampling, speech.ends);
   }
 
   const Plan& plan() const { return plan_; }
   Generator& generator() { return *generator_; }
+  Session& session() { return *session_; }
 
   // Those of the reading that ran last, in fp32.
   std::vector<float> logits(const std::string& reading, int64_t place) {

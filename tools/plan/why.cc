@@ -124,7 +124,7 @@ class Life {
   bool moved_as_class(const HomeRule& rule) const {
     for (BufferId other = 0; other < program_.buffers.size(); ++other) {
       const Buffer& o = program_.buffers[other];
-      if (!o.permanent || o.kind != b_.kind) continue;
+      if (!o.owns_home() || o.kind != b_.kind) continue;
       if (o.home != b_.home || std::count(rule.moved.begin(), rule.moved.end(), other) == 0) return false;
     }
     return true;

@@ -47,6 +47,7 @@ void instructions_from_tasks(const Program& program, Body& body) {
     in.task = t;
     in.operands = body.tasks[t].operands;
     in.places.assign(in.operands.size(), {unit.tier, 0});
+    if (index_of(program, in.operands)) in.places.back().tier = lowest_memory_tier(program.machine);
     body.instructions.push_back(std::move(in));
   }
 }
@@ -76,11 +77,16 @@ std::vector<uint64_t> place_homes(Program& program, const std::vector<TierId>& h
              : b.kind == BufferClass::workspace ? touches[i]
              : b.permanent                      ? homes[i]
                                                 : std::max(homes[i], touches[i]);
-    if (!b.permanent) continue;
+    if (!b.owns_home()) continue;
     uint64_t& top = end[b.home];
     b.home_offset = round_up(top, placement_alignment(program.machine, b.home));
     top = b.home_offset + home_bytes(program, b);
   }
+  for (Buffer& b : program.buffers)
+    if (b.pick) {
+      b.home = program.buffers[b.pick->bank].home;
+      b.home_offset = program.buffers[b.pick->bank].home_offset;
+    }
   for (size_t t = 0; t < end.size(); ++t)
     end[t] = round_up(end[t], placement_alignment(program.machine, static_cast<TierId>(t)));
   return end;

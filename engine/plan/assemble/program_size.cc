@@ -37,6 +37,12 @@ uint64_t more_waits_bytes(const Body& body, uint64_t instructions) {
   return instructions * sizeof(std::vector<Wait>) * (std::max(body.predecessors.size(), kCounted) - kCounted);
 }
 
+// A transfer of what is picked has a third operand.
+uint64_t index_bytes(uint64_t picked_transfers) {
+  return picked_transfers * (chunk(3 * sizeof(Operand)) - chunk(2 * sizeof(Operand)) +
+                             chunk(3 * sizeof(Place)) - chunk(2 * sizeof(Place)));
+}
+
 uint64_t table_bytes_of(const Program& program) {
   uint64_t bytes = 0;
   for (const Buffer& b : program.buffers)
@@ -49,16 +55,19 @@ uint64_t table_bytes_of(const Program& program) {
 ProgramSize size_at_most(const Program& lowered) {
   ProgramSize size;
   for (const Body& body : lowered.bodies) {
-    uint64_t transfers = 0;
+    uint64_t transfers = 0, picked = 0;
     for (const Task& task : body.tasks) {
       const uint64_t boundaries = boundaries_of(lowered.machine, task.kind);
       size.operands += task.operands.size();
-      for (const Operand& o : task.operands) transfers += boundaries * transfers_of(lowered, o);
+      for (const Operand& o : task.operands) {
+        transfers += boundaries * transfers_of(lowered, o);
+        if (lowered.buffers[o.buffer].pick) picked += boundaries * transfers_of(lowered, o);
+      }
     }
     size.tasks += body.tasks.size();
     size.transfers += transfers;
     size.longest = std::max(size.longest, body.tasks.size() + transfers);
-    size.table_bytes += more_waits_bytes(body, body.tasks.size() + transfers);
+    size.table_bytes += more_waits_bytes(body, body.tasks.size() + transfers) + index_bytes(picked);
   }
   size.table_bytes += table_bytes_of(lowered);
   return size;
@@ -71,7 +80,11 @@ ProgramSize size_of(const Program& program) {
     for (const Task& task : body.tasks) size.operands += task.operands.size();
     size.transfers += body.instructions.size() - body.tasks.size();
     size.longest = std::max<uint64_t>(size.longest, body.instructions.size());
-    size.table_bytes += more_waits_bytes(body, body.instructions.size());
+    const auto picked = std::ranges::count_if(body.instructions, [&](const Instruction& in) {
+      return in.task == kNoTask && index_of(program, in.operands);
+    });
+    size.table_bytes +=
+        more_waits_bytes(body, body.instructions.size()) + index_bytes(static_cast<uint64_t>(picked));
   }
   size.table_bytes += table_bytes_of(program);
   return size;

@@ -108,7 +108,8 @@ class Synchroniser {
   void touch(BodyAnalysis& a, uint32_t index, const Instruction& in, size_t k, uint32_t number,
              LaneCounts& needs) {
     const Operand& o = in.operands[k];
-    const uint64_t begin = in.places[k].offset, end = begin + operand_bytes(program_.buffers[o.buffer], o);
+    const uint64_t begin = touched_begin(program_, o, in.places[k]);
+    const uint64_t end = begin + touched_bytes(program_, o, in.places[k]);
     const uint32_t space = spaces_.of(o, in.places[k]);
     const bool writes = o.access != Access::read;
     LaneCounts found{};

@@ -7,6 +7,7 @@
 #include <tuple>
 
 #include "engine/base/pack.h"
+#include "engine/plan/lower/picks.h"
 #include "engine/plan/lower/ranks.h"
 
 namespace sluice {
@@ -35,10 +36,12 @@ class BufferMaker {
 
   SliceBuffers run() {
     plan_segments();
+    if (options_.picks_experts) picks_ = find_picks(model_, home_alignment());
     make_group_buffers();
     make_input_buffers();
     make_slice_buffers();
     make_next_gradients();
+    make_picked_buffers();
     return std::move(slices_);
   }
 
@@ -108,7 +111,7 @@ class BufferMaker {
         return c;
       };
       const uint64_t width = dtype_bytes(model_.precision);
-      make_weights(g, b, cuts(width));
+      if (!is_banked(static_cast<uint32_t>(index), b)) make_weights(g, b, cuts(width));
       if (g.trainable) {
         make_gradients(g, options_.waits(static_cast<uint32_t>(index)), b, cuts(width), cuts(4));
         make_shard_buffers(g, b);
@@ -132,6 +135,41 @@ class BufferMaker {
                          bool permanent = false) {
     if (!sharing_.has_node_groups()) return kNone;
     return buffer(name, kind, part_cuts(whole, sharing_.node_group_ranks), permanent);
+  }
+
+  // A bank has the pieces of its first group, then those of the second, and so on. Each group begins where a
+  // home in any tier may begin, so the last piece of one reaches to the begin of the next.
+  bool is_banked(uint32_t g, GroupBuffers& b) {
+    bank_buffers_.resize(picks_.banks.size(), kNone);
+    for (size_t k = 0; k < picks_.banks.size(); ++k) {
+      const std::vector<uint32_t>& bank = picks_.banks[k];
+      const auto at = std::ranges::find(bank, g);
+      if (at == bank.end()) continue;
+      if (bank_buffers_[k] == kNone) bank_buffers_[k] = bank_buffer(bank.front(), b, bank.size());
+      b.weights = b.forward.whole = b.backward.whole = bank_buffers_[k];
+      b.first_piece = static_cast<uint32_t>(at - bank.begin()) * b.pieces();
+      return true;
+    }
+    return false;
+  }
+  BufferId bank_buffer(uint32_t first, const GroupBuffers& b, size_t groups) {
+    const uint64_t width = dtype_bytes(model_.precision);
+    const uint64_t stride = part_bytes(b.shards.back(), model_.precision, home_alignment());
+    std::vector<uint64_t> cuts{0};
+    for (size_t part = 0; part < groups; ++part) {
+      for (size_t k = 1; k + 1 < b.shards.size(); ++k) cuts.push_back(part * stride + b.shards[k] * width);
+      cuts.push_back((part + 1) * stride);
+    }
+    const BufferId bank = buffer("bank." + model_.groups[first].name + "-" + std::to_string(groups - 1),
+                                 BufferClass::weights, std::move(cuts), true);
+    program_.buffers[bank].slot_stride = stride;
+    return bank;
+  }
+  uint64_t home_alignment() const {
+    uint64_t alignment = 1;
+    for (const Tier& tier : program_.machine.tiers) alignment = std::max(alignment, tier.alignment);
+    for (const Link& link : program_.machine.links) alignment = std::max(alignment, link.alignment);
+    return alignment;
   }
 
   void make_weights(const Group& g, GroupBuffers& b, const std::vector<uint64_t>& whole) {
@@ -307,7 +345,11 @@ class BufferMaker {
           slices_.activations[a].push_back(flat_buffer(name, BufferClass::caches, bytes, true));
           continue;
         }
-        slices_.activations[a].push_back(flat_buffer("x." + name, BufferClass::activations, bytes));
+        // The host reads an index, so it lives where scalars do.
+        const bool index =
+            std::ranges::any_of(picks_.uses, [&](const ExpertUses& u) { return u.routing == a; });
+        slices_.activations[a].push_back(
+            flat_buffer("x." + name, index ? BufferClass::scalars : BufferClass::activations, bytes));
         if (differentiable_[a])
           slices_.gradients[a].push_back(flat_buffer("d." + name, BufferClass::activations, bytes));
       }
@@ -325,10 +367,38 @@ class BufferMaker {
     return by_slice;
   }
 
+  // After all others, since they name their banks and indices.
+  void make_picked_buffers() {
+    slices_.picked.resize(out_.uses.size());
+    for (const ExpertUses& uses : picks_.uses) {
+      const BufferId index = slices_.activations[uses.routing].front();
+      for (uint32_t e = 0; e < uses.count; ++e) {
+        PickedUse& picked = slices_.picked[uses.first + e];
+        picked.runs = e < uses.places;
+        if (!picked.runs) continue;
+        picked.index = index;
+        picked.part = static_cast<double>(uses.places) / uses.count;
+        for (const uint32_t bank : uses.banks) picked.weights.push_back(picked_buffer(bank, index, e, uses));
+      }
+    }
+  }
+  BufferId picked_buffer(uint32_t bank, BufferId index, uint32_t place, const ExpertUses& uses) {
+    const Buffer& parts = program_.buffers[bank_buffers_[bank]];
+    const auto pieces = static_cast<std::ptrdiff_t>(parts.pieces() / uses.count);
+    std::vector<uint64_t> cuts(parts.cuts.begin(), parts.cuts.begin() + pieces + 1);
+    const std::string of_bank = parts.name.substr(4);
+    const BufferId b = buffer("place." + std::to_string(place) + "." + program_.buffers[index].name + of_bank,
+                              BufferClass::weights, std::move(cuts), true);
+    program_.buffers[b].pick = {bank_buffers_[bank], index, place, uses.places};
+    return b;
+  }
+
   const Model& model_;
   const LowerOptions& options_;
   Program& program_;
   Lowering& out_;
+  ExpertPicks picks_;
+  std::vector<BufferId> bank_buffers_;  // by bank; kNone until one of its groups has been met
   const GroupUses uses_ = uses_of_groups(model_);
   const uint64_t shard_elements_ =
       options_.shard_elements ? options_.shard_elements : default_shard_elements(model_);

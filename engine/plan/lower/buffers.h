@@ -15,11 +15,21 @@ constexpr uint64_t kPieceAlignment = 4096;  // O_DIRECT: every range that may go
 
 inline bool any(const std::vector<bool>& v) { return std::find(v.begin(), v.end(), true) != v.end(); }
 
+// A segment use of one of a layer's experts in a reading that has fewer places than experts (Pick). The first
+// uses, one for each place, run what is picked, and the others do not run.
+struct PickedUse {
+  std::vector<BufferId> weights;  // by slot; empty: nothing is picked
+  BufferId index = kNone;
+  double part = 1;  // of the place's rows that an expert has in the mean
+  bool runs = true;
+};
+
 struct SliceBuffers {
   // By activation, micro-batch; empty: a model's input or output. Permanent if it is kept.
   std::vector<std::vector<BufferId>> activations;
   std::vector<std::vector<BufferId>> gradients;  // by activation, micro-batch; empty: none is asked for
   std::vector<std::vector<BufferId>> saved;      // by use, micro-batch; empty: nothing is kept
+  std::vector<PickedUse> picked;                 // by use
 };
 
 // One piece of at least `bytes`, padded to kPieceAlignment.

@@ -198,6 +198,7 @@ class Lowerer {
         continue;
       }
       for (uint32_t u = first_use_from(reading.first); u < first_use_from(reading.last); ++u) {
+        if (!buffers_.picked[u].runs) continue;
         gather_weights(body, u, &GroupBuffers::forward);
         tasks_.forward(body, u, 0, Recompute::all, {});
       }
@@ -464,8 +465,9 @@ class Lowerer {
   }
   BodyId lower_load() {
     const auto operands = [&](BodyBuilder& body, Task& t, uint32_t g, uint32_t k) {
-      if (model_.groups[g].trainable) body.add(t, out_.groups[g].state[k], Access::write);
-      body.add(t, out_.groups[g].weights, k, k + 1, Access::write);
+      const GroupBuffers& b = out_.groups[g];
+      if (model_.groups[g].trainable) body.add(t, b.state[k], Access::write);
+      body.add(t, b.weights, b.first_piece + k, b.first_piece + k + 1, Access::write);
       add_compression(body, t, g, k, Access::write);
     };
     return shard_body("load", BodyState::empty, TaskKind::load, operands, [](uint32_t) { return true; });

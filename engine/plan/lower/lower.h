@@ -38,6 +38,9 @@ struct LowerOptions {
   // Only bodies of the usual step have tasks (BodyIds::usual); what only others use as workspace is missing.
   // For a model that trains.
   bool usual_only = false;
+  // A model that only generates: a reading whose tokens cannot need all experts of a layer has as many places
+  // as they can need, and reads the weights of no others (Pick). Bits are the same.
+  bool picks_experts = true;
   uint32_t ranks = 1;
   int zero_stage = 3;                  // with several ranks
   uint32_t node_group_ranks = 0;       // ranks of a node group: a power of two, or all ranks; 0: all ranks
@@ -100,6 +103,7 @@ struct CompressionBuffers {
 struct GroupBuffers {
   std::vector<uint64_t> shards;  // element boundaries: shard k is [shards[k], shards[k+1])
   BufferId weights = kNone, gradient = kNone, block_sums = kNone;
+  uint32_t first_piece = 0;            // of the weights, where several groups share a bank (Pick)
   std::vector<BufferId> accumulators;  // by kind of its uses (GroupUses); empty when frozen
   BufferId next_gradient = kNone;      // until a visit has put it in the place of `gradient`
   std::vector<BufferId> state;         // by shard; empty when frozen
@@ -118,6 +122,7 @@ struct GroupBuffers {
   bool saved = true;                 // into checkpoints; false: a base of adapters, which files hold
   bool updated_in_backward = false;  // else in the forward of the next step
 
+  uint32_t pieces() const { return static_cast<uint32_t>(shards.size() - 1); }  // of its weights
   // Whether the rank of the run is one of those that hold the group's state once.
   bool is_owned_by(uint32_t rank) const {
     if (!sharing.shares_state()) return rank < divided_over;

@@ -27,11 +27,15 @@ void SegmentTasks::add_workspace(BodyBuilder& body, Task& t, uint64_t bytes) {
   body.add(t, it->second, Access::write);
 }
 
-void SegmentTasks::add_cost(Task& t, const PassPlan& pass) {
-  const auto [it, fresh] = passes_.try_emplace(&pass, static_cast<uint32_t>(program_.passes.size()));
-  if (fresh) program_.passes.push_back(pass.work);
+// The rows of all experts are those of the places, so a place has more of them than an expert in the mean.
+void SegmentTasks::add_cost(Task& t, const PassPlan& pass, double part) {
+  const auto [it, fresh] = passes_.try_emplace({&pass, part}, static_cast<uint32_t>(program_.passes.size()));
+  if (fresh) {
+    program_.passes.push_back(pass.work);
+    for (OpWork& work : program_.passes.back().ops) work.flops /= part;
+  }
   t.pass = it->second;
-  t.flops = pass.flops;
+  t.flops = pass.flops / part;
   t.bytes = pass.bytes;
 }
 
@@ -63,9 +67,16 @@ void SegmentTasks::forward(BodyBuilder& body, uint32_t u, uint32_t m, Recompute 
   const PassPlan& pass = plan(u).at(level).forward;
   Task& t = task(body, u, m, Pass::forward);
   t.recompute = level;
-  add_cost(t, pass);
+  add_cost(t, pass, buffers_.picked[u].part);
   for (const uint32_t a : use(u).inputs) add_input(body, t, a, m);
-  for (const uint32_t g : use(u).groups) body.add(t, group(g).forward.whole, Access::read);
+  const PickedUse& picked = buffers_.picked[u];
+  for (size_t slot = 0; slot < use(u).groups.size(); ++slot) {
+    const GroupBuffers& g = group(use(u).groups[slot]);
+    if (picked.weights.empty())
+      body.add(t, g.forward.whole, g.first_piece, g.first_piece + g.pieces(), Access::read);
+    else
+      body.add(t, picked.weights[slot], Access::read);
+  }
   for (const uint32_t a : use(u).outputs) {
     const Activation& x = model_.activations[a];
     const bool more =
@@ -75,13 +86,14 @@ void SegmentTasks::forward(BodyBuilder& body, uint32_t u, uint32_t m, Recompute 
   if (plan(u).at(level).saved_bytes) body.add(t, buffers_.saved[u][m], Access::write);
   add_workspace(body, t, pass.workspace_bytes);
   if (segment(u).loss) body.add(t, out_.validation_loss, write_or_add(body, wave, out_.validation_loss));
+  if (picked.index != kNone) body.add(t, picked.index, Access::read);
 }
 
 void SegmentTasks::backward(BodyBuilder& body, uint32_t u, uint32_t m, Wave wave) {
   const SegmentPasses& passes = plan(u).at(out_.uses[u].recompute);
   Task& t = task(body, u, m, Pass::backward);
   t.recompute = out_.uses[u].recompute;
-  add_cost(t, passes.backward);
+  add_cost(t, passes.backward, 1);
   for (size_t i = 0; i < use(u).inputs.size(); ++i)
     if (passes.reads_input[i]) add_input(body, t, use(u).inputs[i], m);
   for (const uint32_t g : use(u).groups) body.add(t, group(g).backward.whole, Access::read);

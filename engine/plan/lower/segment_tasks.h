@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <map>
+#include <utility>
 #include <vector>
 
 #include "engine/plan/lower/body_builder.h"
@@ -42,7 +43,7 @@ class SegmentTasks {
 
   Task& task(BodyBuilder& body, uint32_t u, uint32_t m, Pass pass);
   void add_workspace(BodyBuilder& body, Task& t, uint64_t bytes);
-  void add_cost(Task& t, const PassPlan& pass);
+  void add_cost(Task& t, const PassPlan& pass, double part);
   void add_input(BodyBuilder& body, Task& t, uint32_t a, uint32_t m);
   void add_output(BodyBuilder& body, Task& t, uint32_t a, uint32_t m, Access access);
   void add_gradients(BodyBuilder& body, Task& t, uint32_t u, uint32_t m, Wave wave);
@@ -55,7 +56,8 @@ class SegmentTasks {
   Program& program_;
   // By whether it is for what ranks do together, which may run in another tier, and bytes.
   std::map<std::pair<bool, uint64_t>, BufferId> workspaces_;
-  std::map<const PassPlan*, uint32_t> passes_;  // index into Program::passes
+  // By pass and PickedUse::part: index into Program::passes.
+  std::map<std::pair<const PassPlan*, double>, uint32_t> passes_;
 };
 
 }  // namespace sluice

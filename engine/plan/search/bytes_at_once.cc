@@ -31,7 +31,7 @@ uint64_t bytes_at_once(const Program& program, const Body& body) {
   int64_t now = 0, most = 0;
   for (size_t i = 0; i < program.buffers.size(); ++i) {
     const Buffer& b = program.buffers[i];
-    if (b.permanent) now += static_cast<int64_t>(b.bytes());
+    if (b.owns_home()) now += static_cast<int64_t>(b.bytes());
     for (size_t p = 0; p < stays[i].size(); ++p)
       if (stays[i][p].first != kNoTask) end(stays[i][p], b.cuts[p + 1] - b.cuts[p]);
   }

@@ -66,7 +66,7 @@ class Homes {
   void claim(BufferId buffer, TierId tier, uint64_t& share) {
     const Buffer& b = program_.buffers[buffer];
     const uint64_t bytes = round_up(b.bytes(), placement_alignment(program_.machine, tier));
-    if (!b.permanent || homes_[buffer] != lowest_) return;
+    if (!b.owns_home() || homes_[buffer] != lowest_) return;
     const HomeClaim claim{buffer, tier, bytes, room_, share};
     if (claims_) claims_->push_back(claim);
     if (!claim.granted()) return;
@@ -80,7 +80,7 @@ class Homes {
     const uint64_t alignment = placement_alignment(program_.machine, memory_);
     uint64_t all = 0;
     for (const Buffer& b : program_.buffers)
-      if (b.permanent && claims_with(b, kHomeClasses[kind], samples_)) all += round_up(b.bytes(), alignment);
+      if (b.owns_home() && claims_with(b, kHomeClasses[kind], samples_)) all += round_up(b.bytes(), alignment);
     return all * candidate_.eighths[kind] / kAllEighths;
   }
   uint64_t left_in_lowest() const {
@@ -136,7 +136,7 @@ std::vector<Recompute> worthwhile(std::vector<LevelCost> levels) {
 }
 
 bool has_choice_of_home(const Buffer& buffer) {
-  return buffer.permanent && (buffer.kind == BufferClass::caches ||
+  return buffer.owns_home() && (buffer.kind == BufferClass::caches ||
                               std::count(kHomeClasses.begin(), kHomeClasses.end(), buffer.kind) > 0);
 }
 

@@ -46,7 +46,7 @@ Least::Least(const Program& lowered)
   for (const BufferClass kind :
        {BufferClass::weights, BufferClass::gradients, BufferClass::caches, BufferClass::state})
     for (BufferId i = 0; i < lowered.buffers.size(); ++i)
-      if (lowered.buffers[i].permanent && lowered.buffers[i].kind == kind) movable_.push_back(i);
+      if (lowered.buffers[i].owns_home() && lowered.buffers[i].kind == kind) movable_.push_back(i);
   find_first_choice();
 }
 

@@ -108,6 +108,15 @@ std::optional<PlanRequest> with_long_waves(PlanRequest request) {
   return request;
 }
 
+// A bank has one home. Where it fits nowhere as a whole, its experts may fit several tiers.
+std::optional<PlanRequest> without_banks(PlanRequest request, const std::variant<Plan, Infeasible>& result) {
+  const bool generates = request.model(request.micro_batches.front(), request.sequence).generates();
+  if (!std::holds_alternative<Infeasible>(result) || !generates || !request.lower.picks_experts)
+    return std::nullopt;
+  request.lower.picks_experts = false;
+  return request;
+}
+
 }  // namespace
 
 ProgramSize program_size(const PlanRequest& request, int64_t micro_batch) {
@@ -151,6 +160,11 @@ bool is_short_enough(const PlanRequest& request, int64_t micro_batch) {
 
 std::variant<Plan, Infeasible> make_plan(const PlanRequest& request) {
   auto result = plan_with_these_waves(request);
+  if (const std::optional<PlanRequest> finer = without_banks(request, result)) {
+    auto other = plan_with_these_waves(*finer);
+    if (std::holds_alternative<Plan>(other)) return other;
+    return better_of(std::get<Infeasible>(std::move(result)), std::get<Infeasible>(std::move(other)));
+  }
   auto* const why = std::get_if<Infeasible>(&result);
   if (!why) return result;
   const std::optional<PlanRequest> longer = with_long_waves(request);

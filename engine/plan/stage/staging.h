@@ -15,6 +15,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <optional>
 #include <span>
 #include <vector>
@@ -63,6 +64,9 @@ struct TierUses {
   std::vector<Storage> storages;
   std::vector<Use> uses;  // in list order
   std::vector<Gap> gaps;  // shortest first
+
+  // By buffer that is an index (Pick): the positions at which it is written, in any tier.
+  std::map<BufferId, std::vector<uint32_t>> index_writes = {};
 
   uint32_t positions() const { return static_cast<uint32_t>(body.instructions.size()); }
   const Buffer& buffer_of(uint32_t storage) const { return program.buffers[storages[storage].buffer]; }

@@ -66,6 +66,7 @@ class PieceHistory {
   void visit(uint32_t u) {
     Use& use = tier_.uses[u];
     use.fetches = use.o.access != Access::write;
+    if (const auto& pick = tier_.program.buffers[use.o.buffer].pick) use.floor = behind_index(*pick, use.at);
     uint32_t newest_gap = kNever;
     for (uint32_t p = use.o.first; p < use.o.last; ++p) {
       if (use.fetches) {
@@ -82,11 +83,31 @@ class PieceHistory {
   }
 
  private:
+  // What is picked cannot be fetched before the host has the index. Where a tier above writes the index, its
+  // transfer to the host stands right behind.
+  uint32_t behind_index(const Pick& pick, uint32_t at) const {
+    const std::vector<uint32_t>& writes = tier_.index_writes.at(pick.index);
+    const auto next = std::ranges::lower_bound(writes, at);
+    CHECK(next != writes.begin(), "an index is used before it is written");
+    return *std::prev(next) + 1;
+  }
+
   TierUses& tier_;
   std::vector<uint32_t> last_use_;         // by piece
   std::vector<uint32_t> last_write_;       // position of the newest write, here or away
   std::vector<uint32_t> last_away_write_;  // the same, away
 };
+
+void find_index_writes(TierUses& tier) {
+  for (const Buffer& b : tier.program.buffers)
+    if (b.pick) tier.index_writes.try_emplace(b.pick->index);
+  if (tier.index_writes.empty()) return;
+  for (uint32_t at = 0; at < tier.positions(); ++at)
+    for (const Operand& o : tier.body.instructions[at].operands) {
+      const auto index = tier.index_writes.find(o.buffer);
+      if (o.access != Access::read && index != tier.index_writes.end()) index->second.push_back(at);
+    }
+}
 
 void find_floors_and_gaps(TierUses& tier) {
   for (const Storage& s : tier.storages) {
@@ -110,6 +131,7 @@ void find_floors_and_gaps(TierUses& tier) {
 TierUses collect_uses(const Program& program, const Body& body, const StageOptions& options) {
   TierUses tier{program, body, options, placement_alignment(program.machine, options.tier), {}, {}, {}};
   collect_storages(tier);
+  find_index_writes(tier);
   find_floors_and_gaps(tier);
   return tier;
 }

@@ -34,6 +34,7 @@ Runner::Runner(const Plan& plan, const Memory& memory, Device& device, const Upd
     : plan_(plan),
       memory_(memory),
       high_water_(plan.program.machine.tiers.size()),
+      moved_(plan.program.machine.lanes.size()),
       device_(device),
       rules_(rules),
       device_lane_(device_lane(plan.program.machine)),
@@ -103,6 +104,8 @@ uint64_t Runner::offset(const Instruction& in, size_t operand, const RingPositio
   const Operand& o = in.operands[operand];
   const Place& place = in.places[operand];
   const Buffer& b = plan_.program.buffers[o.buffer];
+  if (b.pick && place.tier == b.home)
+    return place.offset + picked_part(in, b).value_or(0) * plan_.program.buffers[b.pick->bank].slot_stride;
   if (b.ring == kNoRing || place.tier != b.home) return place.offset;
   const uint64_t slots = slots_of(plan_.program, b);
   return place.offset + (rings[b.ring] + slots - o.back) % slots * b.slot_stride;
@@ -148,11 +151,12 @@ size_t Runner::transfers(const Body& body, const Instruction& in, const RingPosi
                          std::span<Transfer, kTransfersMax> out) {
   note_high_water(in, rings);
   if (in.task == kNoTask) {
+    if (!moves(in)) return 0;
     const bool reads = plan_.program.machine.tiers[in.places[0].tier].file;
-    const Place& file = in.places[reads ? 0 : 1];
     const uint64_t bytes = bytes_of(in, 0);
     const IoDirection direction = reads ? IoDirection::read : IoDirection::write;
-    out[0] = {direction, -1, file.offset, address(in, reads ? 1 : 0, rings), bytes, memory_.checksums};
+    const uint64_t offset_in_file = offset(in, reads ? 0 : 1, rings);
+    out[0] = {direction, -1, offset_in_file, address(in, reads ? 1 : 0, rings), bytes, memory_.checksums};
     out[0].tier = memory_.files;
     return 1;
   }
@@ -236,6 +240,7 @@ void Runner::poison(BodyState state) const {
 }
 
 void Runner::copy(const Instruction& in, const RingPositions& rings) {
+  if (!moves(in)) return;
   const uint64_t bytes = bytes_of(in, 0);
   std::byte *const to = address(in, 1, rings), *const from = address(in, 0, rings);
   if (memory_.streams && memory_.streams->has(in.lane))
@@ -253,7 +258,8 @@ void Runner::run_segment(const Task& task, const Instruction& in, const RingPosi
   const PassOperands& of_level =
       operands_[plan_.lowering.uses[task.subject].plan][static_cast<size_t>(task.recompute)];
   const SegmentOperands& operands = backward ? of_level.backward : of_level.forward;
-  CHECK(operands.count == in.operands.size(), segment.name + ": operands do not match");
+  const Buffer* const picked = picked_buffer(in);
+  CHECK(operands.count + (picked ? 1 : 0) == in.operands.size(), segment.name + ": operands do not match");
   const SegmentPasses& passes = plan.at(task.recompute);
   const PassPlan& pass = backward ? passes.backward : passes.forward;
   const auto is_first = [&](uint32_t k) { return k != kNone && in.operands[k].access == Access::write; };
@@ -268,6 +274,7 @@ void Runner::run_segment(const Task& task, const Instruction& in, const RingPosi
     if (const uint32_t k = operands.outputs[i]; sums[i] && is_first(k))
       device_.zero(address(in, k, rings), bytes_of(in, k));
   if (is_first(operands.loss)) device_.zero(address(in, operands.loss, rings), bytes_of(in, operands.loss));
+  if (picked && !picked_part(in, *picked)) return;
   for (const OpStep& step : pass.steps) run_step(plan, segment, pass, step, task, operands, in, rings);
 }
 
@@ -319,6 +326,8 @@ void Runner::run_step(const SegmentPlan& plan, const Segment& segment, const Pas
   OpCall call;
   call.shapes = &plan.shapes[step.op];
   call.workspace = workspace ? workspace + step.workspace_offset : nullptr;
+  const Buffer* const picked = picked_buffer(in);
+  const int64_t expert = picked ? *picked_part(in, *picked) : use.expert;
   call.layer = use.layer;
   if (step.pass == Pass::backward) {
     const auto gradient = [&](uint32_t t) { return t == kNone ? nullptr : locate(pass.gradients[t]); };
@@ -340,7 +349,7 @@ void Runner::run_step(const SegmentPlan& plan, const Segment& segment, const Pas
   try {
     for (uint32_t part = 0; part < op.parts.count; ++part) {
       if (part > 0) shift_to_next_part(segment, op, *call.shapes);
-      call.expert = use.expert + of_rank(op, part) * op.attributes.routing.of_rank();
+      call.expert = expert + of_rank(op, part) * op.attributes.routing.of_rank();
       if (step.pass == Pass::forward)
         device_.forward(call);
       else

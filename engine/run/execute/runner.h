@@ -114,6 +114,9 @@ class Runner {
   // The end of the highest range of the tier's arena that any instruction was given so far. Any thread.
   uint64_t high_water_bytes(TierId tier) const { return high_water_[tier]; }
 
+  // Bytes that the lane's transfers have moved so far; those to file tiers count when they begin. Any thread.
+  uint64_t moved_bytes(LaneId lane) const { return moved_[lane]; }
+
   // A ring buffer's slot at home, for the trainer.
   std::byte* ring_slot(BufferId buffer, uint64_t position) const;
 
@@ -128,6 +131,12 @@ class Runner {
   uint64_t offset(const Instruction& in, size_t operand, const RingPositions& rings) const;  // in its arena
   std::byte* address(const Instruction& in, size_t operand, const RingPositions& rings) const;
   uint64_t bytes_of(const Instruction& in, size_t operand) const;
+  // What the index says of an instruction's picked operands. Requires that it has some, and that the index
+  // has been written. Throws Error(bug) for an index that no router writes.
+  std::optional<uint32_t> picked_part(const Instruction& in, const Buffer& picked) const;
+  const Buffer* picked_buffer(const Instruction& in) const;  // the first one; null: nothing is picked
+  // Whether a transfer has something to move; counts what it moves.
+  bool moves(const Instruction& in);
   float* floats(const Instruction& in, size_t operand, const RingPositions& rings) const;
   void note_high_water(const Instruction& in, const RingPositions& rings);
   void copy(const Instruction& in, const RingPositions& rings);
@@ -201,6 +210,7 @@ class Runner {
   const Plan& plan_;
   Memory memory_;
   std::vector<std::atomic<uint64_t>> high_water_;  // by tier
+  std::vector<std::atomic<uint64_t>> moved_;       // by lane: bytes of transfers
   Device& device_;
   UpdateRules rules_;
   std::optional<LaneId> device_lane_;  // the device carries out what is on it

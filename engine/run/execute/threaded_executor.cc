@@ -10,10 +10,13 @@
 //    body. Then it lets its own stream wait for the mark. The other thread takes instructions in turn: it
 //    waits until all that one had to wait for is counted, then until it is done, and counts it. While it is
 //    a collective that is not done, that thread looks whether other ranks are lost or late.
+//    The host must know an index (Pick) before it can enqueue what is picked: the first thread holds back
+//    until the instruction that writes the index is counted.
 // 4. After an error nothing more is carried out: instructions are only counted, so that every waiter returns.
 //    Collectives in the streams are given up, since other ranks may never come.
 #include <algorithm>
 #include <array>
+#include <map>
 #include <system_error>
 #include <thread>
 
@@ -53,7 +56,10 @@ class ThreadedExecutor final : public Executor {
       files_[l] = std::make_unique<TransferLane>(options.make_queue(has_transfers), kTransfersOpen,
                                                  options.file_alignment);
     }
-    if (streams_) name_ranges();
+    if (streams_) {
+      name_ranges();
+      find_index_waits();
+    }
     start_threads();
   }
 
@@ -98,6 +104,24 @@ class ThreadedExecutor final : public Executor {
       ranges_.emplace_back();
       for (const Instruction& in : body.instructions)
         ranges_.back().push_back(instruction_name(program_, body, in));
+    }
+  }
+
+  // The last write of the index to where the host reads it, before each instruction that uses it.
+  void find_index_waits() {
+    for (const Body& body : program_.bodies) {
+      std::map<uint32_t, Wait>& waits = index_waits_.emplace_back();
+      std::map<std::pair<BufferId, TierId>, Wait> written;
+      std::vector<uint32_t> counts(lanes(), 0);
+      for (uint32_t i = 0; i < body.instructions.size(); ++i) {
+        const Instruction& in = body.instructions[i];
+        ++counts[in.lane];
+        if (const auto index = index_of(program_, in.operands))
+          waits.emplace(i, written.at({*index, in.places.back().tier}));
+        for (size_t k = 0; k < in.operands.size(); ++k)
+          if (in.operands[k].access != Access::read)
+            written[{in.operands[k].buffer, in.places[k].tier}] = {in.lane, counts[in.lane]};
+      }
     }
   }
 
@@ -188,6 +212,9 @@ class ThreadedExecutor final : public Executor {
       Mark mark{lane, ticket, 0};
       for (const uint32_t index : orders_[issued.body][lane]) {
         const Instruction& in = body.instructions[index];
+        if (const auto written = index_waits_[issued.body].find(index);
+            written != index_waits_[issued.body].end())
+          progress_.await_count(lane, written->second.lane, progress_.target(issued, written->second, false));
         progress_.for_each_wait(
             issued, in, [&](const Wait& w, bool before) { hold_back(mark, issued, index, w, before); });
         if (!progress_.failed()) enqueue(mark, issued, index);
@@ -346,6 +373,7 @@ class ThreadedExecutor final : public Executor {
   Streams* const streams_;  // nullptr: no lane is a stream
   const LaneOrders orders_;
   std::vector<std::vector<std::string>> ranges_;  // by body and instruction: names; empty without streams
+  std::vector<std::map<uint32_t, Wait>> index_waits_;  // by body, of instructions; empty without streams
   LaneProgress progress_;
   std::vector<std::unique_ptr<TransferLane>> files_;  // by lane; null where none moves bytes to or from files
   std::vector<std::thread> threads_;

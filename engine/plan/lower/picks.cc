@@ -1,0 +1,99 @@
+#include "engine/plan/lower/picks.h"
+
+#include <algorithm>
+#include <map>
+#include <optional>
+
+#include "engine/base/pack.h"
+#include "engine/graph/routing.h"
+
+namespace sluice {
+
+namespace {
+
+class Finder {
+ public:
+  Finder(const Model& model, uint64_t home_alignment) : model_(model), home_alignment_(home_alignment) {
+    for (const Layer& layer : model.layers)
+      for (const SegmentUse& use : layer.segments) uses_.push_back(&use);
+  }
+
+  ExpertPicks run() {
+    for (uint32_t u = 0; u < uses_.size();) {
+      const uint32_t count = experts_from(u);
+      if (const auto picked = picked_from(u, count)) picks_.uses.push_back(*picked);
+      u += std::max(count, 1u);
+    }
+    return std::move(picks_);
+  }
+
+ private:
+  // How many uses of one segment stand here, with the same inputs and experts 0, 1, 2 and so on.
+  uint32_t experts_from(uint32_t u) const {
+    uint32_t count = 0;
+    while (u + count < uses_.size() && uses_[u + count]->segment == uses_[u]->segment &&
+           uses_[u + count]->inputs == uses_[u]->inputs && uses_[u + count]->expert == count)
+      ++count;
+    return count;
+  }
+
+  std::optional<ExpertUses> picked_from(uint32_t u, uint32_t count) {
+    if (count < 2) return std::nullopt;
+    const SegmentUse& use = *uses_[u];
+    const Segment& segment = model_.segments[use.segment];
+    const auto op =
+        std::ranges::find_if(segment.ops, [](const Op& o) { return op_rule(o.kind).of_an_expert; });
+    if (op == segment.ops.end()) return std::nullopt;
+    const RoutingLayout layout = routing_layout(shapes_of(segment, *op, model_.precision));
+    const auto input = std::ranges::find(segment.inputs, op->inputs.front());
+    if (layout.experts != count || layout.choices() >= count || input == segment.inputs.end())
+      return std::nullopt;
+    ExpertUses uses{.first = u, .count = count, .places = static_cast<uint32_t>(layout.choices())};
+    uses.routing = use.inputs[static_cast<size_t>(input - segment.inputs.begin())];
+    const Activation& routing = model_.activations[uses.routing];
+    if (routing.input || routing.output || routing.kept) return std::nullopt;
+    for (size_t slot = 0; slot < use.groups.size(); ++slot) {
+      const auto bank = bank_of(u, count, uses.places, slot);
+      if (!bank) return std::nullopt;
+      uses.banks.push_back(*bank);
+    }
+    return uses;
+  }
+
+  std::optional<uint32_t> bank_of(uint32_t u, uint32_t count, uint32_t places, size_t slot) {
+    std::vector<uint32_t> groups;
+    for (uint32_t e = 0; e < count; ++e) groups.push_back(uses_[u + e]->groups[slot]);
+    const auto next = static_cast<uint32_t>(picks_.banks.size());
+    for (uint32_t b = 0; b < next; ++b)
+      if (picks_.banks[b] == groups) return b;
+    const uint64_t elements = model_.groups[groups.front()].elements;
+    if (places * part_bytes(elements, model_.precision, home_alignment_) >=
+        count * elements * dtype_bytes(model_.precision))
+      return std::nullopt;
+    for (const uint32_t g : groups) {
+      const Group& group = model_.groups[g];
+      if (group.trainable || group.elements != elements) return std::nullopt;
+      if (!in_banks_.try_emplace(g, next).second) return std::nullopt;
+    }
+    picks_.banks.push_back(std::move(groups));
+    return next;
+  }
+
+  const Model& model_;
+  const uint64_t home_alignment_;
+  std::vector<const SegmentUse*> uses_;  // in forward order
+  ExpertPicks picks_;
+  std::map<uint32_t, uint32_t> in_banks_;  // the bank of each group that is in one
+};
+
+}  // namespace
+
+uint64_t part_bytes(uint64_t elements, DType precision, uint64_t home_alignment) {
+  return round_up(elements * dtype_bytes(precision), home_alignment);
+}
+
+ExpertPicks find_picks(const Model& model, uint64_t home_alignment) {
+  return model.generates() ? Finder(model, home_alignment).run() : ExpertPicks{};
+}
+
+}  // namespace sluice
