@@ -192,7 +192,7 @@ struct Buffer {
   uint8_t ring = kNoRing;   // unless kNoRing: permanent; slot n lies at home_offset + n * slot_stride
   BodyStates empty_in = 0;  // states in which a permanent buffer has no content; its home has any bytes then
   uint64_t home_offset = 0;
-  uint64_t slot_stride = 0;
+  uint64_t slot_stride = 0;  // of a bank: from one part to the next
   std::optional<Pick> pick = {};
   uint64_t bytes() const { return cuts.back(); }
   uint32_t pieces() const { return static_cast<uint32_t>(cuts.size() - 1); }

@@ -5,8 +5,8 @@
 //
 // A Qwen3-MoE with random weights in bf16, of 64 experts of which a token uses 4. Both ways have the same
 // memory, go on with the same prompts and run in turn; the first token of an answer is not timed. They must
-// say the same. The bar is that a token takes no longer than the bytes that it needs: reading all experts
-// takes as many times as long as it reads more, so at least half of that ratio must be gained.
+// say the same. Where the drive is the bottleneck, the speeds differ by the ratio of the bytes that are read.
+// The bar is half of that ratio, and at least 1.
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
@@ -59,7 +59,7 @@ class Decoding {
     load(*session_, load_from(plan_.model, source_of(options.numbers.seed), workers));
     generator_ = std::make_unique<Generator>(*session_, Sampling{}, std::vector<uint32_t>{});
     for (uint32_t s = 0; s < static_cast<uint32_t>(sequences); ++s)
-      prompts_.push_back({{1 + 37 * s, 5, 90 + s}, s});
+      prompts_.push_back({{1 + 17 * s, 5, 90 + s}, s});
   }
 
   void run() {
@@ -136,10 +136,15 @@ int main(int argc, char** argv) {
   CLI11_PARSE(app, argc, argv);
   if (small) {
     sizes.model =
-        "qwen3_moe:layers=2,width=64,heads=2,kv_heads=2,head_size=32,experts=8,top=2,expert_ffn=64,"
+        "qwen3_moe:layers=2,width=128,heads=2,kv_heads=2,head_size=64,experts=8,top=2,expert_ffn=1365,"
         "vocab=256,context=64";
     sizes.tokens = 3, sizes.rounds = 1;
   }
-  for (const int64_t sequences : {1, 4, 8}) compare(sizes, sequences);
-  return 0;
+  try {
+    for (const int64_t sequences : {1, 4, 8}) compare(sizes, sequences);
+    return 0;
+  } catch (const Error& e) {
+    fmt::print(stderr, "decode_bench: {}\n{}\n", e.what(), e.remedy());
+    return static_cast<int>(e.code());
+  }
 }

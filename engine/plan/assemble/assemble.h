@@ -34,9 +34,9 @@ struct BodyShortage {
 std::vector<TierId> lowest_touches(const Program& program);
 
 // Gives every buffer its home, and permanent ones an address: scalars and rings in the lowest memory tier,
-// workspaces in the top tier, what is picked at its bank, the others as arranged, but no transient buffer above its lowest_touches().
-// Between uses a transient buffer may be moved down, at most to its home. Returns by tier where permanent
-// homes end.
+// workspaces in the top tier, what is picked at its bank, the others as arranged, but no transient buffer
+// above its lowest_touches(). Between uses a transient buffer may be moved down, at most to its home. Returns
+// by tier where permanent homes end.
 std::vector<uint64_t> place_homes(Program& program, const std::vector<TierId>& homes);
 
 // Places homes and stages every body: places and peaks, no waits yet. `on_staged` is called for each body

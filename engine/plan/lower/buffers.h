@@ -20,7 +20,7 @@ inline bool any(const std::vector<bool>& v) { return std::find(v.begin(), v.end(
 struct PickedUse {
   std::vector<BufferId> weights;  // by slot; empty: nothing is picked
   BufferId index = kNone;
-  double part = 1;  // of the place's rows that an expert has in the mean
+  double part = 1;  // of the rows at a place, what an expert has in the mean
   bool runs = true;
 };
 

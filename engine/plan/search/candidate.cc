@@ -80,7 +80,8 @@ class Homes {
     const uint64_t alignment = placement_alignment(program_.machine, memory_);
     uint64_t all = 0;
     for (const Buffer& b : program_.buffers)
-      if (b.owns_home() && claims_with(b, kHomeClasses[kind], samples_)) all += round_up(b.bytes(), alignment);
+      if (b.owns_home() && claims_with(b, kHomeClasses[kind], samples_))
+        all += round_up(b.bytes(), alignment);
     return all * candidate_.eighths[kind] / kAllEighths;
   }
   uint64_t left_in_lowest() const {
@@ -137,7 +138,7 @@ std::vector<Recompute> worthwhile(std::vector<LevelCost> levels) {
 
 bool has_choice_of_home(const Buffer& buffer) {
   return buffer.owns_home() && (buffer.kind == BufferClass::caches ||
-                              std::count(kHomeClasses.begin(), kHomeClasses.end(), buffer.kind) > 0);
+                                std::count(kHomeClasses.begin(), kHomeClasses.end(), buffer.kind) > 0);
 }
 
 bool claims_with(const Buffer& buffer, BufferClass kind, bool samples) {

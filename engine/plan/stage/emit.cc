@@ -231,17 +231,17 @@ class Emitter {
   void add_index(const Pick& pick, Instruction& in) const {
     const Buffer& b = tier_.program.buffers[pick.index];
     const TierId memory = lowest_memory_tier(tier_.program.machine), here = tier_.options.tier;
-    CHECK(memory >= here, "what is picked is fetched from below the host's memory by a tier below it");
+    CHECK(memory >= here, "what is picked is fetched by a tier below the lowest memory");
     in.operands.push_back({pick.index, 0, b.pieces(), Access::read, 1});
     in.places.push_back({memory, memory == here ? address_of_index(pick.index) : 0});
   }
   uint64_t address_of_index(BufferId index) const {
     for (const Storage& s : tier_.storages)
       if (s.buffer == index) {
-        CHECK(s.resident && !s.uses.empty(), "an index does not live in the host's memory");
+        CHECK(s.resident && !s.uses.empty(), "an index does not live in the lowest memory");
         return address(allocations_.of_use(s.uses.front()), 0);
       }
-    CHECK(false, "an index is not used in the host's memory");
+    CHECK(false, "an index is not used in the lowest memory");
     return 0;
   }
   LaneId link_lane(TierId from, TierId to) const {
