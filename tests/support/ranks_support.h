@@ -30,6 +30,32 @@ class RanksTest : public testing::Test {
     return run;
   }
 
+  // After every second step.
+  void validate(TestRun& run) const {
+    run.options.data.validation = {directory_ / "text.txt"};
+    run.options.data.val_every = 2;
+    run.options.data.val_batches = 2;
+  }
+
+  // Calls `check` with runs that differ from `run` only in where bytes are and when they move, and their
+  // names.
+  template <typename Check>
+  static void with_other_budgets_and_executors(const TestRun& run, const Check& check) {
+    for (const bool device : {false, true}) {
+      TestRun least = run;
+      least.arenas = least_arenas(run, device);
+      check(least, device ? "three tiers" : "two tiers");
+      least.executor = ExecutorKind::shuffled;
+      check(least, device ? "three tiers, shuffled" : "two tiers, shuffled");
+    }
+    TestRun serial = run;
+    serial.executor = ExecutorKind::serial;
+    check(serial, "serial");
+    TestRun recompute = run;
+    recompute.options.memory.recompute = Recompute::all;
+    check(recompute, "recompute");
+  }
+
   // Trains on all ranks and returns the first rank's result.
   static TestResult train_on(const TestRun& run) {
     if (run.options.ranks.gpus == 1) return train(run);

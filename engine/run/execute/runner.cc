@@ -40,7 +40,7 @@ Runner::Runner(const Plan& plan, const Memory& memory, Device& device, const Upd
       device_lane_(device_lane(plan.program.machine)),
       optimizer_workers_(threads),
       ranks_(ranks),
-      sent_to_experts_(plan.program.rings[kWaveRing].slots) {
+      sent_to_experts_(plan.program.rings.size() > kWaveRing ? plan.program.rings[kWaveRing].slots : 0) {
   CHECK(plan.lowering.ranks == static_cast<uint32_t>(ranks.size()), "a plan for another number of ranks");
   for (const Group& g : plan.model.groups) find_rates(g);
   for (const SegmentPlan& p : plan.lowering.plans) {

@@ -1,5 +1,7 @@
 #include "engine/run/start/rank_setup.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <iterator>
 #include <utility>
@@ -60,6 +62,9 @@ RankSetup::RankSetup(Options given, const ModelSource& source, bool plans_evalua
                                : connect_accelerators(*device_, ranks_);
   ranks_.device = connected_.communicator.get();
   if (ranks_.size() > 1 && ranks_.is_first()) say_(ranks_text(ranks_, connected_.reason));
+  if (const int64_t over = experts_over(options_); over != options_.ranks.experts_over && ranks_.is_first())
+    say_(fmt::format("Experts were divided over {} ranks, which does not suit {}: now over {}.\n",
+                     options_.ranks.experts_over, options_.ranks.count, over));
   budgets_ = budgets_now();
   if (ranks_.is_first()) {
     say_notes(share.notes);

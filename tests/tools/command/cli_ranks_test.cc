@@ -181,6 +181,22 @@ TEST_F(CliRanks, ExpertsAreDividedEvenly) {
             std::string::npos);
 }
 
+// A number of the run that does not suit other ranks gives way; one that is given does not.
+TEST_F(CliRanks, ExpertsAreDividedAnewOnOtherRanks) {
+  const std::string out = directory / "experts";
+  const CommandResult two = run({"train", "--model", kExperts, "--data", text, "--batch", "12", "--steps",
+                                 "1", "--out", out, "--threads", "1", "--gpus", "2", "--experts-over", "2"});
+  ASSERT_EQ(two.code, 0) << two.err;
+  const Words resume{"train", "--resume", "auto", "--out", out, "--gpus", "3", "--steps"};
+  const CommandResult three = run(resume + Words{"2"});
+  EXPECT_EQ(three.code, 0) << three.err;
+  EXPECT_NE(three.out.find("Experts were divided over 2 ranks, which does not suit 3: now over 1.\n"),
+            std::string::npos)
+      << three.out;
+  expect_refusal(resume + Words{"3", "--experts-over", "2"}, 2,
+                 {"--experts-over 2 does not divide the 3 ranks of the run."});
+}
+
 // All ranks train at the stage that the first rank chose. A run on one rank has nothing to choose.
 TEST_F(CliRanks, AutoTrains) {
   const Words more{"--machine", machine, "--zero", "auto"};

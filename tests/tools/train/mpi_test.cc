@@ -9,42 +9,38 @@
 namespace sluice {
 namespace {
 
-TEST_F(Mpi, BitsAreThoseOfRanksInOneProcess) {
-  const Words factors{"--zero",           "0", "--compress",           "powersgd:2",
-                      "--compress-after", "3", "--share-layers-until", "2"};
-  for (const int ranks : {2, 4})
-    for (const Words& numbers : {Words{"fp32"}, Words{"bf16"}, Words{"fp32"} + factors}) {
-      const std::string name = std::to_string(ranks) + numbers[0] + std::to_string(numbers.size());
-      const Words more = Words{"--micro-batch", "1", "--precision"} + numbers;
-      const CommandResult threads =
-          run(train_rows("threads" + name, 6, 8, more + Words{"--gpus", std::to_string(ranks)}));
-      ASSERT_EQ(threads.code, 0) << threads.err;
-      const CommandResult processes = mpirun(ranks, train_rows("mpi" + name, 6, 8, more));
-      ASSERT_EQ(processes.code, 0) << processes.out << processes.err;
-      EXPECT_EQ(numbers_of("mpi" + name).size(), 6u);
-      EXPECT_EQ(numbers_of("mpi" + name), numbers_of("threads" + name));
-      EXPECT_EQ(
-          differences(newest_tensors(directory / "mpi" + name), newest_tensors(directory / "threads" + name)),
-          "");
-      for (int rank = 0; rank < ranks; ++rank) EXPECT_EQ(status("mpi" + name, rank), "0 \n");
-    }
-}
-
-TEST_F(Mpi, DividedExpertsHaveTheBitsOfRanksInOneProcess) {
-  trained = kExperts;
-  for (const Words& ranks : {Words{"2", "2"}, Words{"4", "2"}, Words{"4", "4"}}) {
-    const std::string name = ranks[0] + "over" + ranks[1];
-    const Words more{"--micro-batch", "1", "--experts-over", ranks[1]};
-    const CommandResult threads = run(train_rows("threads" + name, 6, 8, more + Words{"--gpus", ranks[0]}));
+class MpiBits : public Mpi {
+ protected:
+  void expect_bits_of_threads(int ranks, const std::string& name, const Words& more) const {
+    const CommandResult threads =
+        run(train_rows("threads" + name, 6, 8, more + Words{"--gpus", std::to_string(ranks)}));
     ASSERT_EQ(threads.code, 0) << threads.err;
-    const CommandResult processes = mpirun(std::stoi(ranks[0]), train_rows("mpi" + name, 6, 8, more));
+    const CommandResult processes = mpirun(ranks, train_rows("mpi" + name, 6, 8, more));
     ASSERT_EQ(processes.code, 0) << processes.out << processes.err;
     EXPECT_EQ(numbers_of("mpi" + name).size(), 6u);
     EXPECT_EQ(numbers_of("mpi" + name), numbers_of("threads" + name));
     EXPECT_EQ(
         differences(newest_tensors(directory / "mpi" + name), newest_tensors(directory / "threads" + name)),
         "");
+    for (int rank = 0; rank < ranks; ++rank) EXPECT_EQ(status("mpi" + name, rank), "0 \n");
   }
+};
+
+TEST_F(MpiBits, AreThoseOfRanksInOneProcess) {
+  const Words factors{"--zero",           "0", "--compress",           "powersgd:2",
+                      "--compress-after", "3", "--share-layers-until", "2"};
+  for (const int ranks : {2, 4})
+    for (const Words& numbers : {Words{"fp32"}, Words{"bf16"}, Words{"fp32"} + factors})
+      expect_bits_of_threads(ranks, std::to_string(ranks) + numbers[0] + std::to_string(numbers.size()),
+                             Words{"--micro-batch", "1", "--precision"} + numbers);
+}
+
+TEST_F(MpiBits, AreThoseOfRanksInOneProcessWhereExpertsAreDivided) {
+  trained = kExperts;
+  const Words more{"--micro-batch", "1", "--experts-over"};
+  expect_bits_of_threads(2, "2over2", more + Words{"2"});
+  expect_bits_of_threads(4, "4over2", more + Words{"2"});
+  expect_bits_of_threads(4, "4over4", more + Words{"4"});
 }
 
 // A launcher that starts ranks "on another machine" starts them here, so that this machine stands for two

@@ -75,9 +75,7 @@ TEST_F(RanksExpertsTest, BitsDoNotDependOnBudgetsExecutorsAndStages) {
     TestRun run = experts_on(4, 2, "bits");
     run.options.numbers.precision = precision;
     run.options.batch.steps = 4;
-    run.options.data.validation = {directory_ / "text.txt"};
-    run.options.data.val_every = 2;
-    run.options.data.val_batches = 2;
+    validate(run);
     const TestResult wanted = train_on(run);
     const std::vector<float> state = newest_masters(run.options.run.out, kMixtral);
     const auto expect_same = [&](TestRun other, const std::string& name) {
@@ -88,19 +86,7 @@ TEST_F(RanksExpertsTest, BitsDoNotDependOnBudgetsExecutorsAndStages) {
       EXPECT_EQ(newest_masters(other.options.run.out, kMixtral), state) << name;
       std::filesystem::remove_all(other.options.run.out);
     };
-    for (const bool device : {false, true}) {
-      TestRun least = run;
-      least.arenas = least_arenas(run, device);
-      expect_same(least, device ? "three tiers" : "two tiers");
-      least.executor = ExecutorKind::shuffled;
-      expect_same(least, device ? "three tiers, shuffled" : "two tiers, shuffled");
-    }
-    TestRun serial = run;
-    serial.executor = ExecutorKind::serial;
-    expect_same(serial, "serial");
-    TestRun recompute = run;
-    recompute.options.memory.recompute = Recompute::all;
-    expect_same(recompute, "recompute");
+    with_other_budgets_and_executors(run, expect_same);
     TestRun waves = run;
     waves.options.batch.waves = 3;
     expect_same(waves, "waves");

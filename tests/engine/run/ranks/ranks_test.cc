@@ -61,9 +61,7 @@ TEST_F(RanksTest, BitsDoNotDependOnBudgetsAndExecutors) {
     TestRun run = run_on(3, "bits");
     run.options.numbers.precision = precision;
     run.options.batch.steps = 4;
-    run.options.data.validation = {directory_ / "text.txt"};
-    run.options.data.val_every = 2;
-    run.options.data.val_batches = 2;
+    validate(run);
     const TestResult wanted = train_on(run);
     const Tensors state = newest_tensors(run.options.run.out);
     const auto expect_same = [&](TestRun other, const std::string& name) {
@@ -74,19 +72,7 @@ TEST_F(RanksTest, BitsDoNotDependOnBudgetsAndExecutors) {
       EXPECT_EQ(differences(newest_tensors(other.options.run.out), state), "") << name;
       std::filesystem::remove_all(other.options.run.out);
     };
-    for (const bool device : {false, true}) {
-      TestRun least = run;
-      least.arenas = least_arenas(run, device);
-      expect_same(least, device ? "three tiers" : "two tiers");
-      least.executor = ExecutorKind::shuffled;
-      expect_same(least, device ? "three tiers, shuffled" : "two tiers, shuffled");
-    }
-    TestRun serial = run;
-    serial.executor = ExecutorKind::serial;
-    expect_same(serial, "serial");
-    TestRun recompute = run;
-    recompute.options.memory.recompute = Recompute::all;
-    expect_same(recompute, "recompute");
+    with_other_budgets_and_executors(run, expect_same);
     std::filesystem::remove_all(run.options.run.out);
   }
 }
