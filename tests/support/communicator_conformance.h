@@ -6,8 +6,11 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <atomic>
+#include <cstddef>
 #include <functional>
+#include <span>
 #include <vector>
 
 #include "engine/base/error.h"
@@ -94,6 +97,30 @@ inline void expect_groups_keep_to_themselves(OnAllRanks& on_all_ranks) {
       const int place = pair.place_of(rank);
       EXPECT_EQ(received, (std::vector<int>{10 * pair[0] + place, 10 * pair[1] + place}));
     }
+  });
+}
+
+// Rank i has 3 i + j bytes for rank j, so rank 0 has nothing for itself. Parts lie apart.
+inline void expect_parts_of_any_length_arrive(OnAllRanks& on_all_ranks) {
+  constexpr size_t kApart = 16;
+  on_all_ranks(4, [](Communicator& c) {
+    const auto rank = static_cast<size_t>(c.rank());
+    const auto length = [](size_t from, size_t to) { return 3 * from + to; };
+    const auto value = [](size_t from, size_t to) { return static_cast<std::byte>(16 * from + to); };
+    std::vector<std::byte> out(4 * kApart), in(4 * kApart, std::byte{255});
+    std::vector<std::span<const std::byte>> parts;
+    std::vector<std::span<std::byte>> received;
+    for (size_t other = 0; other < 4; ++other) {
+      std::fill_n(out.begin() + static_cast<std::ptrdiff_t>(other * kApart), kApart, value(rank, other));
+      parts.emplace_back(out.data() + other * kApart, length(rank, other));
+      received.emplace_back(in.data() + other * kApart, length(other, rank));
+    }
+    c.exchange(c.everyone(), parts, received);
+    c.finish();
+    for (size_t other = 0; other < 4; ++other)
+      for (size_t i = 0; i < kApart; ++i)
+        EXPECT_EQ(in[other * kApart + i], i < length(other, rank) ? value(other, rank) : std::byte{255})
+            << rank << " from " << other << ", byte " << i;
   });
 }
 

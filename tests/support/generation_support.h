@@ -114,4 +114,13 @@ inline std::vector<std::vector<uint32_t>> tokens_of(const std::vector<Answer>& a
   return tokens;
 }
 
+// Why its arenas do not suffice.
+inline Infeasible refusal_of(const Speech& speech) {
+  const auto device = make_device(run_of(speech).options.memory, 2);
+  auto result = make_plan(request_of(speech, *device));
+  const auto* why = std::get_if<Infeasible>(&result);
+  CHECK(why != nullptr, "a plan without memory");
+  return *why;
+}
+
 }  // namespace sluice

@@ -31,6 +31,7 @@ INSTANTIATE_TEST_SUITE_P(Counts, Ranks, testing::Values(1, 2, 3, 4, 7));
 
 TEST(InProcess, AnAllGatherInPlaceKeepsItsOwnPart) { expect_own_part_kept_in_place(on_all_ranks); }
 TEST(InProcess, GroupsKeepToThemselves) { expect_groups_keep_to_themselves(on_all_ranks); }
+TEST(InProcess, PartsOfAnyLengthArrive) { expect_parts_of_any_length_arrive(on_all_ranks); }
 
 TEST(InProcess, AnAbortEndsEveryCall) { expect_an_abort_ends_every_call(on_all_ranks, 200); }
 

@@ -20,14 +20,6 @@ const std::vector<Tokens> kPrompts = {
 Speech speech() { return {.model = kModel, .sizes = {2, 40, 5}}; }
 const Sampling kDrawn{.temperature = 0.9, .top_k = 50, .top_p = 0.95, .seed = 3};
 
-Infeasible refusal_of(const Speech& speech) {
-  const auto device = make_device(run_of(speech).options.memory, 2);
-  auto result = make_plan(request_of(speech, *device));
-  const auto* why = std::get_if<Infeasible>(&result);
-  CHECK(why != nullptr, "a plan without memory");
-  return *why;
-}
-
 TEST(Generator, AnyBudgetGivesTheSameTokens) {
   const DriveDirectory directory;
   Speech roomy = speech();

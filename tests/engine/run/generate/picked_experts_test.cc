@@ -81,14 +81,6 @@ Speech on_drive(const DriveDirectory& directory) {
   return speech;
 }
 
-Infeasible refusal_of(const Speech& speech) {
-  const auto device = make_device(run_of(speech).options.memory, 2);
-  auto result = make_plan(request_of(speech, *device));
-  const auto* why = std::get_if<Infeasible>(&result);
-  CHECK(why != nullptr, "a plan without memory");
-  return *why;
-}
-
 TEST(PickedExperts, GiveTheBitsOfAllExpertsFromADriveAndInTheLeastMemory) {
   const DriveDirectory directory;
   for (const bool upper : {false, true})
