@@ -63,6 +63,9 @@ class Streams {
 
   // Enqueues a copy between the device's arena and pinned memory.
   virtual void copy(LaneId lane, void* to, const void* from, uint64_t bytes) = 0;
+  // The same inside the arena, between ranges that do not overlap, and zeros.
+  virtual void copy_inside(LaneId lane, void* to, const void* from, uint64_t bytes) = 0;
+  virtual void zero(LaneId lane, void* to, uint64_t bytes) = 0;
 };
 
 struct AcceleratorMemory {

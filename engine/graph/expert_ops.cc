@@ -230,13 +230,25 @@ void infer_add_shared_sum(const OpShapes& in, std::vector<Shape>& outputs, std::
 }
 
 void infer_all_gather(const OpShapes& in, std::vector<Shape>& outputs, std::vector<DType>& dtypes) {
-  const int64_t ranks = checked_ranks(in), rows = checked_rows(in), chosen = in.attributes.routing.chosen;
-  check_shape(in, in.inputs[1], {rows, chosen}, "the matrix of weights");
-  set_outputs(in, outputs, dtypes, {{ranks * in.inputs[0][0]}, {ranks * rows, chosen}},
-              {DType::i32, DType::f32});
+  const int64_t ranks = checked_ranks(in);
+  checked_rows(in);
+  set_outputs(in, outputs, dtypes, {{ranks * in.inputs[0][0]}}, {DType::i32});
+}
+
+void infer_repeat(const OpShapes& in, std::vector<Shape>& outputs, std::vector<DType>& dtypes) {
+  const int64_t ranks = checked_ranks(in);
+  check_rank(in, in.inputs[0], 2, "the input");
+  set_outputs(in, outputs, dtypes, {{ranks * in.inputs[0][0], in.inputs[0][1]}}, {DType::f32});
 }
 
 void infer_all_to_all(const OpShapes& in, std::vector<Shape>& outputs, std::vector<DType>& dtypes) {
+  const int64_t ranks = checked_ranks(in);
+  check_rank(in, in.inputs[0], 2, "the input");
+  require(in.inputs[0][0] % ranks == 0, in, "{} rows are not {} equal parts.", in.inputs[0][0], ranks);
+  set_outputs(in, outputs, dtypes, {in.inputs[0]}, {DType::f32});
+}
+
+void infer_all_to_allv(const OpShapes& in, std::vector<Shape>& outputs, std::vector<DType>& dtypes) {
   const int64_t ranks = checked_ranks(in), rows = checked_rows(in);
   check_shape(in, in.inputs[1], {ranks * in.inputs[0][0]}, "the routing of all ranks");
   check_rank(in, in.inputs[2], 2, "the input");
@@ -363,6 +375,12 @@ std::vector<OpExample> add_shared_sum_examples(const ExampleSizes& n) {
     out.push_back({{}, {x, x, x, {rows, 2}}, {}});
   }
   return out;
+}
+
+std::vector<OpExample> repeat_examples(const ExampleSizes& n) {
+  Routing r = example_routing();
+  r.ranks = 2;
+  return {{{.routing = r}, {{n.rows, n.width}}, {}}, {{.routing = r}, {{n.rows / 8, n.width}}, {}}};
 }
 
 }  // namespace sluice

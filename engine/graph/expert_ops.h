@@ -20,8 +20,10 @@ void infer_combine(const OpShapes& in, std::vector<Shape>& outputs, std::vector<
 void infer_add_sum(const OpShapes& in, std::vector<Shape>& outputs, std::vector<DType>& dtypes);
 void infer_add_noise(const OpShapes& in, std::vector<Shape>& outputs, std::vector<DType>& dtypes);
 void infer_add_shared_sum(const OpShapes& in, std::vector<Shape>& outputs, std::vector<DType>& dtypes);
+void infer_repeat(const OpShapes& in, std::vector<Shape>& outputs, std::vector<DType>& dtypes);
 void infer_all_gather(const OpShapes& in, std::vector<Shape>& outputs, std::vector<DType>& dtypes);
 void infer_all_to_all(const OpShapes& in, std::vector<Shape>& outputs, std::vector<DType>& dtypes);
+void infer_all_to_allv(const OpShapes& in, std::vector<Shape>& outputs, std::vector<DType>& dtypes);
 
 double router_flops(const OpShapes& s, Pass pass);
 double route_flops(const OpShapes& s, Pass pass);
@@ -41,5 +43,6 @@ std::vector<OpExample> expert_linear_examples(const ExampleSizes& n);
 std::vector<OpExample> expert_swiglu_examples(const ExampleSizes& n);
 std::vector<OpExample> add_noise_examples(const ExampleSizes& n);
 std::vector<OpExample> add_shared_sum_examples(const ExampleSizes& n);
+std::vector<OpExample> repeat_examples(const ExampleSizes& n);
 
 }  // namespace sluice

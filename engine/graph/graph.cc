@@ -140,6 +140,13 @@ Segment::Together Segment::together() const {
   return {routing.ranks, 1};
 }
 
+bool Segment::is_for_host(size_t input) const {
+  for (const Op& op : ops)
+    for (size_t i = 0; i < op.inputs.size(); ++i)
+      if (op.inputs[i] == inputs[input] && (op_rule(op.kind).host_inputs >> i & 1) != 0) return true;
+  return false;
+}
+
 OpShapes shapes_of(const Segment& segment, const Op& op, DType precision) {
   OpShapes shapes{.kind = op.kind, .attributes = op.attributes, .precision = precision};
   const auto add = [&](const std::vector<uint32_t>& tensors, uint32_t divided, std::vector<Shape>& to) {

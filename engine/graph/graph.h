@@ -84,6 +84,7 @@ struct Segment {  // a template: ops over tensors, parameters named by group slo
   };
   Together together() const;
   bool is_between_ranks() const { return sluice::is_between_ranks(ops.front().kind); }
+  bool is_for_host(size_t input) const;  // OpRule::host_inputs
 };
 
 struct Activation {  // one for each micro-batch

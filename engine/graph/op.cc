@@ -66,7 +66,7 @@ const char* recompute_name(Recompute level) {
 std::optional<OpKind> op_kind(std::string_view name) {
   for (const OpKind kind : kAllOps)
     if (name == op_rule(kind).name) return kind;
-  for (const OpKind kind : {OpKind::all_gather, OpKind::all_to_all})
+  for (const OpKind kind : {OpKind::all_gather, OpKind::all_to_all, OpKind::all_to_allv})
     if (name == op_rule(kind).name) return kind;
   return std::nullopt;
 }
@@ -99,7 +99,7 @@ uint64_t op_bytes(const OpShapes& s, Pass pass) {
   rule.infer(s, outputs, types);
   const bool forward = pass == Pass::forward;
   // Of tensors of rows, an op touches those of its expert, or of the ranks' experts.
-  const bool of_experts = rule.of_an_expert || s.kind == OpKind::all_to_all;
+  const bool of_experts = rule.of_an_expert || s.kind == OpKind::all_to_allv;
   const double ranks = is_between_ranks(s.kind) ? static_cast<double>(s.attributes.routing.ranks) : 1;
   const double touched = of_experts ? ranks * assumed_rows(s) : 0;
   const auto moved = [&](const Shape& shape, DType type) {

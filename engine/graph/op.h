@@ -78,14 +78,18 @@ enum class OpKind : uint8_t {
                          //   normal number of each (draws.h) * softplus(deviation) | - | deviations, draws
   add_shared_sum,   // x, z [R,C], sum f32 [R,C], shares f32 [R,2] -> y [R,C] = x + s0 * sum + s1 * z, s the
                     //   softmax of a row's shares | - | z, sum, shares
+  repeat,           // x f32 [R,C] -> y f32 [N*R,C]: N times x, N the ranks that experts are divided over
+                    //   | - | nothing
   number_of_kinds,  // not a kind: of those that devices run, new ones stand before it
   // What ranks do together. Communicators carry it out, each alone in its segment.
-  all_gather,  // routing i32 [L], weights f32 [R,K] -> i32 [N*L], f32 [N*R,K]: those of the N ranks
-               //   that the experts are divided over, in order | - | nothing
-  all_to_all,  // routing i32 [L], routing of all ranks i32 [N*L], x [N*M,C] -> y [N*M,C]: part i of
-               //   x goes to rank i, and part i of y comes from there. To an expert: this rank's
-               //   rows for rank i's expert. If returns, back: what this rank's expert made of
-               //   rank i's rows | - | routing, routing of all ranks
+  all_gather,   // routing i32 [L] -> i32 [N*L]: that of the N ranks that the experts are divided over, in
+                //   order | - | nothing
+  all_to_all,   // x f32 [N*R,C] -> y f32 [N*R,C]: part i of x goes to rank i, and part i of y comes from
+                //   there | - | nothing
+  all_to_allv,  // routing i32 [L], routing of all ranks i32 [N*L], which the host reads, x [N*M,C]
+                //   -> y [N*M,C]: the same of parts that have as many rows as an expert has. To an expert:
+                //   this rank's rows for rank i's expert. If returns, back: what this rank's expert made of
+                //   rank i's rows | - | routing, routing of all ranks
 };
 constexpr size_t kOpKinds = static_cast<size_t>(OpKind::number_of_kinds);
 constexpr bool is_between_ranks(OpKind kind) { return kind > OpKind::number_of_kinds; }
@@ -123,7 +127,7 @@ struct Required {
   constexpr operator Function*() const { return function; }
 };
 
-// The steps of an all_to_all between N ranks on nodes of L each. In `whole` part i of the rows goes to rank
+// The steps of an all_to_allv between N ranks on nodes of L each. In `whole` part i of the rows goes to rank
 // i. In `in_nodes` each rank gets, from the ranks of its node, what is for the ranks in its place of all
 // nodes: block n, at part n * L, is for node n, and its rows lie one after the other. In `across` blocks are
 // exchanged with these ranks.
@@ -162,9 +166,9 @@ struct Routing {
   double rows_over_mean = 1;
   // The ranks that the experts are divided over: rank n of them has the n-th part. Each has rows of its own.
   int64_t ranks = 1;
-  int64_t node_ranks = 1;  // of these, the ranks of one node; all_to_all in steps
+  int64_t node_ranks = 1;  // of these, the ranks of one node; all_to_allv in steps
   TravelStep step = TravelStep::whole;
-  bool returns = false;  // all_to_all: from experts, not to them
+  bool returns = false;  // all_to_allv: from experts, not to them
 
   int64_t of_rank() const { return experts / ranks; }
   double factor() const { return scale == 0 ? 1 : scale; }
@@ -294,6 +298,7 @@ struct OpRule {
   // (Activation::sum).
   uint32_t adds_to_outputs = 0;
   uint32_t fp32_inputs = 0;    // bit i: input i is fp32
+  uint32_t host_inputs = 0;    // bit i: the host reads input i, to know what the op has to do
   bool of_an_expert = false;   // of the rows that routing gives to one expert: M is the most that may be
   bool is_loss = false;        // its output is the loss, to which both passes add; it ends a segment
   bool looks_up_rows = false;  // reads single rows of its parameters: their gradients are of high rank

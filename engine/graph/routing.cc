@@ -74,9 +74,7 @@ std::vector<int32_t> make_routing(const RoutingLayout& layout, std::span<const i
   return routing;
 }
 
-uint64_t workspace_between_ranks(const OpShapes& s, Pass pass) {
-  if (pass == Pass::forward) return 0;
-  if (s.kind == OpKind::all_gather) return static_cast<uint64_t>(element_count(s.outputs[1])) * sizeof(float);
+uint64_t workspace_between_ranks(const OpShapes& s) {
   const bool in_blocks = s.attributes.routing.step == TravelStep::across;
   return in_blocks ? static_cast<uint64_t>(element_count(s.outputs[0])) * dtype_bytes(s.precision) : 0;
 }

@@ -64,8 +64,8 @@ std::vector<bool> taken_choices(const Routing& routing, std::span<const int32_t>
 std::vector<int32_t> make_routing(const RoutingLayout& layout, std::span<const int32_t> experts,
                                   const std::vector<bool>& taken = {});
 
-// Bytes of workspace of an op between ranks: what they send to be added to a gradient, or blocks of rows.
-uint64_t workspace_between_ranks(const OpShapes& s, Pass pass);
+// Bytes of workspace of an op between ranks: blocks of rows.
+uint64_t workspace_between_ranks(const OpShapes& s);
 
 // The rows of an expert if all experts have equally many.
 double expected_rows(const OpShapes& s);

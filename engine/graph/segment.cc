@@ -224,8 +224,7 @@ class Compiler {
   }
 
   uint64_t op_workspace(const OpShapes& shapes, Pass pass) const {
-    return is_between_ranks(shapes.kind) ? workspace_between_ranks(shapes, pass)
-                                         : workspace_bytes_(shapes, pass);
+    return is_between_ranks(shapes.kind) ? workspace_between_ranks(shapes) : workspace_bytes_(shapes, pass);
   }
 
   PassPlan forward_pass() const {

@@ -172,10 +172,9 @@ constexpr uint8_t kNoRing = 255;
 // with numbers that s others with numbers precede, or none.
 //
 // A picked buffer is permanent, since its home is that of the bank: there it is any of its parts, so what
-// touches it there touches the whole bank. It is only read. An instruction with picked operands has the index
-// as its last one, in the lowest memory tier, where the host reads it before it carries out or enqueues the
-// instruction. Where the place has no part, a transfer moves nothing, and a task only begins its sums.
-// The index is transient, and one task of a body writes it, once.
+// touches it there touches the whole bank. It is only read. An instruction with picked operands also has the
+// index, which the host reads (Operand::by_host). Where the place has no part, a transfer moves nothing, and
+// a task only begins its sums. One task of a body writes the index, once.
 struct Pick {
   BufferId bank = 0, index = 0;
   uint32_t place = 0, places = 1;
@@ -213,6 +212,9 @@ struct Operand {
   // read, add: the one to be found; write: the one that is replaced; target of a transfer: the one copied.
   uint32_t version = 0;
   uint8_t back = 0;  // ring slot, counted back from the body's own
+  // The host reads it, in the lowest memory tier, before it carries out or enqueues the instruction, to know
+  // what there is to do. Such a buffer is transient and has one piece. An instruction has one at most.
+  bool by_host = false;
   // 0: all of these pieces. Otherwise at most so many of them, chosen by an index when the task runs, such as
   // rows of an embedding table. Such an operand is read or added to; its place, versions and hazards are
   // those of the whole range.
@@ -306,6 +308,13 @@ inline uint64_t touched_begin(const Program& p, const Operand& o, const Place& p
 inline std::optional<BufferId> index_of(const Program& p, const std::vector<Operand>& operands) {
   for (const Operand& o : operands)
     if (p.buffers[o.buffer].pick) return p.buffers[o.buffer].pick->index;
+  return std::nullopt;
+}
+
+// The position of the operand that the host reads; none if there is none.
+inline std::optional<size_t> by_host(const std::vector<Operand>& operands) {
+  for (size_t k = 0; k < operands.size(); ++k)
+    if (operands[k].by_host) return k;
   return std::nullopt;
 }
 

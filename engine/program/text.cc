@@ -232,6 +232,7 @@ class Printer {
   void print_operands(const std::vector<Operand>& operands) {
     for (const Operand& o : operands) {
       print(" {} ", kAccessWords[static_cast<int>(o.access)]);
+      if (o.by_host) print("{} ", kByHostWord);
       print_operand(o);
     }
   }

@@ -403,7 +403,9 @@ class Parser {
       while (access < std::size(kAccessWords) && word != kAccessWords[access]) ++access;
       if (access == std::size(kAccessWords)) return;
       row.next();
+      const bool by_host = row.accept(kByHostWord);
       operands.push_back(parse_operand(row.next(), static_cast<Access>(access)));
+      operands.back().by_host = by_host;
     }
   }
   Place parse_place(std::string_view word) const {

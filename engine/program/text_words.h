@@ -30,6 +30,7 @@ namespace sluice {
 
 inline constexpr const char* kTextHeader = "sluice program 1";
 inline constexpr const char* kAccessWords[] = {"read", "write", "add"};
+inline constexpr const char* kByHostWord = "by_host";
 inline constexpr const char* kStateWords[] = {"empty",          "clean",        "pending",
                                               "guessed",        "shared_clean", "shared_pending",
                                               "shared_guessed", "partial",      "guessed_partial"};

@@ -263,7 +263,7 @@ class Structure {
       return;
     for (size_t k = 0; k < instruction.operands.size(); ++k)
       if (!check_operand(instruction.operands[k], instruction.places[k])) return;
-    if (!check_index(instruction)) return;
+    if (!check_by_host(instruction) || !check_index(instruction)) return;
     if (instruction.task == kNoTask)
       check_transfer(instruction);
     else
@@ -296,8 +296,26 @@ class Structure {
                    place.offset, body_.peak_bytes[place.tier]);
   }
 
-  // All picked operands have one index, which comes last, in the memory that the host reads. It is written
-  // once in a body, so whatever is picked by it stays the same.
+  // What the host reads is there before it carries out the instruction: this body has written it.
+  bool check_by_host(const Instruction& instruction) {
+    const std::vector<Operand>& operands = instruction.operands;
+    if (!require(std::ranges::count_if(operands, &Operand::by_host) <= 1, "has two operands for the host"))
+      return false;
+    const std::optional<size_t> k = by_host(operands);
+    if (!k) return true;
+    const Buffer& b = program_.buffers[operands[*k].buffer];
+    TierId memory = 0;
+    for (size_t t = 0; t < machine_.tiers.size(); ++t)
+      if (!machine_.tiers[t].file) memory = static_cast<TierId>(t);
+    return require(operands[*k].access == Access::read && operands[*k].version > 0 && !b.permanent &&
+                       b.pieces() == 1 && !b.pick,
+                   "has {} for the host, which is not what this body has made", Name{b.name}) &&
+           require(instruction.places[*k].tier == memory, "has {} for the host in tier {}", Name{b.name},
+                   Name{machine_.tiers[instruction.places[*k].tier].name});
+  }
+
+  // All picked operands have one index, which the host reads. It is written once in a body, so whatever is
+  // picked by it stays the same.
   bool check_index(const Instruction& instruction) {
     const std::vector<Operand>& operands = instruction.operands;
     for (const Operand& o : operands)
@@ -314,22 +332,16 @@ class Structure {
                               "writes picked buffer {}", Name{b.name})))
         return false;
     }
-    const Operand& last = operands.back();
-    TierId memory = 0;
-    for (size_t t = 0; t < machine_.tiers.size(); ++t)
-      if (!machine_.tiers[t].file) memory = static_cast<TierId>(t);
-    return require(last.buffer == *index && last.access == Access::read && last.version == 1,
-                   "has picked operands, and does not end with their index {}",
-                   Name{program_.buffers[*index].name}) &&
-           require(instruction.places.back().tier == memory,
-                   "has its index in tier {}, which is not the host's",
-                   Name{machine_.tiers[instruction.places.back().tier].name});
+    const std::optional<size_t> k = by_host(operands);
+    return require(k && operands[*k].buffer == *index && operands[*k].version == 1,
+                   "has picked operands, and does not show the host their index {}",
+                   Name{program_.buffers[*index].name});
   }
 
   void check_transfer(const Instruction& instruction) {
     const size_t count = index_of(program_, instruction.operands) ? 3 : 2;
-    if (!require(instruction.operands.size() == count, "is a transfer of {} operands",
-                 instruction.operands.size()))
+    if (!require(instruction.operands.size() == count && by_host(instruction.operands).value_or(2) == 2,
+                 "is a transfer of {} operands", instruction.operands.size()))
       return;
     const Operand &from = instruction.operands[0], &to = instruction.operands[1];
     require(from.access == Access::read && to.access == Access::write,
@@ -375,7 +387,8 @@ class Structure {
     require(std::any_of(units.begin(), units.end(), runs_on(instruction.lane)), "runs {} on lane {}",
             task_kind_name(task.kind), Name{machine_.lanes[instruction.lane].name});
     std::vector<Place> places = instruction.places;
-    if (index_of(program_, task.operands)) places.pop_back();  // check_index() looks at the last one
+    if (const auto k = by_host(task.operands))  // check_by_host() looks at that one
+      places.erase(places.begin() + static_cast<std::ptrdiff_t>(*k));
     for (const Place& p : places) {
       const auto is_in_tier = [&](const Unit& u) { return runs_on(instruction.lane)(u) && u.tier == p.tier; };
       const bool together = p.tier == places.front().tier && !machine_.tiers[p.tier].file;

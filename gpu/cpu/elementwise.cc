@@ -1,4 +1,4 @@
-// Elementwise ops: GELU, SwiGLU, add, add_sum; and the rounding of gradients.
+// Elementwise ops: GELU, SwiGLU, add, add_sum, repeat; and the rounding of gradients.
 #include "engine/base/simd/targets.h"
 #include "gpu/cpu/gated_range.h"
 #include "gpu/cpu/kernels.h"
@@ -268,6 +268,33 @@ void add_sum_forward(const OpCall& call, const Resources& resources) {
 void add_sum_backward(const OpCall& call, const Resources& resources) {
   for_each_range(element_count_of(call), resources.workers, [&](uint64_t begin, uint64_t count) {
     HWY_DYNAMIC_DISPATCH(add_sum_backward_range)(call, begin, count);
+  });
+}
+
+void repeat_forward(const OpCall& call, const Resources& resources) {
+  const uint64_t elements = element_count_of(call);
+  const auto all = static_cast<uint64_t>(element_count(call.shapes->outputs[0]));
+  for_each_range(elements, resources.workers, [&](uint64_t begin, uint64_t count) {
+    const auto* const x = static_cast<const float*>(call.inputs[0].data) + begin;
+    auto* const y = static_cast<float*>(call.outputs[0].data);
+    for (uint64_t part = begin; part < all; part += elements) std::copy_n(x, count, y + part);
+  });
+}
+
+// Parts are added in their order, what is there before last.
+void repeat_backward(const OpCall& call, const Resources& resources) {
+  const uint64_t elements = element_count_of(call);
+  const auto all = static_cast<uint64_t>(element_count(call.shapes->outputs[0]));
+  const auto* const dy = static_cast<const float*>(call.output_gradients[0].data);
+  const TensorView& gradient = call.input_gradients[0];
+  auto* const dx = static_cast<float*>(gradient.data);
+  const auto* const addend = static_cast<const float*>(gradient.addend);
+  for_each_range(elements, resources.workers, [&](uint64_t begin, uint64_t count) {
+    for (uint64_t i = begin; i < begin + count; ++i) {
+      float sum = 0;
+      for (uint64_t k = i; k < all; k += elements) sum += dy[k];
+      dx[i] = addend == nullptr ? sum : sum + addend[i];
+    }
   });
 }
 

@@ -49,6 +49,8 @@ void add_forward(const OpCall& call, const Resources& resources);
 void add_backward(const OpCall& call, const Resources& resources);
 void add_sum_forward(const OpCall& call, const Resources& resources);
 void add_sum_backward(const OpCall& call, const Resources& resources);
+void repeat_forward(const OpCall& call, const Resources& resources);
+void repeat_backward(const OpCall& call, const Resources& resources);
 
 // rope.cc. Angles in double.
 void rope_forward(const OpCall& call, const Resources& resources);
@@ -144,6 +146,7 @@ inline constexpr Kernels kKernels[kOpKinds] = {
     {OpKind::add_sum, add_sum_forward, add_sum_backward},
     {OpKind::add_noise, add_noise_forward, add_noise_backward},
     {OpKind::add_shared_sum, add_shared_sum_forward, add_shared_sum_backward, add_shared_sum_workspace_bytes},
+    {OpKind::repeat, repeat_forward, repeat_backward},
 };
 static_assert(NoneMissing<first_missing(kKernels)>,
               "gpu/cpu/kernels.h: every OpKind has a row in kKernels, in the order of OpKind");

@@ -1,5 +1,5 @@
-// Ops of one expert that are no products, and add_sum. A thread takes kWide columns of a row at a time; of
-// expert_swiglu, whose backward adds over a row, a warp has a row.
+// Ops of one expert that are no products, add_sum and repeat. A thread takes kWide columns of a row at a
+// time; of expert_swiglu, whose backward adds over a row, a warp has a row.
 //
 // A gradient that covers all rows, or all choices, is first made what is added to it, or zeros; then the
 // expert's rows, which are different ones, add to theirs.
@@ -235,6 +235,23 @@ __global__ void __launch_bounds__(kThreads)
     });
 }
 
+// ---- repeat. A thread has an element.
+
+__global__ void __launch_bounds__(kThreads)
+    repeat_kernel(const float* x, float* y, int64_t elements, int64_t parts) {
+  for (int64_t i = first_item(); i < elements; i += item_step())
+    for (int64_t part = 0; part < parts; ++part) y[part * elements + i] = x[i];
+}
+
+__global__ void __launch_bounds__(kThreads)
+    repeat_gradient_kernel(const float* dy, Gradient<float> dx, int64_t elements, int64_t parts) {
+  for (int64_t i = first_item(); i < elements; i += item_step()) {
+    float sum = 0;
+    for (int64_t part = 0; part < parts; ++part) sum += dy[part * elements + i];
+    dx.data[i] = dx.addend == nullptr ? sum : sum + dx.addend[i];
+  }
+}
+
 // ---- add_shared_sum. A warp has a row.
 
 struct SharedRows {
@@ -328,6 +345,8 @@ void load_expert_kernels() {
     load(shared_sum_kernel<T>);
     load(shared_sum_gradient_kernel<T>);
   });
+  load(repeat_kernel);
+  load(repeat_gradient_kernel);
 }
 
 void begin_choices(const Queue& queue, float* to, const float* addend, int64_t count) {
@@ -378,6 +397,19 @@ void add_sum_backward(const Queue& queue, const OpCall& call) {
            kThreads, 0, data_of<const T>(call.output_gradients, 0), gradient_of<T>(call.input_gradients, 0),
            gradient_of<float>(call.input_gradients, 1), count);
   });
+}
+
+void repeat_forward(const Queue& queue, const OpCall& call) {
+  const int64_t elements = element_count(call.shapes->inputs[0]);
+  launch(queue, repeat_kernel, striding_blocks(queue, elements, kThreads), kThreads, 0,
+         data_of<const float>(call.inputs, 0), data_of<float>(call.outputs, 0), elements,
+         element_count(call.shapes->outputs[0]) / elements);
+}
+void repeat_backward(const Queue& queue, const OpCall& call) {
+  const int64_t elements = element_count(call.shapes->inputs[0]);
+  launch(queue, repeat_gradient_kernel, striding_blocks(queue, elements, kThreads), kThreads, 0,
+         data_of<const float>(call.output_gradients, 0), gradient_of<float>(call.input_gradients, 0),
+         elements, element_count(call.shapes->outputs[0]) / elements);
 }
 
 void add_shared_sum_forward(const Queue& queue, const OpCall& call) {

@@ -115,6 +115,8 @@ void combine_forward(const Queue& queue, const OpCall& call);
 void combine_backward(const Queue& queue, const OpCall& call);
 void add_sum_forward(const Queue& queue, const OpCall& call);
 void add_sum_backward(const Queue& queue, const OpCall& call);
+void repeat_forward(const Queue& queue, const OpCall& call);
+void repeat_backward(const Queue& queue, const OpCall& call);
 void add_shared_sum_forward(const Queue& queue, const OpCall& call);
 void add_shared_sum_backward(const Queue& queue, const OpCall& call);
 // to [count] = addend, or zeros: what an expert's rows then add to. Nothing if it is the addend already.
@@ -172,6 +174,7 @@ inline constexpr KernelRow<void(const Queue&, const OpCall&)> kKernels[kOpKinds]
     {OpKind::add_sum, add_sum_forward, add_sum_backward},
     {OpKind::add_noise, add_noise_forward, add_noise_backward},
     {OpKind::add_shared_sum, add_shared_sum_forward, add_shared_sum_backward},
+    {OpKind::repeat, repeat_forward, repeat_backward},
 };
 static_assert(NoneMissing<first_missing(kKernels)>,
               "gpu/cuda/kernels.h: every OpKind has a row in kKernels, in the order of OpKind");

@@ -120,6 +120,15 @@ class NcclCommunicator final : public StreamCommunicator {
     call([&] { swap(among, {static_cast<const std::byte*>(parts), bytes}, bytes, received); });
   }
 
+  void exchange(const RankSet& among, std::span<const std::span<const std::byte>> parts,
+                std::span<const std::span<std::byte>> received) override {
+    call([&] {
+      swap(
+          among, [&](int i) { return parts[static_cast<size_t>(i)]; },
+          [&](int i) { return received[static_cast<size_t>(i)]; });
+    });
+  }
+
   void broadcast(void* data, uint64_t bytes, int root) override {
     call([&] {
       settle(api_.ncclBroadcast(data, data, bytes, NcclApi::kBytes, root, rank_, stream_), "ncclBroadcast");
@@ -229,16 +238,26 @@ class NcclCommunicator final : public StreamCommunicator {
     uint64_t stride;  // from one rank's bytes to the next's
   };
 
-  // Exchanges among some ranks, as pairs of messages. An NCCL group is ended whatever happened in it;
-  // otherwise the thread's later calls would belong to it.
+  // Exchanges equal parts among some ranks.
   void swap(const RankSet& among, const Outgoing& out, uint64_t bytes, void* received) {
-    const auto from = [&](int i) { return out.first + static_cast<uint64_t>(i) * out.stride; };
-    const auto to = [&](int i) {
-      return static_cast<std::byte*>(received) + static_cast<uint64_t>(i) * bytes;
-    };
+    using Part = std::span<const std::byte>;
+    using Place = std::span<std::byte>;
+    swap(
+        among, [&](int i) { return Part(out.first + static_cast<uint64_t>(i) * out.stride, bytes); },
+        [&](int i) {
+          return Place(static_cast<std::byte*>(received) + static_cast<uint64_t>(i) * bytes, bytes);
+        });
+  }
+
+  // Exchanges among some ranks, as pairs of messages; none where there are no bytes. `from` and `to` give
+  // ranges by place. An NCCL group is ended whatever happened in it; otherwise the thread's later calls would
+  // belong to it.
+  template <typename From, typename To>
+  void swap(const RankSet& among, const From& from, const To& to) {
     const int own = among.place_of(rank());
-    if (to(own) != from(own))
-      check_step(cudaMemcpyAsync(to(own), from(own), bytes, cudaMemcpyDeviceToDevice, stream_));
+    if (to(own).data() != from(own).data() && !from(own).empty())
+      check_step(cudaMemcpyAsync(to(own).data(), from(own).data(), from(own).size(), cudaMemcpyDeviceToDevice,
+                                 stream_));
     int failed = NcclApi::kSuccess;
     const auto note = [&](int result) {
       if (failed == NcclApi::kSuccess && result != NcclApi::kInProgress) failed = result;
@@ -246,8 +265,10 @@ class NcclCommunicator final : public StreamCommunicator {
     require(api_.ncclGroupStart(), "ncclGroupStart");
     for (int i = 0; i < among.count; ++i) {
       if (i == own) continue;
-      note(api_.ncclSend(from(i), bytes, NcclApi::kBytes, among[i], rank_, stream_));
-      note(api_.ncclRecv(to(i), bytes, NcclApi::kBytes, among[i], rank_, stream_));
+      if (!from(i).empty())
+        note(api_.ncclSend(from(i).data(), from(i).size(), NcclApi::kBytes, among[i], rank_, stream_));
+      if (!to(i).empty())
+        note(api_.ncclRecv(to(i).data(), to(i).size(), NcclApi::kBytes, among[i], rank_, stream_));
     }
     const int ended = api_.ncclGroupEnd();
     require(failed, "ncclSend or ncclRecv");

@@ -106,6 +106,12 @@ class CudaStreams final : public Streams {
       bytes -= part;
     }
   }
+  void copy_inside(LaneId lane, void* to, const void* from, uint64_t bytes) override {
+    if (bytes > 0) check_step(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, at(lane).stream));
+  }
+  void zero(LaneId lane, void* to, uint64_t bytes) override {
+    if (bytes > 0) check_step(cudaMemsetAsync(to, 0, bytes, at(lane).stream));
+  }
 
  private:
   static constexpr uint64_t kAnchors = 4;  // two bodies are in flight, and the one before is still needed

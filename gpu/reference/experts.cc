@@ -259,6 +259,22 @@ void add_sum_backward(const OpCall& call) {
   });
 }
 
+void repeat_forward(const OpCall& call) {
+  const Values<float> x(call.inputs[0]), y(call.outputs[0]);
+  const int64_t elements = element_count(call.shapes->inputs[0]);
+  for (int64_t i = 0; i < element_count(call.shapes->outputs[0]); ++i) y.put(i, x[i % elements]);
+}
+
+void repeat_backward(const OpCall& call) {
+  const Values<float> dy(call.output_gradients[0]), dx(call.input_gradients[0]);
+  const int64_t elements = element_count(call.shapes->inputs[0]);
+  for (int64_t i = 0; i < elements; ++i) {
+    double sum = 0;
+    for (int64_t k = i; k < element_count(call.shapes->outputs[0]); k += elements) sum += dy[k];
+    dx.put(i, sum);
+  }
+}
+
 namespace {
 
 // The softmax of a row's two shares.

@@ -84,6 +84,8 @@ void combine_forward(const OpCall& call);
 void combine_backward(const OpCall& call);
 void add_sum_forward(const OpCall& call);
 void add_sum_backward(const OpCall& call);
+void repeat_forward(const OpCall& call);
+void repeat_backward(const OpCall& call);
 void add_noise_forward(const OpCall& call);
 void add_noise_backward(const OpCall& call);
 void add_shared_sum_forward(const OpCall& call);
@@ -115,6 +117,7 @@ inline constexpr KernelRow<void(const OpCall&), uint64_t(const OpShapes&, Pass)>
     {OpKind::add_sum, add_sum_forward, add_sum_backward},
     {OpKind::add_noise, add_noise_forward, add_noise_backward},
     {OpKind::add_shared_sum, add_shared_sum_forward, add_shared_sum_backward},
+    {OpKind::repeat, repeat_forward, repeat_backward},
 };
 static_assert(NoneMissing<first_missing(kKernels)>,
               "gpu/reference/kernels.h: every OpKind has a row in kKernels, in the order of OpKind");

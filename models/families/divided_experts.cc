@@ -38,13 +38,34 @@ uint32_t DividedExperts::add_activation(std::string name, uint32_t segment, size
                                          .made_again = made_again});
 }
 
-uint32_t DividedExperts::gather_segment(const Routed& routed) {
-  SegmentBuilder b = builder("gather_routing");
-  const auto routing = input(b, "routing", routed.routing), weights = input(b, "weights", routed.weights);
-  const auto all = b.op(OpKind::all_gather, "all", {routing, weights}, {}, {.routing = routing_});
-  b.output(all);
-  b.output(all + 1);
+// Of one op on one activation.
+uint32_t DividedExperts::segment_of(OpKind kind, const char* name, const char* input_name,
+                                    uint32_t activation) {
+  SegmentBuilder b = builder(name);
+  b.output(b.op(kind, "y", {input(b, input_name, activation)}, {}, {.routing = routing_}));
   return add_segment(b.take());
+}
+
+// Weights are repeated and exchanged, so that their gradients come back by an exchange and are added by an
+// op: what ranks do together only moves bytes.
+DividedExperts::OfAll DividedExperts::gather(const std::string& name, const Routed& routed) {
+  Layer layer{name + ".gather_routing", {}};
+  const auto add = [&](std::optional<uint32_t>& segment, OpKind kind, const char* segment_name,
+                       const char* input_name, uint32_t activation, const char* made) {
+    if (!segment) segment = segment_of(kind, segment_name, input_name, activation);
+    const uint32_t output = add_activation(name + made, *segment, 0, false);
+    layer.segments.push_back({*segment, {}, {activation}, {output}});
+    return output;
+  };
+  OfAll all{};
+  all.routing =
+      add(gather_, OpKind::all_gather, "gather_routing", "routing", routed.routing, ".routing_of_all");
+  const uint32_t repeated =
+      add(repeat_, OpKind::repeat, "repeat_weights", "weights", routed.weights, ".repeated_weights");
+  all.weights =
+      add(exchange_, OpKind::all_to_all, "exchange_weights", "weights", repeated, ".weights_of_all");
+  model_.layers.push_back(std::move(layer));
+  return all;
 }
 
 uint32_t DividedExperts::dispatch_segment(const Routed& routed) {
@@ -62,7 +83,7 @@ uint32_t DividedExperts::travel_segment(const char* name, bool returns, TravelSt
   OpAttributes attributes{.routing = routing_};
   attributes.routing.returns = returns;
   attributes.routing.step = step;
-  b.output(b.op(OpKind::all_to_all, "y", {own, of_all, input(b, "x", rows)}, {}, attributes));
+  b.output(b.op(OpKind::all_to_allv, "y", {own, of_all, input(b, "x", rows)}, {}, attributes));
   return add_segment(b.take());
 }
 
@@ -104,11 +125,7 @@ uint32_t DividedExperts::travel(Layer& layer, bool returns, uint32_t routing, ui
 
 uint32_t DividedExperts::add(const std::string& name, const Routed& routed,
                              const std::vector<std::vector<uint32_t>>& groups, std::optional<uint32_t> sum) {
-  if (!gather_) gather_ = gather_segment(routed);
-  const uint32_t all = add_activation(name + ".routing_of_all", *gather_, 0, false),
-                 weights = add_activation(name + ".weights_of_all", *gather_, 1, false);
-  model_.layers.push_back(
-      {name + ".gather_routing", {{*gather_, {}, {routed.routing, routed.weights}, {all, weights}}}});
+  const auto [weights, all] = gather(name, routed);
   if (!dispatch_) dispatch_ = dispatch_segment(routed);
   for (expert_ = 0; expert_ < groups.size(); ++expert_) {
     Layer layer{fmt::format("{}.{}", name, expert_), {}};

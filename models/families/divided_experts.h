@@ -1,7 +1,7 @@
 // A layer's experts where these are divided over ranks: rank n of N has the n-th part of them, for the tokens
 // of all N ranks.
 //
-// First every rank tells the others what its tokens chose. Then, expert by expert of a rank's own, all ranks
+// First every rank tells the others what its tokens chose, and with which weights. Then, expert by expert of a rank's own, all ranks
 // at once: each sends the rows of its tokens to the ranks of the experts that were chosen; each computes
 // what its expert makes of the rows of all ranks, those of one rank after the other; and the results go back
 // and are added to the sum. So no rank has more rows at a time than N experts take. What travelled is not
@@ -44,7 +44,11 @@ class DividedExperts {
   uint32_t add_segment(Segment segment);
   uint32_t add_activation(std::string name, uint32_t segment, size_t output, bool made_again);
 
-  uint32_t gather_segment(const Routed& routed);
+  struct OfAll {
+    uint32_t weights, routing;  // of all ranks: activations
+  };
+  OfAll gather(const std::string& name, const Routed& routed);
+  uint32_t segment_of(OpKind kind, const char* name, const char* input_name, uint32_t activation);
   uint32_t dispatch_segment(const Routed& routed);
   uint32_t travel_segment(const char* name, bool returns, TravelStep step, uint32_t routing, uint32_t all,
                           uint32_t rows);
@@ -59,7 +63,7 @@ class DividedExperts {
   std::string suffix_;
   Bind bind_;
   // Of the first layer; those of the others are the same.
-  std::optional<uint32_t> gather_, dispatch_, computes_, combine_;
+  std::optional<uint32_t> gather_, repeat_, exchange_, dispatch_, computes_, combine_;
   struct Way {
     std::optional<uint32_t> in_nodes, whole;
   } there_, back_;

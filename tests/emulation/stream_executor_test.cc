@@ -267,6 +267,8 @@ class TimedStreams final : public Streams {
   void enter_range(const char*) override {}
   void leave_range() override {}
   void copy(LaneId, void*, const void*, uint64_t) override {}
+  void copy_inside(LaneId, void*, const void*, uint64_t) override {}
+  void zero(LaneId, void*, uint64_t) override {}
 
   uint64_t lost_at = 0;  // ticket
 

@@ -21,6 +21,10 @@ class ForwardedStreams : public Streams {
   void copy(LaneId lane, void* to, const void* from, uint64_t bytes) override {
     streams_.copy(lane, to, from, bytes);
   }
+  void copy_inside(LaneId lane, void* to, const void* from, uint64_t bytes) override {
+    streams_.copy_inside(lane, to, from, bytes);
+  }
+  void zero(LaneId lane, void* to, uint64_t bytes) override { streams_.zero(lane, to, bytes); }
 
  private:
   Streams& streams_;

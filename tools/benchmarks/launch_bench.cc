@@ -154,6 +154,8 @@ class IdleStreams final : public Streams {
   void enter_range(const char*) override {}
   void leave_range() override {}
   void copy(LaneId, void*, const void*, uint64_t) override {}
+  void copy_inside(LaneId, void*, const void*, uint64_t) override {}
+  void zero(LaneId, void*, uint64_t) override {}
 
  private:
   const std::chrono::microseconds compute_time_;

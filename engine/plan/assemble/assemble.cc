@@ -47,7 +47,7 @@ void instructions_from_tasks(const Program& program, Body& body) {
     in.task = t;
     in.operands = body.tasks[t].operands;
     in.places.assign(in.operands.size(), {unit.tier, 0});
-    if (index_of(program, in.operands)) in.places.back().tier = lowest_memory_tier(program.machine);
+    if (const auto k = by_host(in.operands)) in.places[*k].tier = lowest_memory_tier(program.machine);
     body.instructions.push_back(std::move(in));
   }
 }
@@ -63,7 +63,8 @@ std::vector<TierId> lowest_touches(const Program& program) {
   for (const Body& body : program.bodies)
     for (const Task& task : body.tasks)
       for (const Operand& o : task.operands)
-        touches[o.buffer] = std::max(touches[o.buffer], of_kind[static_cast<size_t>(task.kind)]);
+        touches[o.buffer] = std::max(touches[o.buffer], o.by_host ? lowest_memory_tier(program.machine)
+                                                                  : of_kind[static_cast<size_t>(task.kind)]);
   return touches;
 }
 

@@ -41,10 +41,12 @@ void SegmentTasks::add_cost(Task& t, const PassPlan& pass, double part) {
 
 // An activation in a body is a buffer of the micro-batch, or a piece of what a wave brings from the host. One
 // that is kept is read and updated.
-void SegmentTasks::add_input(BodyBuilder& body, Task& t, uint32_t a, uint32_t m) {
+void SegmentTasks::add_input(BodyBuilder& body, Task& t, uint32_t u, size_t input, uint32_t m) {
+  const uint32_t a = use(u).inputs[input];
   const Activation& x = model_.activations[a];
   if (x.input) return body.add(t, out_.inputs[a], m, m + 1, Access::read);
   body.add(t, buffers_.activations[a][m], x.kept ? Access::add : Access::read);
+  t.operands.back().by_host = segment(u).is_for_host(input);
 }
 
 // One that the host reads is a piece of what a wave brings to it.
@@ -68,7 +70,7 @@ void SegmentTasks::forward(BodyBuilder& body, uint32_t u, uint32_t m, Recompute 
   Task& t = task(body, u, m, Pass::forward);
   t.recompute = level;
   add_cost(t, pass, buffers_.picked[u].part);
-  for (const uint32_t a : use(u).inputs) add_input(body, t, a, m);
+  for (size_t i = 0; i < use(u).inputs.size(); ++i) add_input(body, t, u, i, m);
   const PickedUse& picked = buffers_.picked[u];
   for (size_t slot = 0; slot < use(u).groups.size(); ++slot) {
     const GroupBuffers& g = group(use(u).groups[slot]);
@@ -86,7 +88,9 @@ void SegmentTasks::forward(BodyBuilder& body, uint32_t u, uint32_t m, Recompute 
   if (plan(u).at(level).saved_bytes) body.add(t, buffers_.saved[u][m], Access::write);
   add_workspace(body, t, pass.workspace_bytes);
   if (segment(u).loss) body.add(t, out_.validation_loss, write_or_add(body, wave, out_.validation_loss));
-  if (picked.index != kNone) body.add(t, picked.index, Access::read);
+  if (picked.index == kNone) return;
+  body.add(t, picked.index, Access::read);
+  t.operands.back().by_host = true;
 }
 
 void SegmentTasks::backward(BodyBuilder& body, uint32_t u, uint32_t m, Wave wave) {
@@ -95,7 +99,7 @@ void SegmentTasks::backward(BodyBuilder& body, uint32_t u, uint32_t m, Wave wave
   t.recompute = out_.uses[u].recompute;
   add_cost(t, passes.backward, 1);
   for (size_t i = 0; i < use(u).inputs.size(); ++i)
-    if (passes.reads_input[i]) add_input(body, t, use(u).inputs[i], m);
+    if (passes.reads_input[i]) add_input(body, t, u, i, m);
   for (const uint32_t g : use(u).groups) body.add(t, group(g).backward.whole, Access::read);
   for (size_t i = 0; i < use(u).outputs.size(); ++i)
     if (passes.reads_output[i]) add_output(body, t, use(u).outputs[i], m, Access::read);

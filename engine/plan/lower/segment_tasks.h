@@ -44,7 +44,7 @@ class SegmentTasks {
   Task& task(BodyBuilder& body, uint32_t u, uint32_t m, Pass pass);
   void add_workspace(BodyBuilder& body, Task& t, uint64_t bytes);
   void add_cost(Task& t, const PassPlan& pass, double part);
-  void add_input(BodyBuilder& body, Task& t, uint32_t a, uint32_t m);
+  void add_input(BodyBuilder& body, Task& t, uint32_t u, size_t input, uint32_t m);
   void add_output(BodyBuilder& body, Task& t, uint32_t a, uint32_t m, Access access);
   void add_gradients(BodyBuilder& body, Task& t, uint32_t u, uint32_t m, Wave wave);
 

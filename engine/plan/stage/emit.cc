@@ -232,7 +232,7 @@ class Emitter {
     const Buffer& b = tier_.program.buffers[pick.index];
     const TierId memory = lowest_memory_tier(tier_.program.machine), here = tier_.options.tier;
     CHECK(memory >= here, "what is picked is fetched by a tier below the lowest memory");
-    in.operands.push_back({pick.index, 0, b.pieces(), Access::read, 1});
+    in.operands.push_back({pick.index, 0, b.pieces(), Access::read, 1, 0, true});
     in.places.push_back({memory, memory == here ? address_of_index(pick.index) : 0});
   }
   uint64_t address_of_index(BufferId index) const {

@@ -140,6 +140,9 @@ class Runner {
   float* floats(const Instruction& in, size_t operand, const RingPositions& rings) const;
   void note_high_water(const Instruction& in, const RingPositions& rings);
   void copy(const Instruction& in, const RingPositions& rings);
+  // In the memory of what is on the lane.
+  void copy_inside(LaneId lane, std::byte* to, const std::byte* from, uint64_t bytes);
+  void zero(LaneId lane, std::byte* to, uint64_t bytes);
   void run_segment(const Task& task, const Instruction& in, const RingPositions& rings);
   void run_step(const SegmentPlan& plan, const Segment& segment, const PassPlan& pass, const OpStep& step,
                 const Task& task, const SegmentOperands& operands, const Instruction& in,
@@ -160,10 +163,6 @@ class Runner {
   struct OperandsOfOp;
   void count_sent(uint64_t bytes, const RingPositions& rings);
   void travel(const Task& task, const Instruction& in, const RingPositions& rings);
-  void gather_routing(const Task& task, const OpShapes& shapes, const OperandsOfOp& operands,
-                      const Instruction& in, const RingPositions& rings);
-  void add_weight_gradients(const Task& task, const OpShapes& shapes, const OperandsOfOp& operands,
-                            const Instruction& in, const RingPositions& rings);
   void exchange_rows(const Task& task, const OpShapes& shapes, const OperandsOfOp& operands,
                      const Instruction& in, const RingPositions& rings);
   void sum(const Task& task, const Instruction& in, const RingPositions& rings);

@@ -17,7 +17,7 @@ const Buffer* Runner::picked_buffer(const Instruction& in) const {
 // The whole index is looked at, whatever the place: no more parts may be needed than there are places for.
 std::optional<uint32_t> Runner::picked_part(const Instruction& in, const Buffer& picked) const {
   const Pick& pick = *picked.pick;
-  const Place& place = in.places.back();
+  const Place& place = in.places[*by_host(in.operands)];
   const auto* begins = reinterpret_cast<const int32_t*>(memory_.tiers[place.tier] + place.offset);
   const Buffer& bank = plan_.program.buffers[pick.bank];
   const uint64_t parts = bank.bytes() / bank.slot_stride;

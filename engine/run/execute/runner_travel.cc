@@ -10,11 +10,12 @@ namespace sluice {
 
 namespace {
 
-// Positions of the ops' operands (engine/graph/op.h).
-enum AllGatherOperand : size_t { kRouting, kWeights };
-enum AllToAllInput : size_t { kOwnRouting, kRoutingOfAll, kRows };
+constexpr uint64_t kTravellingBytes = 4;  // of an element of routing, or of a weight
 
-// The rows of an all_to_all, by its step (TravelStep). What leaves a rank lies where the op's input has it,
+// Positions of the op's operands (engine/graph/op.h).
+enum AllToAllvInput : size_t { kOwnRouting, kRoutingOfAll, kRows };
+
+// The rows of an all_to_allv, by its step (TravelStep). What leaves a rank lies where the op's input has it,
 // what comes where its output has it; backward, what came goes back.
 struct TravellingRows {
   const Routing& routing;
@@ -77,27 +78,21 @@ struct TravellingRows {
     return {part_at(from), bytes(from, here)};
   }
 
-  // What came in blocks, to the parts of the ranks that it came from.
-  void spread(std::byte* rows) const {
-    for (int64_t n = 0; n < nodes(); ++n)
-      for (int64_t p = node_ranks() - 1; p > 0; --p)
-        std::memmove(rows + part_at(rank_at(n, p)), rows + part_at(rank_at(n, 0)) + bytes_before(n, p, here),
-                     bytes(rank_at(n, p), here));
-  }
-  // The other way, into `blocks`. Returns these.
-  std::byte* pack(const std::byte* rows, std::byte* blocks) const {
+  // Calls f(offset in the blocks, offset in the parts, bytes) for the rows that came from each rank: in
+  // blocks by node, or in a part for each.
+  template <typename F>
+  void for_each_part(const F& f) const {
     for (int64_t n = 0; n < nodes(); ++n)
       for (int64_t p = 0; p < node_ranks(); ++p)
-        std::memcpy(blocks + part_at(rank_at(n, 0)) + bytes_before(n, p, here), rows + part_at(rank_at(n, p)),
-                    bytes(rank_at(n, p), here));
-    return blocks;
+        f(part_at(rank_at(n, 0)) + bytes_before(n, p, here), part_at(rank_at(n, p)),
+          bytes(rank_at(n, p), here));
   }
-  // Zeros behind the last row of each part, up to a whole tile.
-  void fill_tiles(std::byte* rows, bool back) const {
+  // Calls f(offset, bytes) for what is to be zeros behind the last row of each part, up to a whole tile.
+  template <typename F>
+  void for_each_rest(bool back, const F& f) const {
     for (int64_t rank = 0; rank < routing.ranks; ++rank) {
       const uint64_t end = back ? bytes(here, rank) : bytes(rank, here);
-      std::memset(rows + part_at(rank) + end, 0,
-                  round_up(end, static_cast<uint64_t>(kExpertTile) * row) - end);
+      f(part_at(rank) + end, round_up(end, static_cast<uint64_t>(kExpertTile) * row) - end);
     }
   }
 };
@@ -128,9 +123,19 @@ void Runner::travel(const Task& task, const Instruction& in, const RingPositions
                               back ? passes.backward : passes.forward,
                               back ? of_level.backward : of_level.forward};
   const OpShapes& shapes = plan.shapes.front();
-  if (shapes.kind == OpKind::all_to_all) return exchange_rows(task, shapes, operands, in, rings);
-  back ? add_weight_gradients(task, shapes, operands, in, rings)
-       : gather_routing(task, shapes, operands, in, rings);
+  if (shapes.kind == OpKind::all_to_allv) return exchange_rows(task, shapes, operands, in, rings);
+  const RankSet ranks = among(task);
+  const uint32_t from = back ? operands.output_gradient(0) : operands.input(0),
+                 to = back ? operands.input_gradient(0) : operands.output(0);
+  CHECK(in.operands[to].access == Access::write, "what travels is not added to anything");
+  const bool gathers = shapes.kind == OpKind::all_gather;
+  const uint64_t bytes = static_cast<uint64_t>(element_count(shapes.inputs[0])) * kTravellingBytes /
+                         static_cast<uint64_t>(gathers ? 1 : ranks.count);
+  if (gathers)
+    communicator(in, rings).all_gather(ranks, address(in, from, rings), bytes, address(in, to, rings));
+  else
+    communicator(in, rings).all_to_all(ranks, address(in, from, rings), bytes, address(in, to, rings));
+  count_sent(bytes * static_cast<uint64_t>(ranks.count - 1), rings);
 }
 
 void Runner::count_sent(uint64_t bytes, const RingPositions& rings) {
@@ -139,32 +144,18 @@ void Runner::count_sent(uint64_t bytes, const RingPositions& rings) {
   sent.bytes += bytes;
 }
 
-void Runner::gather_routing(const Task& task, const OpShapes& shapes, const OperandsOfOp& operands,
-                            const Instruction& in, const RingPositions& rings) {
-  Communicator& ranks = communicator(in, rings);
-  for (const size_t k : {kRouting, kWeights}) {
-    const uint64_t bytes = static_cast<uint64_t>(element_count(shapes.inputs[k])) * sizeof(float);
-    ranks.all_gather(among(task), address(in, operands.input(k), rings), bytes,
-                     address(in, operands.output(k), rings));
-    count_sent(bytes * static_cast<uint64_t>(among(task).count - 1), rings);
-  }
+void Runner::copy_inside(LaneId lane, std::byte* to, const std::byte* from, uint64_t bytes) {
+  if (memory_.streams && memory_.streams->has(lane))
+    memory_.streams->copy_inside(lane, to, from, bytes);
+  else
+    std::memcpy(to, from, bytes);
 }
 
-// Each rank has gradients of the weights of all ranks' rows. Of a weight, only the rank of its expert has one
-// that is not 0, so the order of additions does not change bits.
-void Runner::add_weight_gradients(const Task& task, const OpShapes& shapes, const OperandsOfOp& operands,
-                                  const Instruction& in, const RingPositions& rings) {
-  const auto elements = static_cast<uint64_t>(element_count(shapes.inputs[kWeights]));
-  const float* const received = floats(in, operands.at.workspace, rings);
-  const RankSet ranks = among(task);
-  communicator(in, rings).all_to_all(ranks, address(in, operands.output_gradient(kWeights), rings),
-                                     elements * sizeof(float), address(in, operands.at.workspace, rings));
-  count_sent(elements * sizeof(float) * static_cast<uint64_t>(ranks.count - 1), rings);
-  const uint32_t to = operands.input_gradient(kWeights);
-  float* const sum = floats(in, to, rings);
-  if (in.operands[to].access == Access::write) std::memset(sum, 0, elements * sizeof(float));
-  for (int rank = 0; rank < ranks.count; ++rank)
-    for (uint64_t i = 0; i < elements; ++i) sum[i] += received[static_cast<uint64_t>(rank) * elements + i];
+void Runner::zero(LaneId lane, std::byte* to, uint64_t bytes) {
+  if (memory_.streams && memory_.streams->has(lane))
+    memory_.streams->zero(lane, to, bytes);
+  else
+    std::memset(to, 0, bytes);
 }
 
 // Only rows that an expert has travel.
@@ -184,10 +175,20 @@ void Runner::exchange_rows(const Task& task, const OpShapes& shapes, const Opera
   const bool back = is_backward(task.kind);
   std::byte* from = address(in, back ? operands.output_gradient(0) : operands.input(kRows), rings);
   const uint32_t target = back ? operands.input_gradient(kRows) : operands.output(0);
-  CHECK(in.operands[target].access == Access::write, "rows that travel are not added to others");
-  std::byte* const to = address(in, target, rings);
+  CHECK(in.operands[target].access == Access::write, "what travels is not added to anything");
+  std::byte* const parts = address(in, target, rings);
+  std::byte* to = parts;
+  // In blocks, it leaves or comes through the workspace.
   const bool across = routing.step == TravelStep::across;
-  if (back && across) from = rows.pack(from, address(in, operands.at.workspace, rings));
+  std::byte* const blocks = across ? address(in, operands.at.workspace, rings) : nullptr;
+  if (across && back) {
+    rows.for_each_part([&](uint64_t block, uint64_t part, uint64_t bytes) {
+      copy_inside(in.lane, blocks + block, from + part, bytes);
+    });
+    from = blocks;
+  } else if (across) {
+    to = blocks;
+  }
   Communicator& communicator = this->communicator(in, rings);
   for (int64_t round = 0; round < rows.rounds(); ++round) {
     sent_.clear(), received_.clear();
@@ -201,8 +202,12 @@ void Runner::exchange_rows(const Task& task, const OpShapes& shapes, const Opera
     }
     communicator.exchange(ranks, sent_, received_);
   }
-  if (!back && across) rows.spread(to);
-  if (back ? !across : routing.step != TravelStep::in_nodes) rows.fill_tiles(to, back);
+  if (across && !back)
+    rows.for_each_part([&](uint64_t block, uint64_t part, uint64_t bytes) {
+      copy_inside(in.lane, parts + part, blocks + block, bytes);
+    });
+  if (back ? !across : routing.step != TravelStep::in_nodes)
+    rows.for_each_rest(back, [&](uint64_t rest, uint64_t bytes) { zero(in.lane, parts + rest, bytes); });
 }
 
 }  // namespace sluice

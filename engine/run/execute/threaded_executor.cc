@@ -58,7 +58,7 @@ class ThreadedExecutor final : public Executor {
     }
     if (streams_) {
       name_ranges();
-      find_index_waits();
+      find_host_waits();
     }
     start_threads();
   }
@@ -107,17 +107,17 @@ class ThreadedExecutor final : public Executor {
     }
   }
 
-  // The last write of the index to where the host reads it, before each instruction that uses it.
-  void find_index_waits() {
+  // The last write to where the host reads it, of what the host reads before it enqueues an instruction.
+  void find_host_waits() {
     for (const Body& body : program_.bodies) {
-      std::map<uint32_t, Wait>& waits = index_waits_.emplace_back();
+      std::map<uint32_t, Wait>& waits = host_waits_.emplace_back();
       std::map<std::pair<BufferId, TierId>, Wait> written;
       std::vector<uint32_t> counts(lanes(), 0);
       for (uint32_t i = 0; i < body.instructions.size(); ++i) {
         const Instruction& in = body.instructions[i];
         ++counts[in.lane];
-        if (const auto index = index_of(program_, in.operands))
-          waits.emplace(i, written.at({*index, in.places.back().tier}));
+        if (const auto k = by_host(in.operands))
+          waits.emplace(i, written.at({in.operands[*k].buffer, in.places[*k].tier}));
         for (size_t k = 0; k < in.operands.size(); ++k)
           if (in.operands[k].access != Access::read)
             written[{in.operands[k].buffer, in.places[k].tier}] = {in.lane, counts[in.lane]};
@@ -212,8 +212,8 @@ class ThreadedExecutor final : public Executor {
       Mark mark{lane, ticket, 0};
       for (const uint32_t index : orders_[issued.body][lane]) {
         const Instruction& in = body.instructions[index];
-        if (const auto written = index_waits_[issued.body].find(index);
-            written != index_waits_[issued.body].end())
+        if (const auto written = host_waits_[issued.body].find(index);
+            written != host_waits_[issued.body].end())
           progress_.await_count(lane, written->second.lane, progress_.target(issued, written->second, false));
         progress_.for_each_wait(
             issued, in, [&](const Wait& w, bool before) { hold_back(mark, issued, index, w, before); });
@@ -373,7 +373,7 @@ class ThreadedExecutor final : public Executor {
   Streams* const streams_;  // nullptr: no lane is a stream
   const LaneOrders orders_;
   std::vector<std::vector<std::string>> ranges_;  // by body and instruction: names; empty without streams
-  std::vector<std::map<uint32_t, Wait>> index_waits_;  // by body, of instructions; empty without streams
+  std::vector<std::map<uint32_t, Wait>> host_waits_;  // by body, of instructions; empty without streams
   LaneProgress progress_;
   std::vector<std::unique_ptr<TransferLane>> files_;  // by lane; null where none moves bytes to or from files
   std::vector<std::thread> threads_;

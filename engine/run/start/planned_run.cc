@@ -117,13 +117,7 @@ PlannedDevice planned_device(const Options& options, bool here, const MachineRat
     planned.needs = needs_of(*planned.device);
     planned.use = accelerator_use(*planned.device);
   }
-  if (planned.use && options.ranks.count > 1) {
-    if (experts_over(options) == 1)
-      assume_nccl(here && planned.device, planned);
-    else
-      planned.notes.push_back(
-          "Ranks exchange through host memory, not by NCCL: " + std::string(kExpertsMeetInHost) + ".");
-  }
+  if (planned.use && options.ranks.count > 1) assume_nccl(here && planned.device, planned);
   return planned;
 }
 

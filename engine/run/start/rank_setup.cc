@@ -57,9 +57,7 @@ RankSetup::RankSetup(Options given, const ModelSource& source, bool plans_evalua
   options_.ranks.per_node = ranks_together(ranks_.all(ranks_.first_here));
   if (share.processors) bound_.emplace(*share.processors);
   device_ = make_device(options_.memory, resolve_threads(options_.memory));
-  const bool divides_experts = device_->accelerator() && experts_over(options_) > 1;
-  connected_ = divides_experts ? AcceleratorRanks{nullptr, kExpertsMeetInHost}
-                               : connect_accelerators(*device_, ranks_);
+  connected_ = connect_accelerators(*device_, ranks_);
   ranks_.device = connected_.communicator.get();
   if (ranks_.size() > 1 && ranks_.is_first()) say_(ranks_text(ranks_, connected_.reason));
   if (const int64_t over = experts_over(options_); over != options_.ranks.experts_over && ranks_.is_first())

@@ -140,21 +140,25 @@ TEST(ExpertOps, ExpertsRefuseWhatDoesNotFit) {
 // Two ranks, of two experts each.
 TEST(ExpertOps, OpsBetweenRanksRefuseWhatDoesNotFit) {
   const OpAttributes over = with([](Routing& r) { r.ranks = 2; });
-  EXPECT_EQ(refusal(shapes(OpKind::all_gather, {{kRouting}, {6, 2}}, {}, over)), "accepted");
-  EXPECT_EQ(refusal(shapes(OpKind::all_gather, {{kRouting}, {6, 3}}, {}, over)),
-            "all_gather: the matrix of weights has shape [6, 3] where [6, 2] is needed.");
-  EXPECT_EQ(refusal(shapes(OpKind::all_to_all, {{kRouting}, {2 * kRouting}, {128, 8}}, {}, over)),
+  EXPECT_EQ(refusal(shapes(OpKind::all_gather, {{kRouting}}, {}, over)), "accepted");
+  EXPECT_EQ(refusal(shapes(OpKind::all_gather, {{6, 2}}, {}, over)),
+            "all_gather: the routing of shape [6, 2] needs 1 dimensions.");
+  EXPECT_EQ(refusal(shapes(OpKind::all_to_all, {{12, 2}}, {}, over)), "accepted");
+  EXPECT_EQ(refusal(shapes(OpKind::all_to_all, {{13, 2}}, {}, over)),
+            "all_to_all: 13 rows are not 2 equal parts.");
+  EXPECT_EQ(refusal(shapes(OpKind::all_to_allv, {{kRouting}, {2 * kRouting}, {128, 8}}, {}, over)),
             "accepted");
-  EXPECT_EQ(refusal(shapes(OpKind::all_to_all, {{kRouting}, {kRouting}, {128, 8}}, {}, over)),
-            "all_to_all: the routing of all ranks has shape [29] where [58] is needed.");
-  EXPECT_EQ(refusal(shapes(OpKind::all_to_all, {{kRouting}, {2 * kRouting}, {64, 8}}, {}, over)),
-            "all_to_all: the input has shape [64, 8] where [128, 8] is needed.");
-  EXPECT_EQ(
-      refusal(shapes(OpKind::all_gather, {{kRouting}, {6, 2}}, {}, with([](Routing& r) { r.ranks = 3; }))),
-      "all_gather: 4 experts cannot be divided over 3 ranks.");
-  EXPECT_EQ(refusal(shapes(OpKind::all_gather, {{kRouting}, {6, 2}}, {},
+  EXPECT_EQ(refusal(shapes(OpKind::all_to_allv, {{kRouting}, {kRouting}, {128, 8}}, {}, over)),
+            "all_to_allv: the routing of all ranks has shape [29] where [58] is needed.");
+  EXPECT_EQ(refusal(shapes(OpKind::all_to_allv, {{kRouting}, {2 * kRouting}, {64, 8}}, {}, over)),
+            "all_to_allv: the input has shape [64, 8] where [128, 8] is needed.");
+  EXPECT_EQ(refusal(shapes(OpKind::all_gather, {{kRouting}}, {}, with([](Routing& r) { r.ranks = 3; }))),
+            "all_gather: 4 experts cannot be divided over 3 ranks.");
+  EXPECT_EQ(refusal(shapes(OpKind::all_gather, {{kRouting}}, {},
                            with([](Routing& r) { r.ranks = 4, r.node_ranks = 3; }))),
             "all_gather: 4 ranks are not nodes of 3.");
+  EXPECT_EQ(refusal(shapes(repeat, {{6, 2}}, {}, over)), "accepted");
+  EXPECT_EQ(refusal(shapes(repeat, {{6}}, {}, over)), "repeat: the input of shape [6] needs 2 dimensions.");
 }
 
 // Of 6 rows with 2 experts each, one of 4 experts has 3. A product computes a tile of 64.

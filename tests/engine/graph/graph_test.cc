@@ -132,7 +132,7 @@ TEST(DividedExperts, ModelsRefuseWhatDoesNotFit) {
   model = divided_over(2, 1, 0);
   Segment& travel = *std::ranges::find(model.segments, "travel", &Segment::name);
   travel.ops.push_back(travel.ops.front());
-  EXPECT_NE(refusal(model).find("all_to_all is not its only op."), std::string::npos) << refusal(model);
+  EXPECT_NE(refusal(model).find("all_to_allv is not its only op."), std::string::npos) << refusal(model);
 }
 
 }  // namespace

@@ -30,12 +30,12 @@ arena 192 128 192
 body decode clean -> clean peak 192 128 192 after decode
 tasks decode
 0 forward 0/0 flops 0 bytes 0 write index@0
-1 forward 1/0 flops 0 bytes 0 read place@0 write y@0 read index@1
+1 forward 1/0 flops 0 bytes 0 read place@0 write y@0 read by_host index@1
 instructions decode
 0 compute:1 run 0 at device+0
 1 d2h:1 copy index@1 device+0 -> host+64 after compute:1
-2 nvme_read:1 raw - read place@0 write place@0 read index@1 at nvme+0 host+0 host+64 after d2h:1
-3 h2d:1 raw - read place@0 write place@0 read index@1 at host+0 device+64 host+64 after nvme_read:1
+2 nvme_read:1 raw - read place@0 write place@0 read by_host index@1 at nvme+0 host+0 host+64 after d2h:1
+3 h2d:1 raw - read place@0 write place@0 read by_host index@1 at host+0 device+64 host+64 after nvme_read:1
 4 compute:2 run 1 at device+64 device+128 host+64 after h2d:1
 )";
 
@@ -71,13 +71,26 @@ TEST(VerifyPicks, PartsAreEqualAndTheIndexHasANumberForEach) {
   expect_fault("bank experts index index", "bank experts index experts", "which is no index");
 }
 
-TEST(VerifyPicks, TheIndexComesLastWhereTheHostReadsIt) {
-  expect_fault("raw - read place@0 write place@0 read index@1 at nvme+0 host+0 host+64",
-               "copy place@0 nvme+0 -> host+0", "does not end with their index");
-  expect_fault("at nvme+0 host+0 host+64", "at nvme+0 host+0 device+0", "which is not the host's");
+TEST(VerifyPicks, TheHostReadsTheIndex) {
+  expect_fault("raw - read place@0 write place@0 read by_host index@1 at nvme+0 host+0 host+64",
+               "copy place@0 nvme+0 -> host+0", "does not show the host their index index");
+  expect_fault("read by_host index@1 at nvme+0", "read index@1 at nvme+0",
+               "does not show the host their index");
+  expect_fault("at nvme+0 host+0 host+64", "at nvme+0 host+0 device+0",
+               "has index for the host in tier device");
   expect_fault("at device+64 device+128 host+64", "at device+64 device+128 device+0",
-               "which is not the host's");
-  expect_fault("write y@0 read index@1", "write y@0 add index@1", "writes index index again");
+               "has index for the host in tier device");
+  expect_fault("write y@0 read by_host index@1", "write y@0 add index@1", "writes index index again");
+}
+
+TEST(VerifyPicks, WhatTheHostReadsHasBeenMade) {
+  expect_fault("write y@0 read by_host index@1", "write y@0 add by_host index@1",
+               "has index for the host, which is not what this body has made");
+  expect_fault("write y@0 read by_host index@1", "write y@0 read by_host index@0",
+               "has index for the host, which is not what this body has made");
+  expect_fault("1 forward 1/0 flops 0 bytes 0 read place@0 write y@0 read by_host",
+               "1 forward 1/0 flops 0 bytes 0 read by_host place@0 write y@0 read by_host",
+               "has two operands for the host");
 }
 
 TEST(VerifyPicks, TheIndexIsThereAndStays) {

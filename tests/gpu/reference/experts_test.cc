@@ -454,6 +454,16 @@ TEST(ReferenceExperts, AddSum) {
   EXPECT_EQ(gradients[1].values, (Numbers{4, 5, 6}));
 }
 
+TEST(ReferenceExperts, Repeat) {
+  const OpAttributes over{.routing = {.experts = 4, .chosen = 2, .ranks = 2}};
+  Operands operands = operands_of(repeat, over, {{1, 3}}, {{1, 2, -3}});
+  set(operands.output_gradients[0], {4, 5, 6, 0.5, 0, -6});
+  operands.freeze();
+  std::vector<Guarded> outputs = run_forward(*make_reference_device(), operands);
+  EXPECT_EQ(results_of(operands, outputs)[0].values, (Numbers{1, 2, -3, 1, 2, -3}));
+  EXPECT_EQ(gradients_of(operands, outputs)[0].values, (Numbers{4.5, 5, 0}));
+}
+
 // The sum keeps fp32's bits where the addend has sixteen: 2^-9 + 2^-9 + 1 is not 1.
 TEST(ReferenceExperts, AddSumRoundsOnce) {
   Operands operands({"", add_sum, {}, {{1, 1}, {1, 1}}, {}}, DType::bf16);
