@@ -322,6 +322,21 @@ void check_sums(const Model& model, const Segment& segment, const SegmentUse& us
                                  added[i] ? "added to and no sum" : "a sum and not added to"));
 }
 
+// What is made again is all that its maker makes: this one runs twice, so it adds to nothing and updates
+// nothing.
+void check_made_again(const Model& model, const Segment& segment, const SegmentUse& use,
+                      const std::string& where) {
+  const auto made_again = [&](uint32_t a) { return model.activations[a].made_again; };
+  if (std::ranges::none_of(use.outputs, made_again)) return;
+  const auto runs_once = [&](uint32_t a) {
+    const Activation& x = model.activations[a];
+    return !x.made_again || x.sum || x.output;
+  };
+  const std::vector<bool> updated = updated_inputs(segment);
+  if (std::ranges::any_of(use.outputs, runs_once) || std::ranges::find(updated, true) != updated.end())
+    reject(where + "it makes something again, and cannot run twice.");
+}
+
 // Readings divide the layers among them that are not trained.
 void check_readings(const Model& model) {
   uint32_t next = model.trained_layers();
@@ -356,6 +371,7 @@ void check_layers(const Model& model) {
       check_activation_binding(model, segment, segment.outputs, use.outputs, where);
       check_updates(model, segment, use, where);
       check_sums(model, segment, use, where);
+      check_made_again(model, segment, use, where);
       for (const uint32_t activation : use.inputs) {
         if (!produced[activation])
           reject(where + fmt::format("nothing produces activation {}.", model.activations[activation].name));

@@ -63,14 +63,6 @@ const char* recompute_name(Recompute level) {
   return kNames[static_cast<size_t>(level)];
 }
 
-std::optional<OpKind> op_kind(std::string_view name) {
-  for (const OpKind kind : kAllOps)
-    if (name == op_rule(kind).name) return kind;
-  for (const OpKind kind : {OpKind::all_gather, OpKind::all_to_all, OpKind::all_to_allv})
-    if (name == op_rule(kind).name) return kind;
-  return std::nullopt;
-}
-
 DType input_type(const OpShapes& s, size_t input) {
   if (s.inputs[input].size() == 1) return DType::i32;
   const bool weights = s.attributes.routing.weighted && input + 1 == s.inputs.size();
@@ -99,14 +91,16 @@ uint64_t op_bytes(const OpShapes& s, Pass pass) {
   rule.infer(s, outputs, types);
   const bool forward = pass == Pass::forward;
   // Of tensors of rows, an op touches those of its expert, or of the ranks' experts.
-  const bool of_experts = rule.of_an_expert || s.kind == OpKind::all_to_allv;
-  const double ranks = is_between_ranks(s.kind) ? static_cast<double>(s.attributes.routing.ranks) : 1;
+  const bool between = is_between_ranks(s.kind),
+             of_experts = rule.of_an_expert || s.kind == OpKind::all_to_allv;
+  const double ranks = between ? static_cast<double>(s.attributes.routing.ranks) : 1;
   const double touched = of_experts ? ranks * assumed_rows(s) : 0;
   const auto moved = [&](const Shape& shape, DType type) {
     if (!of_experts || shape.size() == 1) return bytes_of(shape, type);
     const double row = static_cast<double>(bytes_of(shape, type)) / static_cast<double>(shape[0]);
     return static_cast<uint64_t>(touched * row);
   };
+  if (between) return 2 * moved(outputs.front(), types.front());  // parts for all ranks, and of all ranks
   uint64_t bytes = 0;
   for (size_t i = 0; i < s.inputs.size(); ++i) {
     if (forward || bit(rule.backward_reads_inputs, i)) bytes += moved(s.inputs[i], input_type(s, i));

@@ -1,6 +1,7 @@
 // The table of ops. Flops and examples of an op stand above it, shape rules in op_shapes.h.
 #include <algorithm>
 #include <cmath>
+#include <span>
 
 #include "engine/base/error.h"
 #include "engine/graph/attention_operands.h"
@@ -486,13 +487,13 @@ constexpr OpRule kRulesBetweenRanks[] = {
      .made_again = Recompute::all,
      .inputs = {1, 1},
      .infer = infer_all_gather,
-     .flops = flops_per_element<0, 0>},
+     .flops = no_flops},
     {.kind = OpKind::all_to_all,
      .name = "all_to_all",
      .made_again = Recompute::all,
      .inputs = {1, 1},
      .infer = infer_all_to_all,
-     .flops = flops_per_element<0, 0>,
+     .flops = no_flops,
      .gradient_inputs = 0b1,
      .gradient_outputs = 0b1,
      .fp32_inputs = 0b1},
@@ -501,20 +502,32 @@ constexpr OpRule kRulesBetweenRanks[] = {
      .made_again = Recompute::all,
      .inputs = {3, 3},
      .infer = infer_all_to_allv,
-     .flops = flops_per_element<0, 0>,
+     .flops = no_flops,
      .backward_reads_inputs = 0b11,
      .gradient_inputs = 0b100,
      .gradient_outputs = 0b1,
      .host_inputs = 0b10},
 };
+// Its rows are complete, in the order of OpKind.
+static_assert(std::ranges::all_of(kRulesBetweenRanks, [](const OpRule& rule) {
+  return rule.complete() && &kRulesBetweenRanks[static_cast<size_t>(rule.kind) - kOpKinds - 1] == &rule;
+}));
 
 }  // namespace
 
 const OpRule& op_rule(OpKind kind) {
   const auto index = static_cast<size_t>(kind);
-  if (is_between_ranks(kind)) return kRulesBetweenRanks[index - kOpKinds - 1];
-  CHECK(kind < OpKind::number_of_kinds, "an op without a row in the table");
-  return kRules[index];
+  const bool between = is_between_ranks(kind);
+  CHECK(between ? index - kOpKinds - 1 < std::size(kRulesBetweenRanks) : kind < OpKind::number_of_kinds,
+        "an op without a row in the table");
+  return between ? kRulesBetweenRanks[index - kOpKinds - 1] : kRules[index];
+}
+
+std::optional<OpKind> op_kind(std::string_view name) {
+  for (const std::span<const OpRule> rules : {std::span<const OpRule>(kRules), {kRulesBetweenRanks}})
+    for (const OpRule& rule : rules)
+      if (name == rule.name) return rule.kind;
+  return std::nullopt;
 }
 
 }  // namespace sluice

@@ -288,6 +288,7 @@ void repeat_backward(const OpCall& call, const Resources& resources) {
   const auto* const dy = static_cast<const float*>(call.output_gradients[0].data);
   const TensorView& gradient = call.input_gradients[0];
   auto* const dx = static_cast<float*>(gradient.data);
+  if (dx == nullptr) return;
   const auto* const addend = static_cast<const float*>(gradient.addend);
   for_each_range(elements, resources.workers, [&](uint64_t begin, uint64_t count) {
     for (uint64_t i = begin; i < begin + count; ++i) {

@@ -407,9 +407,11 @@ void repeat_forward(const Queue& queue, const OpCall& call) {
 }
 void repeat_backward(const Queue& queue, const OpCall& call) {
   const int64_t elements = element_count(call.shapes->inputs[0]);
+  const auto dx = gradient_of<float>(call.input_gradients, 0);
+  if (dx.data == nullptr) return;
   launch(queue, repeat_gradient_kernel, striding_blocks(queue, elements, kThreads), kThreads, 0,
-         data_of<const float>(call.output_gradients, 0), gradient_of<float>(call.input_gradients, 0),
-         elements, element_count(call.shapes->outputs[0]) / elements);
+         data_of<const float>(call.output_gradients, 0), dx, elements,
+         element_count(call.shapes->outputs[0]) / elements);
 }
 
 void add_shared_sum_forward(const Queue& queue, const OpCall& call) {

@@ -272,7 +272,7 @@ __global__ void __launch_bounds__(kThreads)
 // ---- add_noise: a thread has four logits of a row.
 
 // log(1 + e^x), without overflow.
-__device__ inline float softplus(float x) { return (x > 0 ? x : 0 * x) + log1pf(expf(x > 0 ? -x : x)); }
+__device__ inline float softplus(float x) { return (x > 0 ? x : 0.0f) + log1pf(expf(x > 0 ? -x : x)); }
 
 // Calls f(element, normal number) for the thread's.
 template <typename F>

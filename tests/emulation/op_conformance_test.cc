@@ -120,10 +120,11 @@ void expect_rows_apart(const OpCase& c, DType precision, int multiprocessors) {
 
 // Of one multiprocessor, large tiles are in use; of 64, small ones.
 TEST(EmulatedExperts, ARowOfAProductDependsOnNoOthers) {
-  for (const OpCase& c : op_cases())
-    if (c.name == "expert_linear_all")
-      for (const DType precision : precisions(c))
-        for (const int multiprocessors : {1, 64}) expect_rows_apart(c, precision, multiprocessors);
+  const std::vector<OpCase> cases = op_cases();
+  const auto c = std::ranges::find(cases, "expert_linear_all", &OpCase::name);
+  ASSERT_NE(c, cases.end());
+  for (const DType precision : precisions(*c))
+    for (const int multiprocessors : {1, 64}) expect_rows_apart(*c, precision, multiprocessors);
 }
 
 std::vector<DeviceEntry> devices_to_judge() {

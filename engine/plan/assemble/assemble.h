@@ -34,7 +34,7 @@ struct BodyShortage {
 std::vector<TierId> lowest_touches(const Program& program);
 
 // Gives every buffer its home, and permanent ones an address: scalars and rings in the lowest memory tier,
-// workspaces in the top tier, what is picked at its bank, the others as arranged, but no transient buffer
+// workspaces with their tasks, what is picked at its bank, the others as arranged, but no transient buffer
 // above its lowest_touches(). Between uses a transient buffer may be moved down, at most to its home. Returns
 // by tier where permanent homes end.
 std::vector<uint64_t> place_homes(Program& program, const std::vector<TierId>& homes);

@@ -30,10 +30,6 @@ class Lowerer {
     if (options_.waves + 2 > kRingSlotsMax) throw std::invalid_argument("a step has too many waves");
     if (options_.waves > 1 && (options_.share_layers_until > 0 || uses_.shares_layers))
       throw std::invalid_argument("where layers share parameter groups, a step is one wave");
-    for (const Segment& s : model_.segments)
-      if (s.is_between_ranks() && options_.ranks % s.ops.front().attributes.routing.ranks != 0)
-        throw std::invalid_argument(
-            "the number of ranks is not a multiple of those that experts are divided over");
     CHECK(!options_.usual_only || !model_.generates(), "such a model has no step");
     if (model_.generates() && (options_.waves > 1 || options_.ranks > 1))
       throw std::invalid_argument("a model that generates has one wave and one rank");

@@ -252,7 +252,7 @@ enum ScalarPiece : uint32_t { kScalarInput, kScalarLoss, kScalarNorm, kScalarUpd
 
 // The order of a task's operands, by kind. The runner (engine/run/execute) relies on it. r: reads, w: writes,
 // a: reads and writes (Access::add). Scalars are pieces of the buffer `scalars`; back 1: those of the step
-// before. SegmentOperands has the order for forwards and backwards.
+// before. SegmentOperands has the order for those of segments; the index of what is picked comes last.
 //   round         r accumulators, w gradient, w block sums
 //                 several ranks: r accumulators, w own (ReductionBuffers)
 //   gather        r part, w whole

@@ -1,8 +1,8 @@
 #include "engine/plan/lower/picks.h"
 
 #include <algorithm>
-#include <map>
 #include <optional>
+#include <set>
 
 #include "engine/base/pack.h"
 #include "engine/graph/routing.h"
@@ -52,38 +52,46 @@ class Finder {
     uses.routing = use.inputs[static_cast<size_t>(input - segment.inputs.begin())];
     const Activation& routing = model_.activations[uses.routing];
     if (routing.input || routing.output || routing.kept) return std::nullopt;
-    for (size_t slot = 0; slot < use.groups.size(); ++slot) {
-      const auto bank = bank_of(u, count, uses.places, slot);
-      if (!bank) return std::nullopt;
-      uses.banks.push_back(*bank);
-    }
+    for (size_t slot = 0; slot < use.groups.size(); ++slot)
+      if (!can_be_bank(groups_of(u, count, slot), uses.places)) return std::nullopt;
+    for (size_t slot = 0; slot < use.groups.size(); ++slot)
+      uses.banks.push_back(bank_of(groups_of(u, count, slot)));
     return uses;
   }
 
-  std::optional<uint32_t> bank_of(uint32_t u, uint32_t count, uint32_t places, size_t slot) {
+  std::vector<uint32_t> groups_of(uint32_t u, uint32_t count, size_t slot) const {
     std::vector<uint32_t> groups;
     for (uint32_t e = 0; e < count; ++e) groups.push_back(uses_[u + e]->groups[slot]);
-    const auto next = static_cast<uint32_t>(picks_.banks.size());
-    for (uint32_t b = 0; b < next; ++b)
-      if (picks_.banks[b] == groups) return b;
+    return groups;
+  }
+
+  // Of the banks that there are, or a new one, of groups that are in no other.
+  bool can_be_bank(const std::vector<uint32_t>& groups, uint32_t places) const {
+    if (std::ranges::find(picks_.banks, groups) != picks_.banks.end()) return true;
     const uint64_t elements = model_.groups[groups.front()].elements;
     if (places * part_bytes(elements, model_.precision, home_alignment_) >=
-        count * elements * dtype_bytes(model_.precision))
-      return std::nullopt;
-    for (const uint32_t g : groups) {
-      const Group& group = model_.groups[g];
-      if (group.trainable || group.elements != elements) return std::nullopt;
-      if (!in_banks_.try_emplace(g, next).second) return std::nullopt;
-    }
+        groups.size() * elements * dtype_bytes(model_.precision))
+      return false;
+    const std::set<uint32_t> different(groups.begin(), groups.end());
+    return different.size() == groups.size() && std::ranges::all_of(groups, [&](uint32_t g) {
+             const Group& group = model_.groups[g];
+             return !group.trainable && group.elements == elements && !in_banks_.contains(g);
+           });
+  }
+  uint32_t bank_of(std::vector<uint32_t> groups) {
+    const auto at = std::ranges::find(picks_.banks, groups);
+    const auto bank = static_cast<uint32_t>(at - picks_.banks.begin());
+    if (at != picks_.banks.end()) return bank;
+    in_banks_.insert(groups.begin(), groups.end());
     picks_.banks.push_back(std::move(groups));
-    return next;
+    return bank;
   }
 
   const Model& model_;
   const uint64_t home_alignment_;
   std::vector<const SegmentUse*> uses_;  // in forward order
   ExpertPicks picks_;
-  std::map<uint32_t, uint32_t> in_banks_;  // the bank of each group that is in one
+  std::set<uint32_t> in_banks_;  // groups
 };
 
 }  // namespace

@@ -11,6 +11,7 @@
 
 #include "engine/base/error.h"
 #include "engine/plan/assemble/program_size.h"
+#include "engine/plan/lower/picks.h"
 #include "engine/plan/plan.h"
 #include "engine/plan/search/search.h"
 
@@ -109,10 +110,9 @@ std::optional<PlanRequest> with_long_waves(PlanRequest request) {
 }
 
 // A bank has one home. Where it fits nowhere as a whole, its experts may fit several tiers.
-std::optional<PlanRequest> without_banks(PlanRequest request, const std::variant<Plan, Infeasible>& result) {
-  const bool generates = request.model(request.micro_batches.front(), request.sequence).generates();
-  if (!std::holds_alternative<Infeasible>(result) || !generates || !request.lower.picks_experts)
-    return std::nullopt;
+std::optional<PlanRequest> without_banks(PlanRequest request) {
+  const Model model = request.model(request.micro_batches.front(), request.sequence);
+  if (!request.lower.picks_experts || find_picks(model, 1).uses.empty()) return std::nullopt;
   request.lower.picks_experts = false;
   return request;
 }
@@ -148,10 +148,14 @@ ProgramSize program_size(const PlanRequest& request, int64_t micro_batch) {
 
 bool is_feasible(const PlanRequest& request) {
   const ProgramShare program(request);
-  return std::any_of(request.micro_batches.begin(), request.micro_batches.end(), [&](int64_t micro_batch) {
-    return Search(program.without(request, micro_batch), micro_batch, program.running(micro_batch))
-        .is_feasible();
-  });
+  const bool feasible =
+      std::any_of(request.micro_batches.begin(), request.micro_batches.end(), [&](int64_t micro_batch) {
+        return Search(program.without(request, micro_batch), micro_batch, program.running(micro_batch))
+            .is_feasible();
+      });
+  if (feasible) return true;
+  const std::optional<PlanRequest> finer = without_banks(request);
+  return finer && is_feasible(*finer);
 }
 
 bool is_short_enough(const PlanRequest& request, int64_t micro_batch) {
@@ -160,16 +164,12 @@ bool is_short_enough(const PlanRequest& request, int64_t micro_batch) {
 
 std::variant<Plan, Infeasible> make_plan(const PlanRequest& request) {
   auto result = plan_with_these_waves(request);
-  if (const std::optional<PlanRequest> finer = without_banks(request, result)) {
-    auto other = plan_with_these_waves(*finer);
-    if (std::holds_alternative<Plan>(other)) return other;
-    return better_of(std::get<Infeasible>(std::move(result)), std::get<Infeasible>(std::move(other)));
-  }
   auto* const why = std::get_if<Infeasible>(&result);
   if (!why) return result;
-  const std::optional<PlanRequest> longer = with_long_waves(request);
-  if (!longer) return result;
-  auto other = plan_with_these_waves(*longer);
+  std::optional<PlanRequest> otherwise = without_banks(request);
+  if (!otherwise) otherwise = with_long_waves(request);
+  if (!otherwise) return result;
+  auto other = plan_with_these_waves(*otherwise);
   if (auto* const reason = std::get_if<Infeasible>(&other))
     return better_of(std::move(*why), std::move(*reason));
   return other;

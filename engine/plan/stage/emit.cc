@@ -218,6 +218,7 @@ class Emitter {
     source.version = version;
     source.access = Access::read;
     source.indexed = 0;
+    source.by_host = false;
     Operand target = source;
     target.access = Access::write;
     Instruction in;

@@ -53,7 +53,10 @@ Runner::Runner(const Plan& plan, const Memory& memory, Device& device, const Upd
   for (const UseInfo& info : plan.lowering.uses) find_added(info);
   for (const Segment& segment : plan.model.segments) sums_.push_back(added_outputs(segment));
   for (std::vector<TensorView>& v : views_) v.reserve(16);
-  if (ranks.size() > 1) collectives_ = collective_names(plan.program);
+  if (ranks.size() == 1) return;
+  collectives_ = collective_names(plan.program);
+  sent_.reserve(static_cast<size_t>(ranks.size()));
+  received_.reserve(static_cast<size_t>(ranks.size()));
 }
 
 // What is frozen has gradients of zero, so its moments are zero. Without rate and decay it stays as it is.

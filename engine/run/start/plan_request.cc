@@ -62,11 +62,11 @@ void check_imbalance(double imbalance, const Model& model) {
   if (most == 0)
     throw Error(ExitCode::usage, "--imbalance is for models with experts, and this one has none.",
                 "Leave it out.");
-  if (imbalance > most * (1 + 1e-9))  // a measured one is rounded
+  if (imbalance > most)
     throw Error(
         ExitCode::usage,
-        fmt::format("--imbalance {} is not possible: with {:.4g} times the mean, an expert of this model "
-                    "has all tokens.",
+        fmt::format("--imbalance {} is not possible: an expert of this model takes at most {:.4g} times the "
+                    "mean.",
                     imbalance, most),
         fmt::format("Give at most {:.4g}.", most));
 }
@@ -144,7 +144,7 @@ PlanRequest plan_request(const Options& options, const ModelConfig& config, cons
   batch.batch /= ranks.count;  // one rank's part
   r.micro_batches = micro_batch_candidates(batch, sequence, needs.sizes.micro_batch_tokens);
   r.micro_batch_tokens = needs.sizes.micro_batch_tokens;
-  if (options.model.imbalance)
+  if (is_given(options, "imbalance"))  // of a run it is that of all choices, which a capacity may drop
     check_imbalance(*options.model.imbalance, r.model(r.micro_batches.back(), sequence));
   r.recompute = options.memory.recompute;
   if (batch.waves) r.waves = static_cast<uint32_t>(*batch.waves);

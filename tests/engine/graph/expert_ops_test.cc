@@ -173,6 +173,19 @@ TEST(ExpertOps, FlopsAndBytesAreThoseOfEquallyManyRows) {
   EXPECT_EQ(op_bytes(s, Pass::backward), kRouting * 4 + 2 * 3 * 8 * 2 + 3 * 5 * 2 + 8 * 5 * 2 + 8 * 5 * 4);
 }
 
+// Twice what all ranks get: a part of half of that, over the ranks, goes to each of them. Routing does not
+// travel where it only says which rows do.
+TEST(ExpertOps, BytesBetweenRanksAreThoseThatTravel) {
+  const OpAttributes over = with([](Routing& r) { r.ranks = 2; });
+  EXPECT_EQ(op_bytes(shapes(OpKind::all_gather, {{kRouting}}, {}, over), Pass::forward),
+            2 * 2 * kRouting * 4);
+  for (const Pass pass : {Pass::forward, Pass::backward}) {
+    EXPECT_EQ(op_bytes(shapes(OpKind::all_to_all, {{12, 2}}, {}, over), pass), 2 * 12 * 2 * 4);
+    EXPECT_EQ(op_bytes(shapes(OpKind::all_to_allv, {{kRouting}, {2 * kRouting}, {128, 8}}, {}, over), pass),
+              2 * 2 * 3 * 8 * 2);
+  }
+}
+
 TEST(ExpertOps, PredictionsMayAssumeOtherRows) {
   const auto rows = [](int64_t all, double over_mean) {  // of one of 4 experts, of which each row chooses 2
     OpShapes s = shapes(expert_linear, {{5 + 4 * all}, {expert_rows_most(all), 8}}, {{8, 5}});

@@ -133,6 +133,11 @@ TEST(DividedExperts, ModelsRefuseWhatDoesNotFit) {
   Segment& travel = *std::ranges::find(model.segments, "travel", &Segment::name);
   travel.ops.push_back(travel.ops.front());
   EXPECT_NE(refusal(model).find("all_to_allv is not its only op."), std::string::npos) << refusal(model);
+  model = divided_over(2, 1, 0);
+  std::ranges::find(model.activations, true, &Activation::sum)->made_again = true;
+  EXPECT_NE(refusal(model).find("segment combine: it makes something again, and cannot run twice."),
+            std::string::npos)
+      << refusal(model);
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// Golden plans: the task lists and whole programs of two small models, as text. They show what a change of
+// Golden plans: the task lists and whole programs of small models, as text. They show what a change of
 // the planner changes.
 #include "tests/support/golden.h"
 
@@ -69,7 +69,8 @@ std::map<std::string, std::string> golden_texts() {
   std::map<std::string, std::string> texts;
   const std::pair<const char*, const char*> models[] = {
       {"gpt2", "gpt2:layers=2,width=16,heads=2,vocab=50,context=8"},
-      {"llama", "llama:layers=2,width=16,heads=4,kv_heads=2,ffn=24,vocab=40,context=8,tied=false"}};
+      {"llama", "llama:layers=2,width=16,heads=4,kv_heads=2,ffn=24,vocab=40,context=8,tied=false"},
+      {"mixtral", "mixtral:layers=1,width=16,heads=2,kv_heads=2,ffn=8,vocab=40,context=8,experts=2,top=1"}};
   for (const auto& [name, model] : models) {
     const Case two = plan_case(model, {Tiers::host_nvme, 2, 15});
     texts[std::string(name) + ".tasks"] = task_list(two);

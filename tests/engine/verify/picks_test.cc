@@ -103,6 +103,7 @@ TEST(VerifyPicks, WhatIsPickedIsOnlyReadAndLiesInItsBank) {
   expect_fault("1 forward 1/0 flops 0 bytes 0 read place@0", "1 forward 1/0 flops 0 bytes 0 add place@0",
                "writes picked buffer place");
   expect_fault("at nvme+0 host+0 host+64", "at nvme+64 host+0 host+64", "beside its bank");
+  expect_fault("home nvme+0 bank", "home nvme+0 empty_in pending bank", "is not permanent as its bank is");
   expect_fault("device+64 host+64 after nvme_read:1", "device+64 host+64",
                "reads what was written to host [0, 64)");
 }

@@ -31,5 +31,23 @@ TEST_F(Cli, PlanAssumesTheImbalanceThatTheRunHasMeasured) {
   EXPECT_NE(given.out.find("one of each layer had 1.5 times the mean"), std::string::npos) << given.out;
 }
 
+// All choices are measured, also those that a capacity drops.
+TEST_F(Cli, PlanAssumesNoMoreThanACapacity) {
+  const std::string model =
+      "gpt2-moe:layers=2,width=32,heads=2,vocab=256,context=32,experts=4,every=1,top=1,capacity=1";
+  const CommandResult trained =
+      run({"train", "--model", model, "--data", text, "--batch", "4", "--micro-batch", "2", "--steps", "3",
+           "--out", directory / "run", "--device", "cpu", "--threads", "2"});
+  ASSERT_EQ(trained.code, 0) << trained.err;
+  const CommandResult json =
+      run({"plan", "--out", directory / "run", "--resume", "auto", "--no-advice", "--json"});
+  ASSERT_EQ(json.code, 0) << json.err;
+  EXPECT_EQ(nlohmann::json::parse(json.out)["imbalance"], 1);
+  const CommandResult given = run({"plan", "--model", model, "--batch", "4", "--imbalance", "2"});
+  EXPECT_EQ(given.code, 2);
+  EXPECT_NE(given.err.find("an expert of this model takes at most 1 times the mean"), std::string::npos)
+      << given.err;
+}
+
 }  // namespace
 }  // namespace sluice

@@ -39,7 +39,7 @@ TEST(Experts, TheLeastDeviceMemoryGrowsWithOneExpertAndNotWithAll) {
                   1.05);
 }
 
-// The router's weights are such that every token chooses expert 0 and 1: nothing is dropped, and memory
+// The router's weights are such that every token chooses expert 0: nothing is dropped, and memory
 // holds.
 TEST(Experts, AllTokensMayChooseOneExpert) {
   const DriveDirectory directory;
