@@ -135,6 +135,7 @@ TEST_F(RanksExpertsTest, RanksSendTheRowsThatWereChosen) {
     for (const uint64_t ranks : {2, 4}) {
       TestRun run = experts_on(static_cast<int64_t>(ranks), static_cast<int64_t>(ranks), "sent");
       run.options.data.train = {directory_ / "same.txt"};
+      run.options.batch.waves = 1;
       run.options.numbers.precision = precision;
       const TestResult result = train_on(run);
       const Plan& plan = result.plan;
