@@ -56,13 +56,13 @@ std::string numbers(const std::set<int64_t>& experts) {
   return fmt::format("{} {}", experts.size() == 1 ? "expert" : "experts", fmt::join(parts, ", "));
 }
 
-// By layer: experts of which the directory has nothing, or which the model does not have. Their names are
+// By layer: experts of which the directory has nothing, or which the model has on no rank. Their names are
 // taken out of `missing` and `unknown`.
 class WrongExperts {
  public:
   WrongExperts(const Model& model, const HfWeights& weights) : family_(find_family(model.family)) {
     if (family_ == nullptr || *family_->experts == '\0') return;
-    for (const Group& group : model.groups)
+    for (const Group& group : groups_of_all_ranks(model))
       if (holds(weights, model, group))
         for (const Parameter& parameter : group.parameters)
           if (const auto place = expert_of(*family_, parameter.name))

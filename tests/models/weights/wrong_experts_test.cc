@@ -14,8 +14,10 @@ const std::string kSizes =
 
 class WrongExpertsTest : public FormatTest {
  protected:
-  static Model model(const std::string& family, const char* experts = "4") {
-    return build_model(config_from_name(family + kSizes + experts), DType::f32, 1, 4);
+  static Model model(const std::string& family, const char* experts = "4", ExpertRanks ranks = {}) {
+    ModelConfig config = config_from_name(family + kSizes + experts);
+    config.expert_ranks = ranks;
+    return build_model(config, DType::f32, 1, 4);
   }
   // The tensors of the model but those with such a part in their names, and others.
   void write(const Model& model, const std::set<std::string>& left_out,
@@ -86,6 +88,22 @@ TEST_F(WrongExpertsTest, StackedTensorsOfAnotherNumber) {
           "Download");
   refuses(three, {"layer 0 has expert 3 beyond the 3 of config.json; layer 1 has expert 3 beyond the 3"},
           "config.json");
+}
+
+// A rank has some of the experts, and the directory has those of all.
+TEST_F(WrongExpertsTest, ExpertsThatAreDividedOverRanks) {
+  for (const int64_t here : {0, 1}) {
+    SCOPED_TRACE(here);
+    const Model whole = model("mixtral", "8"), half = model("mixtral", "8", {2, here});
+    write(whole, {});
+    EXPECT_NO_THROW(check_weights(HfWeights::open(directory.string(), "mixtral"), half));
+    write(whole, {"layers.0.block_sparse_moe.experts.1.", "layers.1.block_sparse_moe.experts.6."},
+          {{"model.layers.1.block_sparse_moe.experts.9.w1.weight", DType::bf16, {8, 32}}});
+    refuses(half,
+            {"do not fit the model: layer 0 lacks expert 1; layer 1 lacks expert 6; "
+             "layer 1 has expert 9 beyond the 8 of config.json."},
+            "Download the directory again");
+  }
 }
 
 TEST_F(WrongExpertsTest, ManyLayersAreNotAllListed) {
