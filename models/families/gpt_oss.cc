@@ -49,6 +49,7 @@ void read(const ConfigReader& file, ModelConfig& c) {
   c.swiglu_limit = file.number_or("swiglu_limit", kLimit);
   c.swiglu_alpha = file.number_or("swiglu_alpha", kAlpha);
   if (!(c.swiglu_limit > 0)) file.complain("swiglu_limit is not positive.", "Correct the file.");
+  if (!(c.swiglu_alpha > 0)) file.complain("swiglu_alpha is not positive.", "Correct the file.");
   read_experts(file, "num_local_experts", 4, 0.9, c);
   read_rope(file, {}, c);
   c.window = file.integer_or("sliding_window", kContextMax, 128);

@@ -117,6 +117,9 @@ TEST(ConfigJson, ExpertsThatMakeNoSenseAreRefused) {
                   "use_sliding_window");
   expect_bad_file(replaced(gpt_oss, "\"swiglu_limit\": 7.0", "\"swiglu_limit\": 0"),
                   "swiglu_limit is not positive.");
+  for (const char* alpha : {"-1", "0"})
+    expect_bad_file(replaced(gpt_oss, "\"swiglu_alpha\": 1.702", std::string("\"swiglu_alpha\": ") + alpha),
+                    "swiglu_alpha is not positive.");
   expect_bad_file(with(kLlamaJson, "\"num_local_experts\": 8"), "num_local_experts");
 }
 
