@@ -68,6 +68,18 @@ void check_length(const ModelConfig& config, int64_t length, const char* option)
         fmt::format("Use {} {} or less.", option, config.context));
 }
 
+// What experts get of so many tokens is numbered in 32 bits: twice every choice, and the experts (routing.h).
+void check_choices(const ModelConfig& config, int64_t sequences, int64_t tokens, const char* remedy) {
+  const int64_t most = (INT32_MAX - 1 - config.experts) / 2;
+  if (config.experts == 0 || sequences * tokens <= most / config.experts_per_token) return;
+  throw Error(
+      ExitCode::usage,
+      fmt::format(
+          "{} x {} tokens at once, each with {} experts, are too many: at most {} tokens are possible.",
+          sequences, tokens, config.experts_per_token, most / config.experts_per_token),
+      remedy);
+}
+
 Model built(const ModelConfig& config, Model model) {
   const Family* family = find_family(config.family);
   CHECK(family != nullptr, config.family);
@@ -104,6 +116,7 @@ Model build_model(const ModelConfig& config, DType precision, int64_t micro_batc
         fmt::format("A micro-batch of {} x {} tokens has 2^31 tokens or more.", micro_batch, sequence),
         "Use a smaller --micro-batch.");
   check_length(config, sequence, "--seq");
+  check_choices(config, micro_batch, sequence, "Use a smaller --micro-batch or --seq.");
   Model model{
       .precision = precision, .micro_batch = micro_batch, .sequence = sequence, .documents = documents};
   if (samples) model.readings = readings_of(*samples);
@@ -117,6 +130,7 @@ Model build_generation_model(const ModelConfig& config, DType precision, int64_t
                 fmt::format("{} sequences of {} tokens have 2^31 tokens or more.", sequences, context),
                 "Use a smaller --batch or --max-context.");
   check_length(config, context, "--max-context");
+  check_choices(config, sequences, std::min(chunk, context), "Use a smaller --batch or --prompt-chunk.");
   Model model{.precision = precision};
   model.readings = readings_of({sequences, context, chunk});
   return built(config, std::move(model));
