@@ -7,7 +7,6 @@
 #include <filesystem>
 #include <map>
 #include <nlohmann/json.hpp>
-#include <optional>
 #include <set>
 #include <stdexcept>
 
@@ -85,19 +84,21 @@ std::vector<std::string> targets_of(const Json& object, const ConfigReader& file
   return {};
 }
 
-// Of a targeted parameter with a rank or alpha of its own; nothing: it has that of all.
-std::optional<double> of_pattern(const Json& object, const ConfigReader& file, const char* key,
-                                 const std::string& parameter) {
-  const std::string pattern = kPattern + parameter.substr(parameter.rfind('.') + 1);
-  if (!file.has(key) || !object[key].contains(pattern)) return {};
-  return file.section(key).number(pattern.c_str());
+// As PEFT writes it for a targeted parameter, by its last name.
+std::string pattern_of(const std::string& parameter) {
+  return kPattern + parameter.substr(parameter.rfind('.') + 1);
 }
 
-// Patterns are those that PEFT writes: of a targeted parameter, by its last name.
+// Whether a targeted parameter has a rank or alpha of its own.
+bool has_own(const Json& object, const ConfigReader& file, const char* key, const std::string& parameter) {
+  return file.has(key) && object[key].contains(pattern_of(parameter));
+}
+
+// Patterns are those of targeted parameters.
 void check_patterns(const Json& object, const ConfigReader& file,
                     const std::vector<std::string>& parameters) {
   std::set<std::string> known;
-  for (const std::string& name : parameters) known.insert(kPattern + name.substr(name.rfind('.') + 1));
+  for (const std::string& name : parameters) known.insert(pattern_of(name));
   for (const char* key : {"rank_pattern", "alpha_pattern"}) {
     if (!file.has(key)) continue;
     file.section(key);  // complains about what is no object
@@ -129,11 +130,13 @@ void read_parameters(const Json& object, const ConfigReader& file, const Family*
   int64_t most = adapters.targets.empty() ? 0 : targets.rank;
   std::map<const Stacked*, int64_t> ranks;
   for (const std::string& name : names) {
-    Adapters own = adapters;
-    own.rank = static_cast<int64_t>(of_pattern(object, file, "rank_pattern", name).value_or(own.rank));
-    own.alpha = of_pattern(object, file, "alpha_pattern", name).value_or(own.alpha);
     const Stacked& stacked = stacked_named(name, family, file);
-    if (own.rank < 1 || own.rank > kAdapterRankMax || !(std::abs(own.scale() - scale) <= 1e-9 * scale))
+    Adapters own = adapters;
+    if (has_own(object, file, "rank_pattern", name))
+      own.rank = file.section("rank_pattern").integer(pattern_of(name).c_str(), kAdapterRankMax);
+    if (has_own(object, file, "alpha_pattern", name))
+      own.alpha = file.section("alpha_pattern").number(pattern_of(name).c_str());
+    if (!(std::abs(own.scale() - scale) <= 1e-9 * scale))
       file.complain(fmt::format("adapters of {} have rank {} and alpha {}, and so another scale than {}.",
                                 printable(name), own.rank, own.alpha, scale),
                     kOtherAdapter);

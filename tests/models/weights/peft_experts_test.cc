@@ -2,6 +2,8 @@
 // would not read as it is meant is not exported.
 #include "models/weights/peft_experts.h"
 
+#include <fmt/format.h>
+
 #include <cmath>
 #include <nlohmann/json.hpp>
 
@@ -138,6 +140,11 @@ TEST_F(PeftExpertsConfig, WhatIsNotComputedIsRefused) {
   refuses(R"("target_modules": ["q_proj"], "target_parameters": ["down_proj"],)"
           R"("rank_pattern": {".*\\.down_proj": 4})",
           "down_proj have rank 4 and alpha 3, and so another scale than 1.5");
+  for (const char* rank : {"1e300", "2.7", "0", "-1", "4097", "18446744073709551615", "\"2\"", "true"})
+    refuses(fmt::format(R"("target_modules": ["q_proj"], "target_parameters": ["down_proj"],)"
+                        R"("rank_pattern": {{".*\\.down_proj": {}}})",
+                        rank),
+            "rank_pattern: .*\\.down_proj is ");
   refuses(
       R"("target_modules": ["q_proj"], "target_parameters": ["down_proj"], "rank_pattern": {"q_proj": 4})",
       "rank_pattern has q_proj, which is not supported");
