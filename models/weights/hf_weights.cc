@@ -17,7 +17,6 @@
 #include "models/files/mxfp4.h"
 #include "models/weights/peft.h"
 #include "models/weights/peft_experts.h"
-#include "models/weights/stacked.h"
 
 namespace sluice {
 
@@ -200,13 +199,14 @@ uint64_t table_bytes_at_most(const std::string& directory, uint64_t stacked) {
   return kTableBytes * bytes;
 }
 
-HfWeights HfWeights::open(const std::string& directory, const std::string& family) {
+HfWeights HfWeights::open(const std::string& directory, const std::string& family, const ExpertCounts& most) {
   if (!has_weights(directory))
     throw Error(ExitCode::usage,
                 fmt::format("{} holds neither {} nor {}.", printable(directory), kSingleName, kIndexName),
                 "Give a directory with safetensors weights.");
   HfWeights weights;
   weights.directory_ = directory;
+  weights.most_ = most;
   const fs::path single = fs::path(directory) / kSingleName, index = fs::path(directory) / kIndexName;
   if (is_there(single))
     weights.files_.push_back(SafetensorsFile::open(single.string()));
@@ -221,13 +221,15 @@ HfWeights HfWeights::open(const std::string& directory, const std::string& famil
   return weights;
 }
 
-HfWeights HfWeights::open_adapters(const std::string& directory, const std::string& family) {
+HfWeights HfWeights::open_adapters(const std::string& directory, const std::string& family,
+                                   const ExpertCounts& most) {
   const fs::path path = fs::path(directory) / (std::string(kAdapterWeights) + ".safetensors");
   if (!is_there(path))
     throw Error(ExitCode::usage, fmt::format("{} lacks {}.", printable(directory), path.filename().string()),
                 "Give a directory that PEFT or `sluice export` has written, with safetensors weights.");
   HfWeights weights;
   weights.directory_ = directory;
+  weights.most_ = most;
   weights.are_adapters_ = true;
   weights.files_.push_back(SafetensorsFile::open(path.string()));
   weights.add_adapters(*find_family(family));
@@ -285,12 +287,29 @@ void HfWeights::add(const std::string& name, HfTensor tensor) {
               kDownloadAgain);
 }
 
+// Tensors of so many experts: `all_most` is how many parameters all of them may have.
+void HfWeights::admit(const std::string& name, const StackSize& size, uint64_t all_most) {
+  const auto refuse = [&](const std::string& what) {
+    malformed(directory_, fmt::format("'{}' {}", shown_name(name), what),
+              are_adapters_ ? "Give the --model on which the adapters were trained."
+                            : "Give the config.json that belongs to these weights.");
+  };
+  if (size.experts > most_.experts)
+    refuse(fmt::format("has {} experts, and the model has {}", size.experts, most_.experts));
+  admitted_ += static_cast<uint64_t>(size.experts * size.of_expert);
+  if (admitted_ > all_most)
+    refuse(fmt::format("is one more of such tensors than {} layers of {} experts have", most_.layers,
+                       most_.experts));
+}
+
 void HfWeights::add_adapters(const Family& family) {
   std::vector<std::string> notes;  // which whoever reads the settings gets
   const PeftTargets targets = read_peft_targets(directory_, &family, notes);
+  const uint64_t all_most = 2 * stacked_parameters(family, most_);  // each has two factors
   const std::vector<SafetensorsTensor>& tensors = files_.front().tensors();
   for (size_t i = 0; i < tensors.size(); ++i) {
     const std::string name = parameter_name(family, without_peft_prefix(tensors[i].name));
+    admit(name, factor_stack_size(targets, name, tensors[i].shape), all_most);
     for (const FactorPart& part : factor_parts(family, targets, name, tensors[i].shape)) {
       HfTensor tensor{tensors[i].type, part.shape, {{.tensor = i, .skip = part.skip, .step = part.step}}};
       tensor.pieces.front().elements = tensor.elements();
@@ -303,6 +322,7 @@ void HfWeights::add_adapters(const Family& family) {
 // A stored tensor, or what blocks and scales make, as the parameters in it.
 void HfWeights::add_parts(const Family& family, const std::string& name, const Shape& shape,
                           SafetensorsType type, const HfTensor::Piece& whole) {
+  admit(name, stack_size(family, name, shape), stacked_parameters(family, most_));
   std::vector<TensorPart> parts = stacked_parts(family, name, shape);
   if (parts.empty()) parts.push_back({name, shape});
   add_experts(parts, type, whole);
@@ -328,6 +348,7 @@ void HfWeights::add_tensors(const Family& family) {
       const auto row = first_rows.find(tensors[i].name);
       if (row != first_rows.end()) {
         // A row of a stacked tensor is an expert, so each is whole in a file.
+        admit(name, stack_size(family, name, tensors[i].shape), stacked_parameters(family, most_));
         const auto experts = stacked_parts(family, name, tensors[i].shape, row->second);
         if (experts.empty())
           add_rows(name, tensors[i], {file, i}, row->second);

@@ -18,18 +18,18 @@
 
 #include "engine/graph/graph.h"
 #include "models/files/safetensors.h"
+#include "models/weights/stacked.h"
 
 namespace sluice {
 
 struct Family;
-struct TensorPart;
 
 // Whether the directory holds weights to start from. Throws Error(malformed_file) when it holds them only in
 // a format that cannot be read (pickle): a silent start from initial weights would be a surprise.
 bool has_weights(const std::string& directory);
 
 // Bytes of memory that HfWeights::open() takes at most. Reads the length of each header only. `stacked`: the
-// most parameters of stacked tensors (stacked_parameters()).
+// most parameters of stacked tensors (stacked_parameters() of what open() gets).
 uint64_t table_bytes_at_most(const std::string& directory, uint64_t stacked = 0);
 
 struct HfPlace {
@@ -61,9 +61,12 @@ struct HfTensor {
 class HfWeights {
  public:
   // Throws Error: usage when the directory or its weights do not exist; malformed_file for files and indexes
-  // that break their format or contradict each other.
-  static HfWeights open(const std::string& directory, const std::string& family);
-  static HfWeights open_adapters(const std::string& directory, const std::string& family);
+  // that break their format or contradict each other, and, before memory is taken for them, where tensors of
+  // all experts of a layer have more experts than `most`, or there are more of them than its layers have.
+  static HfWeights open(const std::string& directory, const std::string& family,
+                        const ExpertCounts& most = {});
+  static HfWeights open_adapters(const std::string& directory, const std::string& family,
+                                 const ExpertCounts& most = {});
 
   bool are_adapters() const { return are_adapters_; }
 
@@ -77,6 +80,7 @@ class HfWeights {
  private:
   HfWeights() = default;
   void open_indexed(const std::string& index_path);
+  void admit(const std::string& name, const StackSize& size, uint64_t all_most);
   void add_tensors(const Family& family);
   void add_adapters(const Family& family);
   void add(const std::string& name, HfTensor tensor);
@@ -88,6 +92,8 @@ class HfWeights {
 
   std::string directory_;
   bool are_adapters_ = false;
+  ExpertCounts most_;
+  uint64_t admitted_ = 0;  // parameters of stacked tensors
   std::vector<SafetensorsFile> files_;
   std::map<std::string, HfTensor> tensors_;
 };

@@ -81,18 +81,26 @@ FactorPart plain_part(const PeftTargets& targets, const Factor& factor, const st
 
 }  // namespace
 
-std::vector<FactorPart> factor_parts(const Family& family, const PeftTargets& targets,
-                                     const std::string& name, const Shape& shape) {
+StackSize factor_stack_size(const PeftTargets& targets, const std::string& name, const Shape& shape) {
   const Factor factor = factor_of(name);
   const PeftTargets::Parameter* const parameter =
       factor.module.empty() ? nullptr : parameter_of(targets, factor.module);
-  if (parameter == nullptr) return {plain_part(targets, factor, name, shape)};
-  const Stacked& stacked = *parameter->stacked;
-  const int64_t r = parameter->rank, wanted = targets.adapters.rank, matrices = has_two(stacked) ? 2 : 1;
-  const int64_t all_ranks = shape.size() == 2 ? shape[factor.is_down ? 0 : 1] : 0;
-  if (all_ranks == 0 || all_ranks % r != 0 || (!factor.is_down && shape[0] % matrices != 0))
-    return {{name, shape, 0, 1, {}}};
-  const int64_t experts = all_ranks / r, in = shape[1], out = shape[0] / matrices;
+  if (parameter == nullptr || shape.size() != 2) return {};
+  const int64_t matrices = has_two(*parameter->stacked) ? 2 : 1, all_ranks = shape[factor.is_down ? 0 : 1];
+  if (all_ranks == 0 || all_ranks % parameter->rank != 0 || (!factor.is_down && shape[0] % matrices != 0))
+    return {};
+  return {all_ranks / parameter->rank, matrices};
+}
+
+std::vector<FactorPart> factor_parts(const Family& family, const PeftTargets& targets,
+                                     const std::string& name, const Shape& shape) {
+  const Factor factor = factor_of(name);
+  const auto [experts, matrices] = factor_stack_size(targets, name, shape);
+  if (experts == 0) return {plain_part(targets, factor, name, shape)};
+  const PeftTargets::Parameter& parameter = *parameter_of(targets, factor.module);
+  const Stacked& stacked = *parameter.stacked;
+  const int64_t r = parameter.rank, wanted = targets.adapters.rank, all_ranks = r * experts;
+  const int64_t in = shape[1], out = shape[0] / matrices;
   std::vector<FactorPart> parts;
   for (int64_t e = 0; e < experts; ++e)
     for (int64_t which = 0; which < matrices; ++which) {

@@ -16,6 +16,7 @@
 
 #include "models/families/adapters.h"
 #include "models/weights/hf_weights.h"
+#include "models/weights/stacked.h"
 
 namespace sluice {
 
@@ -42,8 +43,12 @@ struct FactorPart {
   HfRows rows;
 };
 
-// What a tensor is made of, by its name without PEFT's prefix. A tensor that is no factor, or none that could
-// be divided, is one part, under its own name.
+// How many factors a tensor has, by its name without PEFT's prefix and its shape alone. 0: it is no factor of
+// experts, or none that could be divided.
+StackSize factor_stack_size(const PeftTargets& targets, const std::string& name, const Shape& shape);
+
+// These factors; whoever asks for them has bounded the experts. Any other tensor is one part, under its own
+// name.
 std::vector<FactorPart> factor_parts(const Family& family, const PeftTargets& targets,
                                      const std::string& name, const Shape& shape);
 

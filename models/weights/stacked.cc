@@ -67,6 +67,15 @@ Place place_of(const Family& family, std::string_view parameter) {
   return {};
 }
 
+// The family's tensor of this name and shape; nullptr: there is none.
+const Stacked* stacked_of(const Family& family, std::string_view tensor, const Shape& shape) {
+  const std::string_view layer = layer_of(tensor), name = tensor.substr(layer.size());
+  const auto found = std::ranges::find_if(family.stacked, [&](const Stacked& s) { return name == s.tensor; });
+  if (layer.empty() || found == family.stacked.end() || shape.size() < 2) return nullptr;
+  const int64_t divided = found->order == Stacked::Order::rows ? shape[1] : shape.back();
+  return divided % parts_of(*found) == 0 ? &*found : nullptr;
+}
+
 }  // namespace
 
 std::optional<ExpertPlace> expert_of(const Family& family, std::string_view parameter) {
@@ -81,26 +90,28 @@ std::optional<ExpertPlace> expert_of(const Family& family, std::string_view para
   return ExpertPlace{*number, *expert, rest.substr(1)};
 }
 
-uint64_t stacked_parameters(const Family& family, int64_t layers, int64_t experts) {
+uint64_t stacked_parameters(const Family& family, const ExpertCounts& counts) {
   uint64_t of_expert = 0;
   for (const Stacked& stacked : family.stacked) of_expert += static_cast<uint64_t>(parts_of(stacked));
-  return static_cast<uint64_t>(layers) * static_cast<uint64_t>(experts) * of_expert;
+  return static_cast<uint64_t>(counts.layers) * static_cast<uint64_t>(counts.experts) * of_expert;
+}
+
+StackSize stack_size(const Family& family, const std::string& tensor, const Shape& shape) {
+  const Stacked* const stacked = stacked_of(family, tensor, shape);
+  return stacked == nullptr || shape.front() == 0 ? StackSize{}
+                                                  : StackSize{shape.front(), parts_of(*stacked)};
 }
 
 std::vector<TensorPart> stacked_parts(const Family& family, const std::string& tensor, const Shape& shape,
                                       int64_t first_expert) {
-  const std::string_view layer = layer_of(tensor);
-  const std::string_view name = std::string_view(tensor).substr(layer.size());
-  const auto found = std::ranges::find_if(family.stacked, [&](const Stacked& s) { return name == s.tensor; });
-  if (layer.empty() || found == family.stacked.end() || shape.size() < 2) return {};
-  const Stacked& stacked = *found;
-  const int64_t divided = stacked.order == Stacked::Order::rows ? shape[1] : shape.back();
-  if (divided % parts_of(stacked) != 0) return {};
+  const auto [experts, of_expert] = stack_size(family, tensor, shape);
+  if (experts == 0) return {};
+  const Stacked& stacked = *stacked_of(family, tensor, shape);
   const Shape part = shape_of_part(stacked, shape);
   std::vector<TensorPart> parts;
-  for (int64_t e = 0; e < shape.front(); ++e)
-    for (int which = 0; which < parts_of(stacked); ++which)
-      parts.push_back(part_of(family, stacked, layer, part, first_expert + e, e, which));
+  for (int64_t e = 0; e < experts; ++e)
+    for (int which = 0; which < of_expert; ++which)
+      parts.push_back(part_of(family, stacked, layer_of(tensor), part, first_expert + e, e, which));
   return parts;
 }
 

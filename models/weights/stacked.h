@@ -9,10 +9,16 @@
 #include <vector>
 
 #include "engine/graph/graph.h"
+#include "models/families/config_reader.h"
 
 namespace sluice {
 
 struct Family;
+
+// Of a config.json, or more than any may have.
+struct ExpertCounts {
+  int64_t layers = kLayersMax, experts = kExpertsMax;
+};
 
 // Element i of the parameter is element skip + i * step of the tensor.
 struct TensorPart {
@@ -35,11 +41,18 @@ struct ExpertPlace {
 };
 std::optional<ExpertPlace> expert_of(const Family& family, std::string_view parameter);
 
-// The most parameters as which files may have stacked tensors of so many layers.
-uint64_t stacked_parameters(const Family& family, int64_t layers, int64_t experts);
+// The most parameters as which files may have stacked tensors.
+uint64_t stacked_parameters(const Family& family, const ExpertCounts& counts);
 
-// What a file's tensor is made of. Empty: it is not one of the family's stacked ones, or its shape is none
-// that could be divided. `first_expert`: the file's tensor begins with this one.
+// How many parameters a file's tensor is made of, by its name and shape alone. 0: it is not one of the
+// family's stacked ones, its shape is none that could be divided, or it has no experts.
+struct StackSize {
+  int64_t experts = 0, of_expert = 0;
+};
+StackSize stack_size(const Family& family, const std::string& tensor, const Shape& shape);
+
+// These parameters; whoever asks for them has bounded the experts. Empty: stack_size() has none.
+// `first_expert`: the file's tensor begins with this one.
 std::vector<TensorPart> stacked_parts(const Family& family, const std::string& tensor, const Shape& shape,
                                       int64_t first_expert = 0);
 

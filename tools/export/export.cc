@@ -104,7 +104,8 @@ struct Exporter {
     std::optional<HfWeights> base;
     std::optional<MergedWeights> merged;
     if (has_adapters(model)) {
-      base = HfWeights::open(source.weights_directory, source.config.family);
+      base = HfWeights::open(source.weights_directory, source.config.family,
+                             {source.config.layers, source.config.experts});
       check_base(*base, model, *checkpoint.state().base);
       const auto of_base = [&](const std::string& name, uint64_t first, uint64_t count, float* values) {
         base->read(name, first, count, values);

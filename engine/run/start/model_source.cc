@@ -86,8 +86,8 @@ std::string base_directory(const BaseModel& base, const LoraOptions& options) {
 namespace {
 
 uint64_t table_bytes_of(const std::string& directory, const ModelConfig& config) {
-  return table_bytes_at_most(directory,
-                             stacked_parameters(*find_family(config.family), config.layers, config.experts));
+  return table_bytes_at_most(
+      directory, stacked_parameters(*find_family(config.family), {config.layers, config.experts}));
 }
 
 void set_router_loss(const ModelOptions& options, ModelConfig& config) {

@@ -153,7 +153,7 @@ ModelSource new_source(Options& options, RunStart& start) {
   start.adapters_directory = options.lora.from;
   if (!options.lora.from.empty()) {
     const uint64_t matrices =
-        stacked_parameters(*find_family(source.config.family), source.config.layers, source.config.experts);
+        stacked_parameters(*find_family(source.config.family), {source.config.layers, source.config.experts});
     source.table_bytes += table_bytes_at_most(options.lora.from, 2 * matrices);  // each has two factors
   }
   return source;
@@ -224,13 +224,14 @@ std::vector<Fact> start_facts(const RunStart& start) {
 
 void check_start(RunStart& start, const Model& model) {
   const std::string &directory = start.source.weights_directory, &family = start.source.config.family;
+  const ExpertCounts most{start.source.config.layers, start.source.config.experts};
   if (start.checkpoint) start.checkpoint->check(model);
   if (!start.adapters_directory.empty()) {
-    start.adapters = HfWeights::open_adapters(start.adapters_directory, family);
+    start.adapters = HfWeights::open_adapters(start.adapters_directory, family, most);
     check_weights(*start.adapters, model);
   }
   if (directory.empty()) return;
-  start.weights = HfWeights::open(directory, family);
+  start.weights = HfWeights::open(directory, family, most);
   if (start.checkpoint)
     check_base(*start.weights, model, *start.checkpoint->state().base);
   else

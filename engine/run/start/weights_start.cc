@@ -49,7 +49,9 @@ std::string text_directory(const WeightsStart& start) {
 void check_weights_start(WeightsStart& start, const Model& model) {
   if (start.checkpoint) start.checkpoint->check_weights(model);
   if (start.source.weights_directory.empty()) return;
-  start.weights = HfWeights::open(start.source.weights_directory, start.source.config.family);
+  const ModelConfig& config = start.source.config;
+  start.weights =
+      HfWeights::open(start.source.weights_directory, config.family, {config.layers, config.experts});
   if (start.checkpoint)
     check_base(*start.weights, model, *start.checkpoint->state().base);
   else

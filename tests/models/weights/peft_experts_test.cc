@@ -171,6 +171,29 @@ TEST_F(PeftExpertsConfig, TensorsThatDoNotFitStayWhatTheyAre) {
     EXPECT_EQ(names(name, shape), std::vector<std::string>{name});
 }
 
+// A header says how many experts there are.
+TEST_F(PeftExpertsConfig, MoreExpertsThanTheModelHasAreRefused) {
+  write_file("adapter_config.json", R"({"peft_type": "LORA", "r": 2, "lora_alpha": 3,)"
+                                    R"("target_modules": [], "target_parameters": ["down_proj"]})");
+  const auto open_with = [&](const Shape& shape, const ExpertCounts& most) {
+    const std::vector<TensorSpec> specs = {
+        {"base_model.model.model.layers.0.mlp.experts.lora_A.weight", DType::f32, shape}};
+    SafetensorsWriter writer(path("adapter_model.safetensors"), specs, {}, kExportAlignment);
+    const Floats zeros(static_cast<size_t>(element_count(shape)));
+    writer.write(zeros.data(), zeros.size() * sizeof(float));
+    writer.finish();
+    return HfWeights::open_adapters(directory.string(), "qwen3_moe", most).names().size();
+  };
+  EXPECT_EQ(open_with({6, 8}, {1, 3}), 3u);
+  expect_error(ExitCode::malformed_file,
+               {"'model.layers.0.mlp.experts.lora_A.weight' has 3 experts, and the model has 2"}, [&] {
+                 open_with({6, 8}, {1, 2});
+               });
+  expect_error(ExitCode::malformed_file, {"has 549755813888 experts, and the model has 4096"}, [&] {
+    open_with({int64_t{1} << 40, 0}, {});
+  });
+}
+
 TEST(PeftExports, AreThoseThatPeftReads) {
   const auto refused = [](const std::string& name, const Adapters& adapters, const std::string& part) {
     SCOPED_TRACE(name);

@@ -18,15 +18,20 @@ namespace {
 
 class StackedTest : public FormatTest {
  protected:
-  // A file with one tensor, whose values are 0, 1, 2, ...
-  HfWeights opened(const std::string& name, const Shape& shape, const char* family) const {
-    const std::vector<TensorSpec> specs = {{name, DType::f32, shape}};
+  // A file with these tensors, whose values are 0, 1, 2, ...
+  void write(const std::vector<TensorSpec>& specs) const {
     SafetensorsWriter writer(path("model.safetensors"), specs, {}, kExportAlignment);
-    std::vector<float> values(static_cast<size_t>(element_count(shape)));
-    std::iota(values.begin(), values.end(), 0.0f);
-    writer.write(values.data(), values.size() * sizeof(float));
+    for (const TensorSpec& spec : specs) {
+      std::vector<float> values(static_cast<size_t>(element_count(spec.shape)));
+      std::iota(values.begin(), values.end(), 0.0f);
+      writer.write(values.data(), values.size() * sizeof(float));
+    }
     writer.finish();
-    return HfWeights::open(directory.string(), family);
+  }
+  HfWeights opened(const std::string& name, const Shape& shape, const char* family,
+                   const ExpertCounts& most = {}) const {
+    write({{name, DType::f32, shape}});
+    return HfWeights::open(directory.string(), family, most);
   }
 };
 
@@ -110,7 +115,7 @@ TEST_F(StackedTest, TheTableTakesNoMoreThanIsSetAside) {
   GTEST_SKIP() << "sanitizers allocate otherwise";
 #endif
   constexpr int64_t kExperts = 2000;
-  const uint64_t stacked = stacked_parameters(*find_family("gpt_oss"), 1, kExperts);
+  const uint64_t stacked = stacked_parameters(*find_family("gpt_oss"), {1, kExperts});
   EXPECT_EQ(stacked, 6u * kExperts);
   const size_t before = mallinfo2().uordblks;
   const HfWeights weights = opened("model.layers.0.mlp.experts.gate_up_proj", {kExperts, 2, 4}, "gpt_oss");
@@ -118,6 +123,36 @@ TEST_F(StackedTest, TheTableTakesNoMoreThanIsSetAside) {
   EXPECT_EQ(weights.names().size(), 2u * kExperts);
   EXPECT_LE(taken, table_bytes_at_most(directory.string(), 2 * kExperts));
   EXPECT_GE(taken, table_bytes_at_most(directory.string())) << "or it need not be set aside";
+}
+
+// Else it would take more than is set aside.
+TEST_F(StackedTest, MoreExpertsThanTheModelHasAreRefused) {
+  const std::string layer = "model.layers.0.mlp.experts.", other = "model.layers.1.mlp.experts.";
+  const auto refused = [](const std::string& sentence, const std::function<void()>& action) {
+    expect_error(ExitCode::malformed_file, {sentence}, action);
+  };
+  for (const char* family : {"gpt_oss", "qwen3_moe"})  // of a file that is a header alone
+    refused("down_proj' has 1099511627776 experts, and the model has 4096", [&] {
+      opened(layer + "down_proj", {int64_t{1} << 40, 0, 2}, family);
+    });
+  EXPECT_EQ(opened(layer + "down_proj", {3, 2, 2}, "gpt_oss", {1, 3}).names().size(), 3u);
+  refused("down_proj' has 4 experts, and the model has 3", [&] {
+    opened(layer + "down_proj", {4, 2, 2}, "gpt_oss", {1, 3});
+  });
+
+  // What all of a layer of 2 experts have, and one tensor of another layer.
+  std::vector<TensorSpec> specs;
+  for (const Stacked& stacked : find_family("gpt_oss")->stacked)
+    specs.push_back({"model.layers.0." + std::string(stacked.tensor), DType::f32, {2, 2, 4}});
+  write(specs);
+  EXPECT_EQ(HfWeights::open(directory.string(), "gpt_oss", {1, 2}).names().size(),
+            stacked_parameters(*find_family("gpt_oss"), {1, 2}));
+  specs.push_back({other + "down_proj", DType::f32, {2, 2, 4}});
+  write(specs);
+  refused("model.layers.1.mlp.experts.down_proj' is one more of such tensors than 1 layers of 2 experts have",
+          [&] {
+            HfWeights::open(directory.string(), "gpt_oss", {1, 2});
+          });
 }
 
 // Any range of a file's tensor is what its parameters have there.
