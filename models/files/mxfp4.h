@@ -4,10 +4,13 @@
 // Such a matrix NAME is two tensors of a file, NAME_blocks, U8 [experts, out, groups, 16], and NAME_scales,
 // U8 [experts, out, groups]: a byte has two values, the low four bits first, and a scale s stands for 2^(s -
 // 127). transformers 5.23 (convert_moe_packed_tensors in integrations/mxfp4.py) makes [experts, 32 * groups,
-// out] of them. Every value is exact in bf16. Any thread.
+// out] of them. Every value is exact in bf16; one of 2^128 or more, which bf16 does not have, is refused.
 #pragma once
 
+#include <array>
 #include <cstdint>
+#include <memory>
+#include <shared_mutex>
 #include <string_view>
 
 #include "models/files/safetensors.h"
@@ -26,10 +29,37 @@ struct Mxfp4Tensor {
 // The shape of what they make; empty where the two do not fit each other.
 Shape mxfp4_shape(const SafetensorsTensor& blocks, const SafetensorsTensor& scales);
 
-// Elements first, first + step, ..., `count` of them, of what they make, as fp32. All belong to one expert,
-// and `step` divides its last dimension. Reads the stored rows of that expert that it needs, for some groups
-// at a time, and allocates nothing: what it reads is on the stack. Throws Error(malformed_file) for a scale
-// that stands for no number, Error(io) as InputFile.
-void read_mxfp4(const Mxfp4Tensor& tensor, uint64_t first, uint64_t step, uint64_t count, float* out);
+// Reads such matrices. What they make is transposed: one of its rows has a part of every stored row. So the
+// reader keeps what an expert has stored, as stored, and the next ranges of it cost no reads. It keeps two
+// experts' matrices, since the threads that load an expert are in its first matrix and in its last at once.
+// Any thread; the files outlive the reader.
+class Mxfp4Reader {
+ public:
+  // Elements first, first + step, ..., `count` of them, of what they make, as fp32. All belong to one expert,
+  // and `step` divides its last dimension. Reads all that is stored of the expert, or the stored rows of the
+  // range alone if these are few, unless it has kept them. Throws Error(malformed_file) where a scale that it
+  // reads stands for no number or makes a value of 2^128 or more, Error(io) as InputFile.
+  void read(const Mxfp4Tensor& tensor, uint64_t first, uint64_t step, uint64_t count, float* out);
+
+  // The memory that it keeps at most, if no expert's matrix has more elements.
+  static uint64_t bytes_most(uint64_t elements);
+
+ private:
+  // Stored rows [row, row + rows) of an expert: their blocks, then their scales.
+  struct Kept {
+    const SafetensorsTensor* blocks = nullptr;  // whose rows they are; nullptr: there are none
+    uint64_t expert = 0, row = 0, rows = 0;
+    bool is_whole = false;  // else it is the first to be replaced
+    std::unique_ptr<uint8_t[]> bytes;
+    uint64_t bytes_allocated = 0;
+  };
+  struct Range;
+  const Kept* find(const Mxfp4Tensor& tensor, const Range& range) const;
+  const Kept& fetch(const Mxfp4Tensor& tensor, const Range& range);
+
+  std::shared_mutex mutex_;  // who has it alone replaces what is kept
+  std::array<Kept, 2> kept_;
+  size_t oldest_ = 0;
+};
 
 }  // namespace sluice

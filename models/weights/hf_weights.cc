@@ -14,7 +14,6 @@
 #include "engine/base/error.h"
 #include "engine/base/strict_json.h"
 #include "models/families/family.h"
-#include "models/files/mxfp4.h"
 #include "models/weights/peft.h"
 #include "models/weights/peft_experts.h"
 
@@ -433,8 +432,8 @@ void HfWeights::read(const std::string& parameter, uint64_t first, uint64_t coun
     const uint64_t from = piece.skip + (begin - piece.first) * piece.step;
     if (piece.scales) {
       const SafetensorsFile& of_scales = files_[piece.scales->file];
-      read_mxfp4({&file, &stored, &of_scales, &of_scales.tensors()[piece.scales->tensor]}, from, piece.step,
-                 end - begin, out + (begin - first));
+      mxfp4_->read({&file, &stored, &of_scales, &of_scales.tensors()[piece.scales->tensor]}, from, piece.step,
+                   end - begin, out + (begin - first));
       continue;
     }
     if (piece.rows.columns > 0)

@@ -11,12 +11,14 @@
 #pragma once
 
 #include <map>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
 #include <vector>
 
 #include "engine/graph/graph.h"
+#include "models/files/mxfp4.h"
 #include "models/files/safetensors.h"
 #include "models/weights/stacked.h"
 
@@ -74,7 +76,8 @@ class HfWeights {
   std::vector<std::string> names() const;                    // sorted
   const HfTensor* find(const std::string& parameter) const;  // nullptr: not there
 
-  // Elements [first, first + count) of a parameter that is there. Throws as SafetensorsFile::read_f32.
+  // Elements [first, first + count) of a parameter that is there. Throws as SafetensorsFile::read_f32 and
+  // Mxfp4Reader, which keeps what it reads.
   void read(const std::string& parameter, uint64_t first, uint64_t count, float* out) const;
 
  private:
@@ -96,6 +99,7 @@ class HfWeights {
   uint64_t admitted_ = 0;  // parameters of stacked tensors
   std::vector<SafetensorsFile> files_;
   std::map<std::string, HfTensor> tensors_;
+  std::unique_ptr<Mxfp4Reader> mxfp4_ = std::make_unique<Mxfp4Reader>();
 };
 
 // Of a model with adapters, weights are those of its base or of its adapters; of any other, of all groups.
@@ -104,7 +108,8 @@ bool holds(const HfWeights& weights, const Model& model, const Group& group);
 // XXH3-64 of names, shapes and values of the base of a model with adapters, or of a whole model. Values are
 // sampled, as fp32: of each tensor eight ranges of 1024 elements at equal distances, among them the first and
 // the last; all of a tensor that has no more. So the checksum does not depend on how files are divided, nor
-// on a wider type of the same values, and reads at most 32 KiB of a tensor.
+// on a wider type of the same values. It reads at most 32 KiB of a parameter, but of one in MXFP4 all that is
+// stored of the expert: a range there has a part of many stored rows.
 uint64_t sampled_checksum(const HfWeights& weights, const Model& model);
 
 // Throws one Error(malformed_file) that lists the tensors that are missing, unknown, of another shape, or of

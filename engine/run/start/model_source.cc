@@ -86,8 +86,11 @@ std::string base_directory(const BaseModel& base, const LoraOptions& options) {
 namespace {
 
 uint64_t table_bytes_of(const std::string& directory, const ModelConfig& config) {
-  return table_bytes_at_most(
-      directory, stacked_parameters(*find_family(config.family), {config.layers, config.experts}));
+  const Family& family = *find_family(config.family);
+  const auto two_matrices =
+      static_cast<uint64_t>(2 * config.width * config.expert_ffn);  // gate and up are one
+  return table_bytes_at_most(directory, stacked_parameters(family, {config.layers, config.experts})) +
+         (family.mxfp4 ? Mxfp4Reader::bytes_most(two_matrices) : 0);
 }
 
 void set_router_loss(const ModelOptions& options, ModelConfig& config) {

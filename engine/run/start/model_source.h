@@ -15,7 +15,7 @@ struct ModelSource {
   ModelConfig config;
   std::string directory;          // Hugging Face directory, if --model is one
   std::string weights_directory;  // the same if its weights are the start; empty: initial weights
-  uint64_t table_bytes = 0;       // of host memory at most, for names and places of these weights
+  uint64_t table_bytes = 0;       // of host memory at most, that HfWeights of these weights keep
 };
 
 // The adapters that options ask for. Those of --lora-from bring their rank, alpha and targets, which are

@@ -1,6 +1,8 @@
 // Hand-made blocks of MXFP4: every value, scales, the order of what they make, and ranges of it.
 #include "models/files/mxfp4.h"
 
+#include <fmt/format.h>
+
 #include <cmath>
 #include <optional>
 
@@ -22,15 +24,17 @@ class Mxfp4Test : public FormatTest {
     writer.finish();
     file_.emplace(SafetensorsFile::open(path("file")));
     tensor_ = {&*file_, file_->find("m_blocks"), &*file_, file_->find("m_scales")};
+    reader_.emplace();
   }
-  std::vector<float> read(uint64_t first, uint64_t step, uint64_t count) const {
+  std::vector<float> read(uint64_t first, uint64_t step, uint64_t count) {
     std::vector<float> values(count, -99);
-    read_mxfp4(tensor_, first, step, count, values.data());
+    reader_->read(tensor_, first, step, count, values.data());
     return values;
   }
   Shape shape() const { return mxfp4_shape(*tensor_.blocks, *tensor_.scales); }
 
   std::optional<SafetensorsFile> file_;
+  std::optional<Mxfp4Reader> reader_;  // of that file
   Mxfp4Tensor tensor_;
 };
 
@@ -60,10 +64,32 @@ TEST_F(Mxfp4Test, ScalesArePowersOfTwo) {
   for (size_t i = 0; i < values.size(); ++i) EXPECT_EQ(values[i], wanted[i / 32]) << i;
 }
 
+// Rows that a range of few rows does not need are not read.
 TEST_F(Mxfp4Test, AScaleThatIsNoNumberIsRefused) {
-  store({1, 2, 1, 16}, std::string(32, 0x22), {127, char(255)});
-  EXPECT_EQ(read(0, 2, 32), std::vector<float>(32, 1)) << "the other row";
-  expect_error(ExitCode::malformed_file, {"'m_scales' holds the scale 255"}, [&] { read(0, 1, 64); });
+  std::string scales(2 * 20, 127);
+  scales[19] = static_cast<char>(255);
+  store({2, 20, 1, 16}, std::string(2 * 20 * 16, 0x22), scales);
+  EXPECT_EQ(read(20, 1, 2), std::vector<float>(2, 1)) << "the first two rows";
+  for (int repeat = 0; repeat < 2; ++repeat)
+    expect_error(ExitCode::malformed_file, {"'m_scales' holds the scale 255"}, [&] { read(0, 1, 64); });
+  EXPECT_EQ(read(20 * 32, 1, 20 * 32), std::vector<float>(20 * 32, 1)) << "the other expert";
+}
+
+// Scales 253 and 254 are 2^126 and 2^127.
+TEST_F(Mxfp4Test, AValueBeyondBf16IsRefused) {
+  const auto made = [&](uint8_t scale, int value) {
+    std::string block(16, 0);
+    block[7] = static_cast<char>(value << 4);
+    store({1, 1, 1, 16}, block, std::string(1, static_cast<char>(scale)));
+    return read(0, 1, 32)[15];
+  };
+  EXPECT_EQ(made(252, 7), 6 * std::ldexp(1.0f, 125));
+  EXPECT_EQ(made(253, 5), 3 * std::ldexp(1.0f, 126));
+  EXPECT_EQ(made(254, 0xb), -1.5f * std::ldexp(1.0f, 127));
+  for (const auto& [scale, value] :
+       std::vector<std::pair<uint8_t, int>>{{253, 6}, {253, 0xf}, {254, 4}, {254, 0xc}})
+    expect_error(ExitCode::malformed_file, {fmt::format("the scale {}, by which a value is 2^128", scale)},
+                 [&] { made(scale, value); });
 }
 
 // Of 2 experts, each 6 stored rows of 70 groups: more than are read at once. The value tells the place.

@@ -1,4 +1,13 @@
 // gpt-oss in MXFP4: its experts are what transformers makes of them, wherever blocks and scales lie.
+#include <fmt/format.h>
+#include <malloc.h>
+
+#include <array>
+#include <fstream>
+#include <optional>
+#include <random>
+#include <thread>
+
 #include "models/families/family.h"
 #include "models/files/file.h"
 #include "models/weights/hf_weights.h"
@@ -73,6 +82,117 @@ TEST_F(Mxfp4Weights, WhatDoesNotFitIsSaid) {
       "model.safetensors",
       {{blocks, DType::u8, {2, 4, 1, 16}}, {scales, DType::u8, {2, 4, 1}}, {kGate, DType::bf16, {2, 32, 4}}});
   expect_error(ExitCode::malformed_file, {"twice, under two names"}, [&] { opened(); });
+}
+
+// Bytes that the process has read from files so far; nothing where the system does not say.
+std::optional<uint64_t> bytes_read() {
+  std::ifstream file("/proc/self/io");
+  std::string key;
+  uint64_t bytes = 0;
+  if (!(file >> key >> bytes) || key != "rchar:") return {};
+  return bytes;
+}
+
+// A layer of 2 experts, as large as a quarter of gpt-oss-20b's: a matrix has 1440 x 1440 elements.
+class ReadOfMxfp4 : public Mxfp4Weights {
+ protected:
+  static constexpr int64_t kWidth = 1440, kGroups = kWidth / 32;
+  static constexpr uint64_t kElements = kWidth * kWidth, kStored = 3 * kElements / 32 * 17;  // of an expert
+
+  void SetUp() override {
+    const std::string experts = "model.layers.0.mlp.experts.";
+    const auto random = [](size_t bytes, int least, int most) {
+      std::mt19937 generator(3);
+      std::string text(bytes, 0);
+      for (char& c : text) c = static_cast<char>(least + generator() % (most - least + 1));
+      return text;
+    };
+    std::vector<TensorSpec> specs;
+    for (const auto& [name, rows] : {std::pair{"gate_up_proj", 2 * kWidth}, {"down_proj", kWidth}}) {
+      specs.push_back({experts + name + "_blocks", DType::u8, {2, rows, kGroups, 16}});
+      specs.push_back({experts + name + "_scales", DType::u8, {2, rows, kGroups}});
+    }
+    SafetensorsWriter writer(path("model.safetensors"), specs, {}, kExportAlignment);
+    for (const TensorSpec& spec : specs) {
+      const bool scales = spec.name.ends_with("_scales");
+      const std::string bytes =
+          random(static_cast<size_t>(element_count(spec.shape)), scales ? 100 : 0, scales ? 140 : 255);
+      writer.write(bytes.data(), bytes.size());
+    }
+    writer.finish();
+    if (!bytes_read()) GTEST_SKIP() << "/proc/self/io does not say what was read";
+  }
+  static std::vector<std::string> matrices(int expert) {
+    std::vector<std::string> names;
+    for (const char* matrix : {"gate_proj", "up_proj", "down_proj"})
+      names.push_back(fmt::format("model.layers.0.mlp.experts.{}.{}.weight", expert, matrix));
+    return names;
+  }
+};
+
+// As a session loads: an expert after the other, each by threads that take pieces of 16384 elements. What is
+// stored is read once, and the pieces are parts of the whole.
+TEST_F(ReadOfMxfp4, LoadingReadsWhatIsStoredOnce) {
+  constexpr uint64_t kPiece = 16384, kAll = 3 * kElements;
+  const HfWeights weights = opened();
+  std::array<std::vector<float>, 2> loaded;
+  const uint64_t before = *bytes_read();
+  for (int expert = 0; expert < 2; ++expert) {
+    const std::vector<std::string> names = matrices(expert);
+    std::vector<float>& values = loaded[expert];
+    values.resize(kAll);
+    const auto load_pieces = [&](uint64_t from, uint64_t to) {  // each may cover two matrices
+      for (uint64_t at = from; at < to;) {
+        const uint64_t matrix = at / kElements, first = at % kElements;
+        const uint64_t end = std::min({(at / kPiece + 1) * kPiece, (matrix + 1) * kElements, to});
+        weights.read(names[matrix], first, end - at, values.data() + at);
+        at = end;
+      }
+    };
+    std::thread other([&] { load_pieces(kAll / 2, kAll); });
+    load_pieces(0, kAll / 2);
+    other.join();
+  }
+  EXPECT_LE(*bytes_read() - before, 2 * kStored * 11 / 10);
+  for (int expert = 0; expert < 2; ++expert)
+    for (size_t m = 0; m < 3; ++m) {
+      std::vector<float> whole(kElements);
+      weights.read(matrices(expert)[m], 0, kElements, whole.data());
+      for (size_t i = 0; i < kElements; ++i)
+        ASSERT_EQ(loaded[expert][m * kElements + i], whole[i]) << expert << " " << m << " " << i;
+    }
+}
+
+// As sampled_checksum() and start_facts() read: some ranges, of which the first and the last of few rows.
+TEST_F(ReadOfMxfp4, SamplesReadNoMoreThanAll) {
+  const HfWeights weights = opened();
+  std::vector<float> values(1024);
+  uint64_t before = *bytes_read();
+  for (const std::string& name : matrices(0))
+    for (uint64_t k = 0; k < 8; ++k) weights.read(name, (kElements - 1024) / 7 * k, 1024, values.data());
+  EXPECT_LE(*bytes_read() - before, kStored * 11 / 10);
+  before = *bytes_read();
+  for (const std::string& name : matrices(1))
+    for (const uint64_t first : {uint64_t{0}, kElements - 64}) weights.read(name, first, 64, values.data());
+  constexpr uint64_t kRows = 2 * (2 * 127 + 64);  // at both ends: 64 rows, of gate and up those between them
+  EXPECT_LE(*bytes_read() - before, kRows * kGroups * 17 * 11 / 10);
+}
+
+// What is kept is what budgets count.
+TEST_F(ReadOfMxfp4, NoMoreIsKeptThanIsCounted) {
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+  GTEST_SKIP() << "sanitizers allocate otherwise";
+#endif
+  const HfWeights weights = opened();
+  std::vector<float> value(1024);
+  const auto taken = [] { return mallinfo2().uordblks + mallinfo2().hblkhd; };
+  const size_t before = taken();
+  for (const int expert : {0, 1, 0})
+    for (const std::string& name : matrices(expert)) weights.read(name, 7, 1024, value.data());
+  const size_t kept = taken() - before;
+  constexpr size_t kHeads = 2 * 4096;  // of two large allocations
+  EXPECT_LE(kept, Mxfp4Reader::bytes_most(2 * kElements) + kHeads);
+  EXPECT_GE(kept, kStored) << "or it need not be counted";
 }
 
 std::string config_with(const std::string& quantization, const char* family = "gpt_oss") {
