@@ -1,4 +1,4 @@
-// Options that change what a model's config says.
+// Options that change what a model's config says, and what its weights take of memory.
 #include "engine/run/start/model_source.h"
 
 #include <gtest/gtest.h>
@@ -15,6 +15,14 @@ ModelConfig config_with(const char* model, std::optional<double> router_loss) {
 TEST(ModelSource, DescriptionsMayHaveSlashes) {
   EXPECT_EQ(config_with("gpt2-moe:layers=4,experts=2/4", {}).expert_counts, (std::vector<int64_t>{2, 4}));
   EXPECT_THROW(config_with("there/is:none=1/2", {}), Error);
+}
+
+// Of 2 layers of 3 experts, each with 64 x 32 elements of gate, of up and of down.
+TEST(ModelSource, MemoryForMxfp4IsCounted) {
+  const std::string directory = "tests/fixtures/mxfp4/model";
+  const uint64_t table = table_bytes_at_most(directory, 2 * 3 * 6);
+  EXPECT_EQ(Mxfp4Reader::bytes_most(2 * 64 * 32), 2u * (2 * 64 * 32 / 32 * 17));
+  EXPECT_EQ(resolve_model({.model = directory}).table_bytes, table + 2 * (2 * 64 * 32 / 32 * 17));
 }
 
 TEST(RouterLoss, IsTheConfigsUnlessOneIsGiven) {
