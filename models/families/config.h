@@ -92,9 +92,10 @@ ModelConfig config_from_json(const std::string& text, const std::string& file);
 std::string config_to_json(const ModelConfig& config, DType weights);
 
 // "gpt2-xl", or with other sizes "gpt2-xl:layers=6,width=384,heads=6". A family's name before sizes stands
-// for its plain preset. Sizes that are not given come from the preset, with three exceptions. A given
-// width or number of heads sets head_size. A given width sets ffn, by the family's rule. Given heads set
-// kv_heads if the preset has as many of both. Throws Error(usage), with the nearest known name.
+// for its plain preset. Sizes that are not given come from the preset, with exceptions. A given width or
+// number of heads sets head_size. A given width sets ffn, by the family's rule, and those of experts, as the
+// preset has them to width or ffn. Given heads set kv_heads if the preset has as many of both. Throws
+// Error(usage), with the nearest known name.
 ModelConfig config_from_name(const std::string& text);
 
 LayerType layer_type(const ModelConfig& config, int64_t layer);

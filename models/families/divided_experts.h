@@ -1,12 +1,12 @@
 // A layer's experts where these are divided over ranks: rank n of N has the n-th part of them, for the tokens
 // of all N ranks.
 //
-// First every rank tells the others what its tokens chose, and with which weights. Then, expert by expert of a rank's own, all ranks
-// at once: each sends the rows of its tokens to the ranks of the experts that were chosen; each computes
-// what its expert makes of the rows of all ranks, those of one rank after the other; and the results go back
-// and are added to the sum. So no rank has more rows at a time than N experts take. What travelled is not
-// kept for backward: it travels again. Where the ranks are several nodes, rows travel inside nodes first,
-// then across nodes between ranks of one place: fewer messages, each of more rows.
+// First every rank tells the others what its tokens chose, and with which weights. Then, expert by expert of
+// a rank's own, all ranks at once: each sends the rows of its tokens to the ranks of the experts that were
+// chosen; each computes what its expert makes of the rows of all ranks, those of one rank after the other;
+// and the results go back and are added to the sum. So no rank has more rows at a time than N experts take.
+// What travelled is not kept for backward: it travels again. Where the ranks are several nodes, rows travel
+// inside nodes first, then across nodes between ranks of one place: fewer messages, each of more rows.
 #pragma once
 
 #include <cstdint>

@@ -23,13 +23,16 @@ inline constexpr Stacked kStackedExperts[] = {
     {"mlp.experts.gate_up_proj", "gate_proj.weight", "up_proj.weight"},
     {"mlp.experts.down_proj", "down_proj.weight"}};
 
-inline constexpr SizeKey kExpertSizeKeys[] = {
-    {"kv_heads", &ModelConfig::kv_heads, kHeadsMax, "heads of keys and values, a divisor of heads"},
-    {"head_size", &ModelConfig::head_size, kWidthMax, "columns of a head; follows a new width"},
-    {"rope_theta", &ModelConfig::rope_theta, int64_t{1} << 40, "base of the rotary positions"},
-    {"experts", &ModelConfig::experts, kExpertsMax, "experts of a layer"},
-    {"top", &ModelConfig::experts_per_token, kExpertsMax, "experts that a token uses"},
-    {"expert_ffn", &ModelConfig::expert_ffn, kFfnMax, "columns inside an expert"},
-    {"router_loss", &ModelConfig::has_router_loss, 0, "whether the routers' loss counts"}};
+inline constexpr SizeKey kTopKey = {"top", &ModelConfig::experts_per_token, kExpertsMax,
+                                    "experts that a token uses"};
+inline constexpr SizeKey kExpertFfnKey = {"expert_ffn", &ModelConfig::expert_ffn, kFfnMax,
+                                          "columns inside an expert; follow a new width or ffn"};
+inline constexpr SizeKey kRouterLossKey = {"router_loss", &ModelConfig::has_router_loss, 0,
+                                           "whether the routers' loss counts"};
+inline constexpr auto kExpertSizeKeys = with_keys(
+    std::to_array(kRotarySizeKeys), {{"experts", &ModelConfig::experts, kExpertsMax, "experts of a layer"},
+                                     kTopKey,
+                                     kExpertFfnKey,
+                                     kRouterLossKey});
 
 }  // namespace sluice

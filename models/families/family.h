@@ -6,6 +6,8 @@
 // row in family.cc; decoder.h, rotary.h and config_reader.h help.
 #pragma once
 
+#include <algorithm>
+#include <array>
 #include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <span>
@@ -39,6 +41,14 @@ struct SizeKey {
   const char *yes = "true", *no = "false";  // of a flag: what its values are called
   bool is_factor = false;  // the number is positive and may have a fraction, or is "none", which is 0
 };
+
+// `keys`, then `more`.
+template <size_t N, size_t M>
+constexpr std::array<SizeKey, N + M> with_keys(const std::array<SizeKey, N>& keys, const SizeKey (&more)[M]) {
+  std::array<SizeKey, N + M> all{};
+  std::ranges::copy(more, std::ranges::copy(keys, all.begin()).out);
+  return all;
+}
 
 // A tensor of a file that has what all experts of a layer have of one or two parameters, [experts, ...]. Of
 // two, the rows of the first come before those of the second, or their columns alternate.

@@ -17,10 +17,10 @@ void write_gpt2_moe(const ModelConfig& config, nlohmann::ordered_json& file);
 inline constexpr SizeKey kGpt2MoeKeys[] = {
     {"experts", &ModelConfig::expert_counts, kExpertsMax,
      "experts of a layer; 8/16: of layers in the first half, and in the second"},
-    {"top", &ModelConfig::experts_per_token, kExpertsMax, "experts that a token uses"},
-    {"expert_ffn", &ModelConfig::expert_ffn, kFfnMax, "columns inside an expert"},
+    kTopKey,
+    kExpertFfnKey,
     {"capacity", &ModelConfig::capacity_factor, 0,
-     "tokens of a sequence that an expert takes, by what it would have if all had equally many", "", "",
+     "capacity factor: an expert takes at most so many times its even share of a sequence's choices", "", "",
      true},
     {"every", &ModelConfig::expert_interval, kLayersMax, "one layer of so many has experts"},
     {"second", &ModelConfig::random_second, 0,
@@ -28,6 +28,6 @@ inline constexpr SizeKey kGpt2MoeKeys[] = {
     {"noise", &ModelConfig::noisy_router, 0, "whether the routers' logits get noise", "yes", "no"},
     {"residual", &ModelConfig::residual_experts, 0, "whether a feed-forward part stands beside the experts",
      "yes", "no"},
-    {"router_loss", &ModelConfig::has_router_loss, 0, "whether the routers' loss counts"}};
+    kRouterLossKey};
 
 }  // namespace sluice

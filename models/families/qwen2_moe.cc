@@ -26,13 +26,9 @@ ModelConfig preset(const RotarySizes& sizes, int64_t expert_ffn, int64_t shared_
   return c;
 }
 
-constexpr auto kKeys = [] {
-  std::array<SizeKey, std::size(kExpertSizeKeys) + 1> keys{};
-  std::ranges::copy(kExpertSizeKeys, keys.begin());
-  keys.back() = {"shared_ffn", &ModelConfig::shared_expert_ffn, kFfnMax,
-                 "columns of the expert of all tokens"};
-  return keys;
-}();
+constexpr auto kKeys =
+    with_keys(kExpertSizeKeys, {{"shared_ffn", &ModelConfig::shared_expert_ffn, kFfnMax,
+                                 "columns of the expert of all tokens; follow a new width"}});
 
 std::vector<Preset> presets() {
   return {{"qwen1.5-moe-a2.7b", preset({24, 2048, 16, 16, 5632}, 1408, 5632, 60, 4), 14'315'784'192},

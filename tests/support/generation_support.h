@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -28,6 +29,8 @@ struct Speech {
   TierCapacities arenas{std::nullopt, kRoomy, std::nullopt};
   std::string nvme_directory;
   bool picks_experts = true;
+  // Puts something around the device.
+  std::function<std::unique_ptr<Device>(std::unique_ptr<Device>)> around;
 };
 
 inline TestRun run_of(const Speech& speech) {
@@ -53,6 +56,7 @@ class Speaking {
  public:
   explicit Speaking(const Speech& speech)
       : speech_(speech), run_(run_of(speech)), device_(make_device(run_.options.memory, run_.threads)) {
+    if (speech.around) device_ = speech.around(std::move(device_));
     const ModelSource source = resolve_model(run_.options.model);
     plan_ = plan_or_throw(request_of(speech, *device_), budgets_of(run_));
     SessionOptions options = session_options(run_.options, run_.threads);

@@ -29,19 +29,13 @@ int32_t first_id(const OpShapes& s) {
              : 0;
 }
 
-// Values of a tensor, spread by Knuth's multiplicative hash: `count` ids from `first` on, below `first` +
-// `ids`, or else kPart multiples of 1/256 between -1/2 and 1/2, which BenchMemory::fill() repeats.
-std::vector<std::byte> values_of(DType type, uint64_t count, uint64_t ids, int32_t first) {
-  constexpr uint64_t kHash = 2654435761u, kPart = 4096;
-  std::vector<std::byte> bytes((type == DType::i32 ? count : kPart) * dtype_bytes(type));
-  if (type == DType::i32) {
-    auto* const out = reinterpret_cast<int32_t*>(bytes.data());
-    for (uint64_t i = 0; i < count; ++i) out[i] = first + static_cast<int32_t>(i * kHash % ids);
-  } else if (type != DType::f64) {  // f64 tensors are sums, which begin with zero
-    std::array<float, kPart> values;
-    for (uint64_t i = 0; i < kPart; ++i) values[i] = static_cast<float>(i * kHash >> 20 & 255) / 256 - 0.5f;
-    round_to(type, values.data(), bytes.data(), kPart);
-  }
+constexpr uint64_t kHash = 2654435761u, kPart = 4096;  // Knuth's multiplicative hash
+
+// `count` ids from `first` on, below `first` + `ids`.
+std::vector<std::byte> spread_ids(uint64_t count, uint64_t ids, int32_t first) {
+  std::vector<std::byte> bytes(count * sizeof(int32_t));
+  auto* const out = reinterpret_cast<int32_t*>(bytes.data());
+  for (uint64_t i = 0; i < count; ++i) out[i] = first + static_cast<int32_t>(i * kHash % ids);
   return bytes;
 }
 
@@ -68,6 +62,15 @@ bool covers_all(const OpShapes& s, size_t input) {
 
 }  // namespace
 
+std::vector<std::byte> spread_numbers(DType type) {
+  std::vector<std::byte> bytes(kPart * dtype_bytes(type));
+  if (type == DType::f64) return bytes;
+  std::array<float, kPart> values;
+  for (uint64_t i = 0; i < kPart; ++i) values[i] = static_cast<float>(i * kHash >> 20 & 255) / 256 - 0.5f;
+  round_to(type, values.data(), bytes.data(), kPart);
+  return bytes;
+}
+
 uint64_t OpTimer::bytes_needed(const Device& device, const OpShapes& shapes) {
   uint64_t bytes =
       std::max(device.workspace_bytes(shapes, Pass::forward), device.workspace_bytes(shapes, Pass::backward));
@@ -89,7 +92,9 @@ TensorView OpTimer::tensor(const Shape& shape, DType type, int64_t ids, int32_t 
   const auto count = static_cast<uint64_t>(element_count(shape));
   const uint64_t bytes = count * dtype_bytes(type);
   std::byte* const data = take(bytes);
-  memory_.fill(data, bytes, values_of(type, count, static_cast<uint64_t>(ids), first));
+  memory_.fill(
+      data, bytes,
+      type == DType::i32 ? spread_ids(count, static_cast<uint64_t>(ids), first) : spread_numbers(type));
   return {data};
 }
 

@@ -11,6 +11,10 @@
 
 namespace sluice {
 
+// Multiples of 1/256 from -1/2 to 1/2, which BenchMemory::fill() repeats. f64 tensors are sums, which begin
+// with zeros.
+std::vector<std::byte> spread_numbers(DType type);
+
 class OpTimer {
  public:
   OpTimer(Device& device, BenchMemory& memory) : device_(device), memory_(memory) {}

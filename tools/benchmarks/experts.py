@@ -2,14 +2,16 @@
 """Speed of a mixture of experts against a dense model with the same flops a token, with experts on a drive,
 and against transformers.
 
-    python3 tools/benchmarks/experts.py [--rounds N] [--precision P] [--python PYTHON_WITH_TRANSFORMERS]
+    python3 tools/benchmarks/experts.py [--rounds N] [--precision P] [--dir DIR]
+                                        [--python PYTHON_WITH_TRANSFORMERS]
 
 A Mixtral of 8 experts, of which a token uses 2, and a Mistral whose feed-forward part is as wide as two
 experts: 4 layers, 8192 tokens a step. Both run with micro-batches of 1024, 2048 and 4096 tokens, which are
-about 256, 512 and 1024 rows an expert and micro-batch. With experts on the drive, all that can live there does
-(--placement lowest), and a step has 32768 tokens, with which compute takes longer than the drive does; the same
-step with experts in memory is what it is compared with. transformers' Mixtral (torch_mixtral.py) runs in each way that it has of computing experts and in each of these
-micro-batches, and the fastest counts. All run in turn; medians of their steps but the first two count.
+about 256, 512 and 1024 rows an expert and micro-batch. With experts on the drive, all that can live there
+does (--placement lowest), and a step has 32768 tokens, with which compute takes longer than the drive does;
+the same step with experts in memory is what it is compared with. transformers' Mixtral (torch_mixtral.py)
+runs in each way that it has of computing experts and in each of these micro-batches, and the fastest counts.
+All run in turn; medians of their steps but the first two count.
 """
 import os
 import sys

@@ -91,7 +91,8 @@ HelpSection first_presets() {
 std::string size_head(const SizeKey& key) {
   if (std::holds_alternative<bool ModelConfig::*>(key.field))
     return fmt::format("{}={}|{}", key.name, key.yes, key.no);
-  return fmt::format("{}={}", key.name, key.is_factor ? "X|none" : "N");
+  const bool is_list = std::holds_alternative<std::vector<int64_t> ModelConfig::*>(key.field);
+  return fmt::format("{}={}", key.name, key.is_factor ? "X|none" : is_list ? "N[/N...]" : "N");
 }
 
 // The explanation of a size that only some families have begins with their names.

@@ -23,6 +23,7 @@ unit forward compute host
 unit gather near host
 unit gather far host
 unit exchange near host
+unit travel near host
 processes two count 2 stride 1
 buffer a gradients home host pieces 64
 buffer b gradients home host pieces 128
@@ -114,6 +115,25 @@ TEST(VerifyRanks, OtherBytesAndOtherCountsAreRefused) {
   EXPECT_EQ(fault_of(a, renamed), "program 1 has the body drain where program 0 has step");
   renamed.bodies.push_back(a.bodies[0]);
   EXPECT_EQ(fault_of(a, renamed), "program 1 has 2 bodies, and program 0 has 1");
+}
+
+// Of rows that travel, each rank has as many operands, of the same sizes.
+TEST(VerifyRanks, OtherOperandsOfRowsThatTravelAreRefused) {
+  const Program a =
+      program_of({{" travel 0/0 among two flops 0 bytes 8 read b@0 write c@0\n", "near:1", ""}});
+  EXPECT_EQ(fault_of(a, a), "none");
+  Program b = a;
+  b.buffers[2].cuts = {0, 64};
+  EXPECT_EQ(
+      fault_of(a, b),
+      "body step: program 1 has travel 0/0 of b among two, 128 bytes for 64 on lane near where program 0 "
+      "has travel 0/0 of b among two, 128 bytes for 128");
+  Program more = a;
+  for (std::vector<Operand>* operands :
+       {&more.bodies[0].tasks[0].operands, &more.bodies[0].instructions[0].operands})
+    operands->push_back(operands->front());
+  more.bodies[0].instructions[0].places.push_back({});
+  EXPECT_NE(fault_of(a, more), "none");
 }
 
 // Each lane alone has the same order on both ranks. But the first rank begins the all-gather on `far` only

@@ -5,6 +5,7 @@
 
 #include "engine/verify/verify.h"
 #include "tests/support/continuations.h"
+#include "tests/support/forwarded_device.h"
 
 namespace sluice {
 namespace {
@@ -188,6 +189,41 @@ TEST(PickedExperts, PlacesWithoutAnExpertMoveNothing) {
         others += operand_bytes(speaking.plan().program.buffers[in.operands[0].buffer], in.operands[0]);
     others -= at_most;
     EXPECT_EQ(read[true] - read[false], 8 * (others + at_most / 2));
+  }
+}
+
+// A device whose routers write what no router does.
+class BadRouter final : public ForwardedDevice {
+ public:
+  BadRouter(std::unique_ptr<Device> device, std::vector<int32_t> begins)
+      : ForwardedDevice(std::move(device)), begins_(std::move(begins)) {}
+  void forward(const OpCall& call) override {
+    ForwardedDevice::forward(call);
+    if (call.shapes->kind == OpKind::route)
+      std::ranges::copy(begins_, static_cast<int32_t*>(call.outputs[1].data));
+  }
+
+ private:
+  const std::vector<int32_t> begins_;
+};
+
+TEST(PickedExperts, AnIndexThatTellsNothingEndsTheRun) {
+  const std::vector<int32_t> kBad[] = {{1, 1, 2, 2, 2, 2, 2},   // does not begin at 0
+                                       {0, 2, 1, 2, 2, 2, 2},   // descends
+                                       {0, 1, 2, 3, 3, 3, 3}};  // three experts, of two places
+  for (const std::vector<int32_t>& begins : kBad) {
+    Speech speech{.model = kLarge, .sizes = {1, 40, 5}, .placement = Placement::lowest, .tokens_max = 3};
+    speech.around = [&](std::unique_ptr<Device> device) {
+      return std::make_unique<BadRouter>(std::move(device), begins);
+    };
+    try {
+      Speaking(speech).answers({kPrompts[0]});
+      ADD_FAILURE() << begins[0] << begins[1] << begins[2];
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ExitCode::bug);
+      EXPECT_NE(std::string(error.what()).find("does not tell at most 2 of 6 parts."), std::string::npos)
+          << error.what();
+    }
   }
 }
 

@@ -7,6 +7,7 @@
 #include <map>
 #include <set>
 
+#include "tests/support/forwarded_device.h"
 #include "tests/support/training_support.h"
 
 namespace sluice {
@@ -22,43 +23,26 @@ struct Contribution {  // of one call to the gradient of a parameter
 using Contributions = std::map<const void*, std::vector<Contribution>>;  // by where the weights are
 
 // A device that also notes what it is told of the gradients of parameters.
-class Noting final : public Device {
+class Noting final : public ForwardedDevice {
  public:
-  Noting(std::unique_ptr<Device> device, Contributions& seen) : device_(std::move(device)), seen_(seen) {}
+  Noting(std::unique_ptr<Device> device, Contributions& seen)
+      : ForwardedDevice(std::move(device)), seen_(seen) {}
 
-  DeviceSizes sizes() const override { return device_->sizes(); }
-  uint64_t workspace_bytes(const OpShapes& shapes, Pass pass) const override {
-    return device_->workspace_bytes(shapes, pass);
-  }
-  void prepare(const OpShapes& shapes, Pass pass) override { device_->prepare(shapes, pass); }
-  void warm_up(std::span<std::byte> arena) override { device_->warm_up(arena); }
   void forward(const OpCall& call) override {
     was_op_ = true;
-    device_->forward(call);
+    ForwardedDevice::forward(call);
   }
   void backward(const OpCall& call) override {
     for (uint32_t i = 0; i < call.parameter_gradients.size(); ++i) note(call, i);
     was_op_ = true;
-    device_->backward(call);
+    ForwardedDevice::backward(call);
   }
   void zero(void* data, uint64_t bytes) override {
     EXPECT_GT(bytes, 0u);
     if (was_op_) zeroed_.clear(), used_.clear();
     was_op_ = false;
     zeroed_.emplace_back(static_cast<std::byte*>(data), bytes);
-    device_->zero(data, bytes);
-  }
-  void round(const Accumulators& accumulators, void* gradient, DType precision, uint64_t elements,
-             double* block_sums) override {
-    device_->round(accumulators, gradient, precision, elements, block_sums);
-  }
-  void sum(DType from, const void* parts, uint32_t ranks, uint64_t elements, DType to, void* out,
-           double* block_sums) override {
-    device_->sum(from, parts, ranks, elements, to, out, block_sums);
-  }
-  void update(OptimizerKind optimizer, UpdateForm form, const UpdateRange& range,
-              const UpdateScalars& scalars) override {
-    device_->update(optimizer, form, range, scalars);
+    ForwardedDevice::zero(data, bytes);
   }
 
  private:
@@ -76,7 +60,6 @@ class Noting final : public Device {
     seen_[call.parameters[i].data].push_back(c);
   }
 
-  std::unique_ptr<Device> device_;
   Contributions& seen_;
   std::vector<std::span<std::byte>> zeroed_;  // before the ops of a segment
   std::set<const std::byte*> used_;           // gradients that got something since then
