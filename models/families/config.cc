@@ -230,8 +230,8 @@ void check_config(const ModelConfig& c, const std::string& where, ExitCode code)
     in_range("the number of experts of a token", c.experts_per_token,
              c.expert_counts.empty() ? c.experts : std::ranges::min(c.expert_counts));
     in_range("the feed-forward width of an expert", c.expert_ffn, kFfnMax);
-    require(std::isfinite(c.router_loss) && c.router_loss >= 0,
-            fmt::format("the factor {} of the routers' loss is negative.", c.router_loss));
+    require(c.router_loss >= 0 && c.router_loss <= 1e6,
+            fmt::format("the factor {} of the routers' loss is not from 0 to 1000000.", c.router_loss));
     require(std::isfinite(c.capacity_factor) && c.capacity_factor >= 0,
             fmt::format("the capacity {} of experts is not positive.", c.capacity_factor));
     require(!c.random_second || c.experts_per_token == 2,

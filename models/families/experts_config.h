@@ -5,6 +5,7 @@
 
 #include "models/families/config_reader.h"
 #include "models/families/family.h"
+#include "models/families/rotary.h"
 
 namespace sluice {
 

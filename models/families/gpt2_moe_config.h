@@ -4,7 +4,7 @@
 #include <nlohmann/json_fwd.hpp>
 
 #include "models/families/config_reader.h"
-#include "models/families/family.h"
+#include "models/families/experts_config.h"
 
 namespace sluice {
 

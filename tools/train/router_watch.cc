@@ -57,7 +57,7 @@ std::optional<std::string> RouterWatch::uneven() const {
       "A "
       "new run with a larger --router-loss spreads tokens.",
       layer, 100 * worst_share, expert, 100 * worst_even,
-      others == 0 ? "" : fmt::format(" So do {} more layers, with experts of theirs.", others));
+      others == 0 ? "" : fmt::format(" So does the router of {} of the other layers.", others));
 }
 
 // Once the first expert has been idle for so long.

@@ -116,11 +116,11 @@ constexpr OptionRow kTable[] = {
      OnResume::fixed, FIELD(model.from_scratch)},
     {"router-loss", "model", "X|auto",
      "factor of the loss that spreads tokens over the experts of a mixture; 0: it does not count",
-     "auto: as config.json says", kRuns, OnResume::fixed, FIELD(model.router_loss), kNotNegative, nullptr,
+     "auto: as config.json says", kRuns, OnResume::fixed, FIELD(model.router_loss), kLossFactor, nullptr,
      called("router-aux-loss-coef aux-loss-coef moe-aux-loss-coeff load-balancing-loss"), true},
     {"router-z-loss", "model", "X",
      "factor of the loss that keeps the logits of routers small (z-loss); 0: it does not count", "0", kRuns,
-     OnResume::fixed, FIELD(model.router_z_loss), kNotNegative, nullptr,
+     OnResume::fixed, FIELD(model.router_z_loss), kLossFactor, nullptr,
      called("router-z-loss-coef z-loss-coef moe-z-loss-coeff z-loss"), true},
     {"imbalance", "model", "X",
      "rows of a layer's largest expert over the mean of its experts, which predictions assume; results do "

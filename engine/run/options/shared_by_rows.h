@@ -21,6 +21,7 @@ inline constexpr Range kCountOrZero = {0, 1e9};
 inline constexpr Range kPositive = {0, 1e300, true, false};
 inline constexpr Range kEpsilon = {1e-40, 1e30};  // what fp32 holds
 inline constexpr Range kNotNegative = {0, 1e300};
+inline constexpr Range kLossFactor = {0, 1e6};
 inline constexpr Range kImbalance = {1, 1e6};
 inline constexpr Range kTimeout = {0.1, 1e6};  // seconds
 inline constexpr Range kNoNumber = {};

@@ -68,6 +68,12 @@ std::string way_on_with(const std::string& change, const RunOptions& run, const 
       found.before.empty() ? "" : "go back with --resume " + printable(found.before) + ", or ");
 }
 
+std::string way_on_from_bad_numbers(int64_t step, const RunOptions& run, const OutDirectory* out) {
+  if (step > 1) return way_on_with("a smaller --lr", run, out);
+  return "No update was made before, so it is not --lr: look at the weights that the run begins with, at "
+         "--router-loss and --router-z-loss if they are given, and at --precision.";
+}
+
 std::string saved_words(int64_t step, int64_t steps, const OutDirectory& out) {
   const std::optional<std::string> place = out.elsewhere();
   const std::string there = place ? " in " + printable(*place) : "";

@@ -110,7 +110,7 @@ TEST(ConfigJson, ExpertsThatMakeNoSenseAreRefused) {
                   "num_local_experts is 0, outside 1 to 4096.");
   expect_bad_file(replaced(mixtral, "\"num_local_experts\"", "\"other\""), "num_local_experts is missing.");
   expect_bad_file(replaced(mixtral, "\"router_aux_loss_coef\": 0.02", "\"router_aux_loss_coef\": -1"),
-                  "the factor -1 of the routers' loss is negative.");
+                  "the factor -1 of the routers' loss is not from 0 to 1000000.");
   expect_bad_file(with(mixtral, "\"router_jitter_noise\": 0.1"), "router_jitter_noise");
   expect_bad_file(replaced(qwen, "\"qkv_bias\": true", "\"qkv_bias\": false"), "qkv_bias is false");
   expect_bad_file(replaced(qwen, "\"use_sliding_window\": false", "\"use_sliding_window\": true"),

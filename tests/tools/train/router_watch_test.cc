@@ -43,8 +43,8 @@ TEST(RouterWatch, TheWorstLayerIsNamedAndTheOthersCounted) {
       told(watch, step_of({{1, {80, 40, 40, 40}}, {2, {30, 20, 95, 55}}, {3, {35, 35, 85, 45}}}), 10);
   ASSERT_EQ(sentences.size(), 1u);
   EXPECT_TRUE(sentences[0].starts_with(
-      "The router of layer 2 sends 95 % of the tokens to expert 2; 50.0 % would be even. So do 2 more "
-      "layers, with experts of theirs. "))
+      "The router of layer 2 sends 95 % of the tokens to expert 2; 50.0 % would be even. So does "
+      "the router of 2 of the other layers. "))
       << sentences[0];
 }
 

@@ -212,7 +212,7 @@ TEST(PickedExperts, AnIndexThatTellsNothingEndsTheRun) {
                                        {0, 2, 1, 2, 2, 2, 2},   // descends
                                        {0, 1, 2, 3, 3, 3, 3}};  // three experts, of two places
   for (const std::vector<int32_t>& begins : kBad) {
-    Speech speech{.model = kLarge, .sizes = {1, 40, 5}, .placement = Placement::lowest, .tokens_max = 3};
+    Speech speech{.model = kLarge, .sizes = {1, 40, 5}, .tokens_max = 3, .placement = Placement::lowest};
     speech.around = [&](std::unique_ptr<Device> device) {
       return std::make_unique<BadRouter>(std::move(device), begins);
     };
