@@ -61,7 +61,7 @@ struct Experts {
       at.push_back(next);
       next += (bytes + kAlignment - 1) / kAlignment * kAlignment;
     }
-    memory.fill(memory.span().data(), all, spread_numbers(precision));
+    memory.fill(memory.span().data(), all, spread_numbers(shapes.precision));
     std::vector<int32_t> choices(static_cast<size_t>(layout.choices()));
     for (size_t i = 0; i < choices.size(); ++i) choices[i] = static_cast<int32_t>(i % experts);
     const std::vector<int32_t> made = make_routing(layout, choices);
