@@ -112,6 +112,14 @@ ModelConfig with_ranks(ModelConfig config, const Options& options, int64_t per_n
   return config;
 }
 
+// Tokens of a micro-batch that keeps the device busy. An expert has a part of its rows, and of those of the
+// ranks that share it.
+int64_t busy_tokens(const ModelConfig& of_rank, int64_t tokens) {
+  if (of_rank.experts == 0) return tokens;
+  return tokens *
+         std::max<int64_t>(1, of_rank.experts / of_rank.experts_per_token / of_rank.expert_ranks.count);
+}
+
 }  // namespace
 
 PlanRequest plan_request(const Options& options, const ModelConfig& config, const Budgets& budgets,
@@ -142,9 +150,10 @@ PlanRequest plan_request(const Options& options, const ModelConfig& config, cons
   r.sequence = sequence;
   BatchOptions batch = options.batch;
   batch.batch /= ranks.count;  // one rank's part
-  r.micro_batches = micro_batch_candidates(batch, sequence, needs.sizes.micro_batch_tokens);
-  r.micro_batch_tokens = needs.sizes.micro_batch_tokens;
-  if (is_given(options, "imbalance"))  // of a run it is that of all choices, which a capacity may drop
+  r.micro_batch_tokens = busy_tokens(of_rank, needs.sizes.micro_batch_tokens);
+  r.micro_batches = micro_batch_candidates(batch, sequence, r.micro_batch_tokens);
+  if (options.model.imbalance &&
+      is_given(options, "imbalance"))  // of a run it is that of all choices, which a capacity may drop
     check_imbalance(*options.model.imbalance, r.model(r.micro_batches.back(), sequence));
   r.recompute = options.memory.recompute;
   if (batch.waves) r.waves = static_cast<uint32_t>(*batch.waves);
