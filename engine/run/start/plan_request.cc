@@ -152,8 +152,8 @@ PlanRequest plan_request(const Options& options, const ModelConfig& config, cons
   batch.batch /= ranks.count;  // one rank's part
   r.micro_batch_tokens = busy_tokens(of_rank, needs.sizes.micro_batch_tokens);
   r.micro_batches = micro_batch_candidates(batch, sequence, r.micro_batch_tokens);
-  if (options.model.imbalance &&
-      is_given(options, "imbalance"))  // of a run it is that of all choices, which a capacity may drop
+  // That of a run is of all choices, some of which a capacity may drop.
+  if (options.model.imbalance && is_given(options, "imbalance"))
     check_imbalance(*options.model.imbalance, r.model(r.micro_batches.back(), sequence));
   r.recompute = options.memory.recompute;
   if (batch.waves) r.waves = static_cast<uint32_t>(*batch.waves);

@@ -30,6 +30,25 @@ TEST(MicroBatches, AreDivisorsThatFillTheDevice) {
   EXPECT_THROW(micro_batch_candidates(in_waves, 1024, kCudaSizes.micro_batch_tokens), Error);
 }
 
+// Of 8 experts, of which a token uses 2, each has a quarter of the rows; over 2 ranks, of twice as many rows.
+TEST(MicroBatches, OfMixturesFillTheDeviceWithAnExpert) {
+  const ModelConfig config = config_from_name("mixtral:layers=1,width=64,heads=2,kv_heads=2,context=1024");
+  Options options;
+  options.batch.batch = 64;
+  Budgets budgets;
+  budgets.host = {"host", "host-mem"};
+  budgets.host.limit = uint64_t{8} << 30;
+  budgets.host.set_aside(0);
+  const auto candidates = [&](int64_t over) {
+    options.ranks.count = options.ranks.experts_over = over;
+    options.batch.batch = 64 * over;
+    options.given = {"experts-over"};
+    return plan_request(options, config, budgets, {cuda_workspace_bytes, DeviceSizes{}}, false).micro_batches;
+  };
+  EXPECT_EQ(candidates(1), (std::vector<int64_t>{8, 4, 2, 1}));
+  EXPECT_EQ(candidates(2), (std::vector<int64_t>{4, 2, 1}));
+}
+
 // A function of the vocabulary and the kind of device, whatever the budgets.
 TEST(LossRows, AreThoseOfTheDevice) {
   const ModelConfig config = config_from_name("gpt2:layers=1,width=64,heads=2,context=64");
