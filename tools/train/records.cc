@@ -32,10 +32,10 @@ std::string sample_note(const SampleMetrics& samples) {
 }  // namespace
 
 Records::Records(const Options& options, const std::string& metrics, int64_t done, const Program& program,
-                 std::FILE* out)
+                 double capacity, std::FILE* out)
     : metrics_(metrics),
       progress_(progress_of(program, options.batch.steps, out)),
-      routers_(options.batch.batch * options.batch.sequence.value()) {
+      routers_(options.batch.batch * options.batch.sequence.value(), capacity) {
   if (options.run.tensorboard) events_.emplace(options.run.out, done, unix_seconds());
 }
 

@@ -21,10 +21,10 @@ namespace sluice {
 
 class Records {
  public:
-  // `metrics`: path of the file. `done`: steps that the run has done before. Throws as MetricsFile and
-  // EventFile do.
+  // `metrics`: path of the file. `done`: steps that the run has done before. `capacity`: as RouterWatch has
+  // it. Throws as MetricsFile and EventFile do.
   Records(const Options& options, const std::string& metrics, int64_t done, const Program& program,
-          std::FILE* out);
+          double capacity, std::FILE* out);
 
   // Shows and records every event. After the first step it also prints how much GPU memory is held, of at
   // most `limit` bytes (`accelerator`: nullptr: there is none), and after some more how these compare with

@@ -51,13 +51,17 @@ std::optional<std::string> RouterWatch::uneven() const {
     layer = of.layer, expert = most - of.tokens.begin();
   }
   if (worst == 0) return std::nullopt;
+  const std::string follows =
+      capacity_ > 0
+          ? fmt::format("An expert takes {:.4g} times its even share, so most of these pass by it.",
+                        capacity_)
+          : "Memory is planned for that, but while one expert computes for long, the next ones wait, "
+            "and most learn little.";
   return fmt::format(
-      "The router of layer {} sends {:.0f} % of the tokens to expert {}; {:.1f} % would be even.{} Memory is "
-      "planned for that, but while one expert computes for long, the next ones wait, and most learn little. "
-      "A "
-      "new run with a larger --router-loss spreads tokens.",
+      "The router of layer {} sends {:.0f} % of the tokens to expert {}; {:.1f} % would be even.{} {} A new "
+      "run with a larger --router-loss spreads tokens.",
       layer, 100 * worst_share, expert, 100 * worst_even,
-      others == 0 ? "" : fmt::format(" So does the router of {} of the other layers.", others));
+      others == 0 ? "" : fmt::format(" So does the router of {} of the other layers.", others), follows);
 }
 
 // Once the first expert has been idle for so long.

@@ -13,8 +13,9 @@ namespace sluice {
 
 class RouterWatch {
  public:
-  // `tokens`: of a step, padding included.
-  explicit RouterWatch(int64_t tokens) : tokens_(static_cast<double>(tokens)) {}
+  // `tokens`: of a step, padding included. `capacity`: the experts' capacity factor; 0: they take all.
+  explicit RouterWatch(int64_t tokens, double capacity = 0)
+      : tokens_(static_cast<double>(tokens)), capacity_(capacity) {}
 
   // Sentences, or nothing.
   std::optional<std::string> add(const StepMetrics& metrics);
@@ -28,7 +29,7 @@ class RouterWatch {
   std::optional<std::string> uneven() const;
   std::optional<std::string> idle() const;
 
-  double tokens_;
+  double tokens_, capacity_;
   int64_t steps_ = 0;
   std::vector<LayerTokens> counted_;  // sums since the last multiple of kStepsCounted
   std::vector<LayerTokens> idle_;     // steps since the expert had its last token

@@ -304,7 +304,8 @@ ExitCode train_in(PlannedSession& started, Options given, Options options, Start
   const uint64_t device_limit = budgets.device ? budgets.device->limit : 0;
   std::optional<Records> records;
   if (ranks.is_first())
-    records.emplace(options, prepare_metrics(options, start, out), start.steps_done(), plan.program, out);
+    records.emplace(options, prepare_metrics(options, start, out), start.steps_done(), plan.program,
+                    start.run.source.config.capacity_factor, out);
   TrainData view = start.data.view();
   view.samples = start.samples.get();
   std::optional<RangeCheck> check;

@@ -37,6 +37,15 @@ TEST(RouterWatch, AnUnevenRouterIsToldOnce) {
           "little. A new run with a larger --router-loss spreads tokens."});
 }
 
+TEST(RouterWatch, WithACapacityTokensPassBy) {
+  RouterWatch watch(kTokens, 1.25);
+  const auto sentences = told(watch, step_of({{3, {40, 45, 80, 35}}}), 10);
+  ASSERT_EQ(sentences.size(), 1u);
+  EXPECT_NE(sentences[0].find("An expert takes 1.25 times its even share, so most of these pass by it."),
+            std::string::npos)
+      << sentences[0];
+}
+
 TEST(RouterWatch, TheWorstLayerIsNamedAndTheOthersCounted) {
   RouterWatch watch(kTokens);
   const auto sentences =
