@@ -13,8 +13,8 @@ const std::string kConformance = "gpu/cuda/op_conformance_test";
 const std::vector<std::string> kOps = {"embedding", "layer_norm", "rms_norm",  "linear", "gelu",
                                        "swiglu",    "rope",       "attention", "add",    "cross_entropy"};
 // Those of a mixture of experts, which share a row; add_sum is among the cases of add.
-const std::vector<std::string> kExpertOps = {"router",        "route",         "dispatch",
-                                             "expert_linear", "expert_swiglu", "combine"};
+const std::vector<std::string> kExpertOps = {"router",        "route",   "dispatch", "expert_linear",
+                                             "expert_swiglu", "combine", "repeat"};
 
 // googletest's filter for the ops' cases in tests that match `test`.
 std::string filter_of(const std::string& test, const std::vector<std::string>& ops) {
