@@ -115,7 +115,7 @@ std::vector<Row> test_rows() {
   sanitizer("memcheck", "products", filter_of(agree, {"linear", "cross_entropy", "router", "expert_linear"}));
   sanitizer("memcheck", "rows",
             filter_of(agree, {"embedding", "layer_norm", "rms_norm", "gelu", "swiglu", "rope", "add", "route",
-                              "dispatch", "expert_swiglu", "combine"}));
+                              "dispatch", "expert_swiglu", "combine", "repeat"}));
   sanitizer("memcheck", "updates", "DeviceConformance.Round*:DeviceConformance.Upd*:DeviceConformance.Zero*");
   sanitizer(
       "racecheck", "shared",
