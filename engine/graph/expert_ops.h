@@ -3,6 +3,7 @@
 // expert's ops are those of the rows that predictions assume; products compute whole tiles of them.
 #pragma once
 
+#include <span>
 #include <vector>
 
 #include "engine/graph/op.h"
@@ -24,6 +25,9 @@ void infer_repeat(const OpShapes& in, std::vector<Shape>& outputs, std::vector<D
 void infer_all_gather(const OpShapes& in, std::vector<Shape>& outputs, std::vector<DType>& dtypes);
 void infer_all_to_all(const OpShapes& in, std::vector<Shape>& outputs, std::vector<DType>& dtypes);
 void infer_all_to_allv(const OpShapes& in, std::vector<Shape>& outputs, std::vector<DType>& dtypes);
+
+// Of what ranks do together, in the order of OpKind.
+std::span<const OpRule> rules_between_ranks();
 
 double router_flops(const OpShapes& s, Pass pass);
 double route_flops(const OpShapes& s, Pass pass);

@@ -1,4 +1,4 @@
-// The table of ops. Flops and examples of an op stand above it, shape rules in op_shapes.h.
+// The table of ops that devices run. Flops and examples of an op stand above it, shape rules in op_shapes.h.
 #include <algorithm>
 #include <cmath>
 #include <span>
@@ -480,51 +480,18 @@ constexpr OpRule kRules[kOpKinds] = {
 static_assert(NoneMissing<first_missing(kRules)>,
               "engine/graph/op_table.cc: every OpKind has a row in kRules, in the order of OpKind");
 
-// Of what ranks do together. Its time is that of the network.
-constexpr OpRule kRulesBetweenRanks[] = {
-    {.kind = OpKind::all_gather,
-     .name = "all_gather",
-     .made_again = Recompute::all,
-     .inputs = {1, 1},
-     .infer = infer_all_gather,
-     .flops = no_flops},
-    {.kind = OpKind::all_to_all,
-     .name = "all_to_all",
-     .made_again = Recompute::all,
-     .inputs = {1, 1},
-     .infer = infer_all_to_all,
-     .flops = no_flops,
-     .gradient_inputs = 0b1,
-     .gradient_outputs = 0b1,
-     .fp32_inputs = 0b1},
-    {.kind = OpKind::all_to_allv,
-     .name = "all_to_allv",
-     .made_again = Recompute::all,
-     .inputs = {3, 3},
-     .infer = infer_all_to_allv,
-     .flops = no_flops,
-     .backward_reads_inputs = 0b11,
-     .gradient_inputs = 0b100,
-     .gradient_outputs = 0b1,
-     .host_inputs = 0b10},
-};
-// Its rows are complete, in the order of OpKind.
-static_assert(std::ranges::all_of(kRulesBetweenRanks, [](const OpRule& rule) {
-  return rule.complete() && &kRulesBetweenRanks[static_cast<size_t>(rule.kind) - kOpKinds - 1] == &rule;
-}));
-
 }  // namespace
 
 const OpRule& op_rule(OpKind kind) {
   const auto index = static_cast<size_t>(kind);
-  const bool between = is_between_ranks(kind);
-  CHECK(between ? index - kOpKinds - 1 < std::size(kRulesBetweenRanks) : kind < OpKind::number_of_kinds,
-        "an op without a row in the table");
-  return between ? kRulesBetweenRanks[index - kOpKinds - 1] : kRules[index];
+  const std::span<const OpRule> rules = is_between_ranks(kind) ? rules_between_ranks() : kRules;
+  const size_t row = is_between_ranks(kind) ? index - kOpKinds - 1 : index;
+  CHECK(row < rules.size(), "an op without a row in the table");
+  return rules[row];
 }
 
 std::optional<OpKind> op_kind(std::string_view name) {
-  for (const std::span<const OpRule> rules : {std::span<const OpRule>(kRules), {kRulesBetweenRanks}})
+  for (const std::span<const OpRule> rules : {std::span<const OpRule>(kRules), rules_between_ranks()})
     for (const OpRule& rule : rules)
       if (name == rule.name) return rule.kind;
   return std::nullopt;

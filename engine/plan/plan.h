@@ -48,7 +48,7 @@ struct PlanRequest {
   std::function<Model(int64_t micro_batch, int64_t sequence)> model;
   int64_t sequence = 1;                // tokens
   std::vector<int64_t> micro_batches;  // candidates, largest first; each divides the batch
-  int64_t micro_batch_tokens = 0;      // DeviceSizes::micro_batch_tokens; the candidates fit in it
+  int64_t micro_batch_tokens = 0;      // that keep the device busy; the candidates fit in it
   std::optional<Recompute> recompute;  // of all layers; none: the search chooses for each
   std::optional<uint32_t> waves;       // of a step; none: the search chooses
   std::optional<StepShape> shape;      // of another plan, to be kept; its micro-batch is the only candidate

@@ -14,8 +14,8 @@ namespace {
 
 constexpr uint64_t kValues = 32, kBlockBytes = kValues / 2;  // of a block
 constexpr uint64_t kStoredBytes = kBlockBytes + 1;           // of a block with its scale
-constexpr uint64_t kFew =
-    8;  // a range with less than a part in so many of an expert's rows reads these alone
+// A range with less than this part of an expert's rows reads these alone.
+constexpr uint64_t kFew = 8;
 constexpr uint8_t kNoNumber = 255, kLargest = 252;  // 6 * 2^(252 - 127) < 2^128, and no other value is larger
 constexpr float kMagnitudes[] = {0, 0.5f, 1, 1.5f, 2, 3, 4, 6, -0.0f, -0.5f, -1, -1.5f, -2, -3, -4, -6};
 

@@ -65,6 +65,7 @@ TEST_F(Nccl, EveryCollectiveMovesWhatItSays) {
     }
 }
 
+TEST_F(Nccl, PartsOfAnyLengthArrive) { expect_parts_of_any_length_arrive(on_all_ranks); }
 TEST_F(Nccl, AnAllGatherInPlaceKeepsItsOwnPart) { expect_own_part_kept_in_place(on_all_ranks); }
 TEST_F(Nccl, GroupsKeepToThemselves) { expect_groups_keep_to_themselves(on_all_ranks); }
 

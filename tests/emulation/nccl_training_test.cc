@@ -63,6 +63,12 @@ class NcclTraining : public EmulatedRun {
           ++found[result.plan.program.machine.tiers[in.places.at(0).tier].name];
     return found;
   }
+  static void expect_in_device(const TestResult& result, std::initializer_list<TaskKind> kinds) {
+    for (const TaskKind kind : kinds) {
+      EXPECT_FALSE(places(result, kind).contains("host")) << task_kind_name(kind);
+      EXPECT_GT(places(result, kind)["device"], 0u) << task_kind_name(kind);
+    }
+  }
 };
 
 TEST_F(NcclTraining, BitsAreThoseOfHostMemory) {
@@ -93,10 +99,7 @@ TEST_F(NcclTraining, BitsAreThoseOfHostMemory) {
       run.options.run.out = directory / "nccl";
       if (v.least) run.arenas = least_arenas(run, true);
       const TestResult found = train_on(run);
-      for (const TaskKind kind : {TaskKind::gather, TaskKind::exchange, TaskKind::sum}) {
-        EXPECT_FALSE(places(found, kind).contains("host")) << task_kind_name(kind);
-        EXPECT_GT(places(found, kind)["device"], 0u) << task_kind_name(kind);
-      }
+      expect_in_device(found, {TaskKind::gather, TaskKind::exchange, TaskKind::sum});
       EXPECT_EQ(fixed_bits(found.steps), fixed_bits(wanted.steps));
       EXPECT_EQ(differences(newest_tensors(run.options.run.out), state), "");
       std::filesystem::remove_all(run.options.run.out);
@@ -130,10 +133,7 @@ TEST_F(NcclTraining, BitsOfFactorsAreThoseOfHostMemory) {
       run.options.run.out = directory / "nccl";
       if (least) run.arenas = least_arenas(run, true);
       const TestResult found = train_on(run);
-      for (const TaskKind kind : {TaskKind::gather, TaskKind::exchange, TaskKind::sum}) {
-        EXPECT_FALSE(places(found, kind).contains("host")) << task_kind_name(kind);
-        EXPECT_GT(places(found, kind)["device"], 0u) << task_kind_name(kind);
-      }
+      expect_in_device(found, {TaskKind::gather, TaskKind::exchange, TaskKind::sum});
       EXPECT_EQ(fixed_bits(found.steps), fixed_bits(wanted.steps)) << (least ? "least" : "roomy");
       EXPECT_EQ(differences(newest_tensors(run.options.run.out), state), "") << (least ? "least" : "roomy");
       std::filesystem::remove_all(run.options.run.out);
@@ -170,10 +170,7 @@ TEST_F(NcclTraining, BitsOfDividedExpertsAreThoseOfHostMemory) {
     run.options.run.out = directory / "nccl";
     if (least) run.arenas = least_arenas(run, true);
     const TestResult found = train_on(run);
-    for (const TaskKind kind : {TaskKind::travel, TaskKind::travel_back}) {
-      EXPECT_FALSE(places(found, kind).contains("host")) << task_kind_name(kind);
-      EXPECT_GT(places(found, kind)["device"], 0u) << task_kind_name(kind);
-    }
+    expect_in_device(found, {TaskKind::travel, TaskKind::travel_back});
     EXPECT_EQ(fixed_bits(found.steps), fixed_bits(wanted.steps));
     EXPECT_EQ(differences(newest_tensors(run.options.run.out), state), "");
     std::filesystem::remove_all(run.options.run.out);

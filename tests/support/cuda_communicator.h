@@ -3,6 +3,8 @@
 #pragma once
 
 #include <functional>
+#include <span>
+#include <vector>
 
 #include "gpu/cuda/owned.h"
 #include "gpu/ranks/communicator.h"
@@ -37,6 +39,27 @@ class HostMemoryCommunicator final : public Communicator {
     gpus_.finish();
     from_gpu(received, to.data, whole);
   }
+  void exchange(const RankSet& among, std::span<const std::span<const std::byte>> parts,
+                std::span<const std::span<std::byte>> received) override {
+    const cuda::GpuBytes from(bytes_of(parts)), to(bytes_of(received));
+    std::vector<std::span<const std::byte>> gpu_parts;
+    std::vector<std::span<std::byte>> gpu_received;
+    auto* next = static_cast<std::byte*>(from.data);
+    for (const std::span<const std::byte> part : parts) {
+      to_gpu(next, part.data(), part.size());
+      gpu_parts.emplace_back(next, part.size());
+      next += part.size();
+    }
+    next = static_cast<std::byte*>(to.data);
+    for (const std::span<std::byte> part : received) {
+      gpu_received.emplace_back(next, part.size());
+      next += part.size();
+    }
+    gpus_.exchange(among, gpu_parts, gpu_received);
+    gpus_.finish();
+    for (size_t i = 0; i < received.size(); ++i)
+      from_gpu(received[i].data(), gpu_received[i].data(), received[i].size());
+  }
   void broadcast(void* data, uint64_t bytes, int root) override {
     on_gpu(data, bytes, [&](void* gpu) { gpus_.broadcast(gpu, bytes, root); });
   }
@@ -51,6 +74,11 @@ class HostMemoryCommunicator final : public Communicator {
   void abort(const std::string& reason) noexcept override { gpus_.abort(reason); }
 
  private:
+  static uint64_t bytes_of(const auto& parts) {
+    uint64_t bytes = 1;  // no GPU gives none
+    for (const auto part : parts) bytes += part.size();
+    return bytes;
+  }
   static void to_gpu(void* gpu, const void* host, uint64_t bytes) {
     cuda::check_setup(cudaMemcpy(gpu, host, bytes, cudaMemcpyHostToDevice), "Copying to the GPU");
     // The communicator's stream is not ordered after this one, and the copy may still be under way.

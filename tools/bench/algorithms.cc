@@ -20,7 +20,8 @@ std::vector<Product> products_to_time(const Options& options) {
   batch.batch /= options.ranks.count;
   const int64_t sequence = batch.sequence.value_or(config.context);
   std::vector<Product> all;
-  for (const int64_t micro_batch : micro_batch_candidates(batch, sequence, kCudaSizes.micro_batch_tokens)) {
+  const int64_t tokens = busy_tokens(config, kCudaSizes.micro_batch_tokens);
+  for (const int64_t micro_batch : micro_batch_candidates(batch, sequence, tokens)) {
     const Model model = sized_model(config, options.numbers.precision, kCudaSizes, micro_batch, sequence);
     for (const Segment& segment : model.segments)
       for (const Op& op : segment.ops)

@@ -26,6 +26,11 @@ Model sized_model(const ModelConfig& config, DType precision, const DeviceSizes&
   return model;
 }
 
+int64_t busy_tokens(const ModelConfig& config, int64_t tokens) {
+  if (config.experts == 0) return tokens;
+  return tokens * std::max<int64_t>(1, config.experts / config.experts_per_token / config.expert_ranks.count);
+}
+
 std::vector<int64_t> micro_batch_candidates(const BatchOptions& batch, int64_t sequence, int64_t tokens) {
   std::vector<int64_t> candidates;
   bool waves_fit = true;
@@ -110,14 +115,6 @@ ModelConfig with_ranks(ModelConfig config, const Options& options, int64_t per_n
   const bool of_nodes = per_node < over && over % per_node == 0;
   config.expert_ranks = {over, ranks.here % over, of_nodes ? per_node : 1};
   return config;
-}
-
-// Tokens of a micro-batch that keeps the device busy. An expert has a part of its rows, and of those of the
-// ranks that share it.
-int64_t busy_tokens(const ModelConfig& of_rank, int64_t tokens) {
-  if (of_rank.experts == 0) return tokens;
-  return tokens *
-         std::max<int64_t>(1, of_rank.experts / of_rank.experts_per_token / of_rank.expert_ranks.count);
 }
 
 }  // namespace

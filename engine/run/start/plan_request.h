@@ -17,9 +17,13 @@ namespace sluice {
 constexpr int64_t kMicroBatchesMax = 1024;
 
 // The sizes of micro-batch to consider, best first: the one given; or those divisors of the batch whose
-// sequences have at most `tokens` tokens together (DeviceSizes::micro_batch_tokens), largest first, and 1.
+// sequences have at most `tokens` tokens together (busy_tokens()), largest first, and 1.
 // Throws Error(usage) where each makes more than 1024 micro-batches.
 std::vector<int64_t> micro_batch_candidates(const BatchOptions& batch, int64_t sequence, int64_t tokens);
+
+// Tokens of a micro-batch that keeps the device busy: `tokens` (DeviceSizes::micro_batch_tokens), or as many
+// times more as an expert has fewer rows, of those of all ranks that share it (ModelConfig::expert_ranks).
+int64_t busy_tokens(const ModelConfig& config, int64_t tokens);
 
 // The model of one micro-batch. Its loss works on as many rows at a time as a device of these sizes asks for.
 Model sized_model(const ModelConfig& config, DType precision, const DeviceSizes& sizes, int64_t micro_batch,

@@ -116,6 +116,7 @@ TEST_F(SeveralGpus, EveryCollectiveMovesWhatItSays) {
 TEST_F(FourGpus, EveryCollectiveMovesWhatItSays) {
   for (const int ranks : {3, 4}) expect_collectives_move(on_all_gpus, ranks);
 }
+TEST_F(FourGpus, PartsOfAnyLengthArrive) { expect_parts_of_any_length_arrive(on_all_gpus); }
 TEST_F(FourGpus, AnAllGatherInPlaceKeepsItsOwnPart) { expect_own_part_kept_in_place(on_all_gpus); }
 TEST_F(FourGpus, GroupsKeepToThemselves) { expect_groups_keep_to_themselves(on_all_gpus); }
 TEST_F(FourGpus, AnAbortEndsEveryCall) { expect_an_abort_ends_every_call(on_all_gpus, 15); }
