@@ -149,19 +149,19 @@ void infer_router_statistics(const OpShapes& in, std::vector<Shape>& outputs, st
   const int64_t experts = in.attributes.routing.experts;
   check_shape(in, in.inputs[0], {in.inputs[0][0], experts}, "the matrix of logits");
   check_routing_of(in, in.inputs[1], in.inputs[0][0]);
-  set_outputs(in, outputs, dtypes, {{1, 2 * experts + 1}}, {DType::f32});
+  set_outputs(in, outputs, dtypes, {{1, router_statistics_count(experts)}}, {DType::f32});
 }
 
 void infer_router_loss(const OpShapes& in, std::vector<Shape>& outputs, std::vector<DType>& dtypes) {
   check_operands(in);
   check_routing(in);
   const Routing& r = in.attributes.routing;
-  check_shape(in, in.inputs[0], {1, 2 * r.experts + 1}, "the vector of statistics");
+  check_shape(in, in.inputs[0], {1, router_statistics_count(r.experts)}, "the vector of statistics");
   check_rank(in, in.inputs[1], 1, "the label vector");
   require(r.layers >= 1, in, "{} layers have no routers.", r.layers);
   require(not_negative(r.balance_loss) && not_negative(r.z_loss), in,
           "the factors {} and {} are not both numbers of 0 or more.", r.balance_loss, r.z_loss);
-  set_outputs(in, outputs, dtypes, {{1}}, {DType::f64});
+  set_outputs(in, outputs, dtypes, {{3}}, {DType::f64});
 }
 
 void infer_dispatch(const OpShapes& in, std::vector<Shape>& outputs, std::vector<DType>& dtypes) {
@@ -319,7 +319,7 @@ std::vector<OpExample> router_loss_examples(const ExampleSizes& n) {
   r.layers = 1, r.balance_loss = 0.01;
   std::vector<OpExample> out;
   for (const int64_t rows : {n.rows, n.rows / 8})
-    out.push_back({{.routing = r}, {{1, 2 * r.experts + 1}, {rows}}, {}});
+    out.push_back({{.routing = r}, {{1, router_statistics_count(r.experts)}, {rows}}, {}});
   return out;
 }
 

@@ -32,6 +32,12 @@ uint64_t parameter_elements(const Parameter& parameter) {
 
 uint64_t round_up(uint64_t value, uint64_t multiple) { return (value + multiple - 1) / multiple * multiple; }
 
+template <class Is>
+bool any_op(const Model& model, const Is& is) {
+  return std::ranges::any_of(model.segments,
+                             [&](const Segment& segment) { return std::ranges::any_of(segment.ops, is); });
+}
+
 }  // namespace
 
 std::string name_on(const Group& group, const Parameter& parameter, uint32_t rank) {
@@ -65,6 +71,14 @@ bool has_adapters(const Model& model) {
 bool draws_numbers(const Model& model) {
   return std::ranges::any_of(model.activations,
                              [](const Activation& a) { return a.input && a.name == "draws"; });
+}
+
+bool has_router_loss(const Model& model) {
+  return any_op(model, [](const Op& op) { return op.kind == OpKind::router_loss; });
+}
+
+bool drops_choices(const Model& model) {
+  return any_op(model, [](const Op& op) { return op.attributes.routing.drops(); });
 }
 
 bool is_of_reading(const Model& model, const Activation& activation) {

@@ -159,6 +159,10 @@ bool has_adapters(const Model& model);
 
 // Whether its training draws random numbers: the batch has an input `draws` (draws.h).
 bool draws_numbers(const Model& model);
+// Whether a part of its loss is that of routers (OpKind::router_loss).
+bool has_router_loss(const Model& model);
+// Whether experts may not take a row that chose them (Routing::drops).
+bool drops_choices(const Model& model);
 
 // The groups of the experts of all ranks, in the order in which a rank has them that has all.
 std::vector<Group> groups_of_all_ranks(const Model& model);

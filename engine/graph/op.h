@@ -59,11 +59,13 @@ enum class OpKind : uint8_t {
                          //   -> weights f32 [R,K], routing i32
                          //   | optionally a correction bias [E], added to scores for the choice alone; it has
                          //   no gradient | logits, routing
-  router_statistics,     // logits f32 [R,E], routing -> statistics f32 [1,2E+1], ADDED to: by expert the sum
+  router_statistics,     // logits f32 [R,E], routing -> statistics f32 [1,2E+2], ADDED to: by expert the sum
                          //   of the rows' softmax; the sum of squares of the rows' log-sum-exp; by expert the
-                         //   number of choices, which has no gradient | - | logits
-  router_loss,           // statistics f32 [1,2E+1], labels i32 [R] -> loss f64 [1], ADDED to: the number of
-                         //   labels that are not ignored times what Routing says | - | all inputs
+                         //   number of choices; the number of those that experts take. Only the first two
+                         //   have gradients | - | logits
+  router_loss,           // statistics f32 [1,2E+2], labels i32 [R] -> loss f64 [3], ADDED to: the number of
+                         //   labels that are not ignored times what Routing says, in the first and in the
+                         //   third, to which no other op adds | - | all inputs
   dispatch,              // routing, x [R,C] -> y [M,C]: the expert's rows of x | - | routing
   expert_linear,         // routing, x [M,A], if weighted weights f32 [R,K] -> y [M,B] | weight [A,B] or, if
                          //   weight_out_in, [B,A]; optionally bias [B], times the row's weight if weighted

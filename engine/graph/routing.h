@@ -64,6 +64,9 @@ std::vector<bool> taken_choices(const Routing& routing, std::span<const int32_t>
 std::vector<int32_t> make_routing(const RoutingLayout& layout, std::span<const int32_t> experts,
                                   const std::vector<bool>& taken = {});
 
+// The numbers that router_statistics writes: OpKind says which.
+constexpr int64_t router_statistics_count(int64_t experts) { return 2 * experts + 2; }
+
 // Bytes of workspace of an op between ranks: blocks of rows.
 uint64_t workspace_between_ranks(const OpShapes& s);
 

@@ -365,6 +365,8 @@ struct StepScalars {
   } input;
   struct alignas(64) Loss {  // [backward of the loss segment, one micro-batch after the other]
     double sum;              // over the step's valid tokens
+    double right;            // valid tokens whose logit is the largest; 0 unless the model counts them
+    double of_routers;       // what router_loss added to the sum
   } loss;
   struct alignas(64) Norm {  // [norm]
     double norm;             // of the gradient without loss scale, before clipping

@@ -89,7 +89,7 @@ void router_weight_gradient(const OpCall& call, float* dw, const Resources& reso
 
 // ---- router_statistics ----
 
-// The sums of a block of rows: as the op's output has them.
+// The sums of a block of rows: as the op's output has them, but for the last.
 double* block_sums(const OpCall& call, int64_t block) {
   return reinterpret_cast<double*>(call.workspace) + block * call.shapes->outputs[0][1];
 }
@@ -140,6 +140,12 @@ struct RouterLoss {
     for (int64_t e = 0; e < routing.experts; ++e) sum += choices(e) * static_cast<double>(statistics[e]);
     return balance_factor * sum + z_factor * static_cast<double>(statistics[routing.experts]);
   }
+  void add_to(const TensorView& view) const {
+    auto* const losses = static_cast<double*>(view.data);
+    const double mine = loss();
+    losses[0] += mine;
+    losses[2] += mine;
+  }
 
   const Routing& routing;
   const float* statistics;
@@ -184,13 +190,16 @@ void router_statistics_forward(const OpCall& call, const Resources& resources) {
   const Routing& routing = call.shapes->attributes.routing;
   const RoutingLayout layout = layout_of(call);
   const auto* const logits = static_cast<const float*>(call.inputs[0].data);
-  const auto* const chosen = static_cast<const int32_t*>(call.inputs[1].data) + layout.experts_of();
+  const auto* const routed = static_cast<const int32_t*>(call.inputs[1].data);
+  const int32_t* const chosen = routed + layout.experts_of();
   for_each_block(layout.rows, resources.workers, [&](int64_t begin, int64_t end, int) {
     sum_statistics(routing, logits + begin * routing.experts, chosen + begin * routing.chosen, end - begin,
                    block_sums(call, begin / kRowBlock));
   });
   auto* const statistics = static_cast<float*>(call.outputs[0].data);
-  for (int64_t i = 0; i < call.shapes->outputs[0][1]; ++i) {
+  const int64_t of_rows = 2 * routing.experts + 1;
+  statistics[of_rows] += static_cast<float>(routed[routing.experts]);
+  for (int64_t i = 0; i < of_rows; ++i) {
     double sum = static_cast<double>(statistics[i]);
     for (int64_t block = 0; block < divide_up(layout.rows, kRowBlock); ++block)
       sum += block_sums(call, block)[i];
@@ -210,13 +219,11 @@ void router_statistics_backward(const OpCall& call, const Resources& resources) 
   });
 }
 
-void router_loss_forward(const OpCall& call, const Resources&) {
-  *static_cast<double*>(call.outputs[0].data) += RouterLoss(call).loss();
-}
+void router_loss_forward(const OpCall& call, const Resources&) { RouterLoss(call).add_to(call.outputs[0]); }
 
 void router_loss_backward(const OpCall& call, const Resources&) {
   const RouterLoss l(call);
-  if (auto* const loss = static_cast<double*>(view_of(call.outputs, 0).data)) *loss += l.loss();
+  if (const TensorView loss = view_of(call.outputs, 0); loss.data != nullptr) l.add_to(loss);
   const TensorView to = view_of(call.input_gradients, 0);
   if (to.data == nullptr) return;
   const auto seed = static_cast<double>(static_cast<float>(*call.loss_scale / *call.valid_tokens));
@@ -230,6 +237,7 @@ void router_loss_backward(const OpCall& call, const Resources&) {
     put(experts + 1 + e, 0);
   }
   put(experts, seed * l.z_factor);
+  put(2 * experts + 1, 0);
 }
 
 }  // namespace sluice::cpu

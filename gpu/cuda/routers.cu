@@ -78,7 +78,7 @@ int narrow_size(int64_t n) {
 
 struct StatisticsShape {
   int rows, experts, chosen, counted, chunks;  // counted: of the chosen, the first
-  int sums() const { return 2 * experts + 1; }
+  int sums() const { return 2 * experts + 2; }
   __device__ int rows_of_chunk() const { return (rows + chunks - 1) / chunks; }
 };
 StatisticsShape statistics_shape(const OpShapes& s) {
@@ -99,9 +99,9 @@ __global__ void __launch_bounds__(kThreads)
 
 // A thread for each sum of each chunk.
 __global__ void __launch_bounds__(kThreads)
-    statistics_kernel(StatisticsShape s, const float* logits, const int32_t* choices,
+    statistics_kernel(StatisticsShape s, const float* logits, const int32_t* routed, const int32_t* choices,
                       const LogitSum* log_sums, float* partials) {
-  const int64_t i = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x, all = 2 * s.experts + 1;
+  const int64_t i = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x, all = 2 * s.experts + 2;
   if (i >= s.chunks * all) return;
   const int which = static_cast<int>(i % all), first = static_cast<int>(i / all) * s.rows_of_chunk();
   const int end = first + s.rows_of_chunk() < s.rows ? first + s.rows_of_chunk() : s.rows;
@@ -112,6 +112,8 @@ __global__ void __launch_bounds__(kThreads)
     } else if (which == s.experts) {
       const float value = log_sums[row].value();
       sum += value * value;
+    } else if (which == 2 * s.experts + 1) {
+      sum += row == 0 ? static_cast<float>(routed[s.experts]) : 0;
     } else {
       for (int j = 0; j < s.counted; ++j)
         if (choices[static_cast<int64_t>(row) * s.chosen + j] == which - s.experts - 1) sum += 1;
@@ -173,11 +175,14 @@ __global__ void __launch_bounds__(kThreads) loss_kernel(RouterLoss a, bool diffe
   double sum = 0;
   for (int e = thread; e < a.experts; e += kThreads) sum += choices(e) * static_cast<double>(a.statistics[e]);
   sum = block_sum(sum, shared);
-  if (thread == 0 && a.loss != nullptr)
-    *a.loss += balance * sum + z * static_cast<double>(a.statistics[a.experts]);
+  if (thread == 0 && a.loss != nullptr) {
+    const double loss = balance * sum + z * static_cast<double>(a.statistics[a.experts]);
+    a.loss[0] += loss;
+    a.loss[2] += loss;
+  }
   if (!differentiate || a.to.data == nullptr) return;
   const auto seed = static_cast<double>(static_cast<float>(*a.loss_scale / *a.valid_tokens));
-  for (int i = thread; i < 2 * a.experts + 1; i += kThreads) {
+  for (int i = thread; i < 2 * a.experts + 2; i += kThreads) {
     const double d = i < a.experts ? seed * balance * choices(i) : i == a.experts ? seed * z : 0.0;
     a.to.data[i] = static_cast<float>(a.to.addend == nullptr ? d : static_cast<double>(a.to.addend[i]) + d);
   }
@@ -267,13 +272,14 @@ void router_backward(const Queue& queue, const OpCall& call) {
 void router_statistics_forward(const Queue& queue, const OpCall& call) {
   const StatisticsShape s = statistics_shape(*call.shapes);
   const auto* const logits = data_of<const float>(call.inputs, 0);
+  const auto* const routed = data_of<const int32_t>(call.inputs, 1);
   const int64_t choices = RoutingLayout{s.rows, s.experts, s.chosen}.experts_of();
   auto* const log_sums = reinterpret_cast<LogitSum*>(call.workspace);
   auto* const partials = reinterpret_cast<float*>(log_sums + s.rows);
   launch(queue, log_sums_kernel, div_up(s.rows, kRouterWarps), kThreads, 0, logits, s.rows, s.experts,
          log_sums);
   launch(queue, statistics_kernel, div_up(int64_t{s.chunks} * s.sums(), kThreads), kThreads, 0, s, logits,
-         data_of<const int32_t>(call.inputs, 1) + choices, log_sums, partials);
+         routed, routed + choices, log_sums, partials);
   launch(queue, add_statistics_kernel, div_up(s.sums(), kThreads), kThreads, 0, partials, s.chunks, s.sums(),
          data_of<float>(call.outputs, 0));
 }

@@ -235,9 +235,10 @@ void route_backward(const OpCall& call) {
 void router_statistics_forward(const OpCall& call) {
   const Routing& routing = call.shapes->attributes.routing;
   const int64_t experts = routing.experts, rows = call.shapes->inputs[0][0];
-  std::vector<double> sums(static_cast<size_t>(2 * experts + 1), 0.0);
-  const auto* chosen = static_cast<const int32_t*>(call.inputs[1].data) +
-                       RoutingLayout{rows, experts, routing.chosen}.experts_of();
+  std::vector<double> sums(static_cast<size_t>(router_statistics_count(experts)), 0.0);
+  const auto* routed = static_cast<const int32_t*>(call.inputs[1].data);
+  const auto* chosen = routed + RoutingLayout{rows, experts, routing.chosen}.experts_of();
+  sums.back() = routed[experts];
   for (int64_t r = 0; r < rows; ++r) {
     const Row row(call, r);
     const LogSum sum = row.all();
@@ -286,6 +287,12 @@ struct RouterLoss {
     for (int64_t e = 0; e < routing.experts; ++e) sum += choices(e) * statistics[e];
     return balance_factor() * sum + z_factor() * statistics[routing.experts];
   }
+  void add_to(const TensorView& view) const {
+    auto* losses = static_cast<double*>(view.data);
+    const double mine = loss();
+    losses[0] += mine;
+    losses[2] += mine;
+  }
 
   const Routing& routing;
   Values<const float> statistics;
@@ -294,13 +301,11 @@ struct RouterLoss {
 
 }  // namespace
 
-void router_loss_forward(const OpCall& call) {
-  *static_cast<double*>(call.outputs[0].data) += RouterLoss(call).loss();
-}
+void router_loss_forward(const OpCall& call) { RouterLoss(call).add_to(call.outputs[0]); }
 
 void router_loss_backward(const OpCall& call) {
   const RouterLoss l(call);
-  *static_cast<double*>(call.outputs[0].data) += l.loss();
+  l.add_to(call.outputs[0]);
   const double seed = static_cast<float>(*call.loss_scale / *call.valid_tokens);
   const int64_t experts = l.routing.experts;
   const Values<float> gradient(call.input_gradients[0]);
@@ -309,6 +314,7 @@ void router_loss_backward(const OpCall& call) {
     gradient.put(experts + 1 + e, 0);
   }
   gradient.put(experts, seed * l.z_factor());
+  gradient.put(2 * experts + 1, 0);
 }
 
 namespace {

@@ -65,8 +65,8 @@ inline std::vector<OpCase> router_cases() {
        3,
        0,
        true},
-      {"router_loss", router_loss, routes(losses), {{1, 13}, {37}}, {}},
-      {"router_loss_one_row", router_loss, routes(losses), {{1, 13}, {1}}, {}},
+      {"router_loss", router_loss, routes(losses), {{1, 14}, {37}}, {}},
+      {"router_loss_one_row", router_loss, routes(losses), {{1, 14}, {1}}, {}},
   };
 }
 

@@ -1,3 +1,5 @@
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <atomic>
 #include <cmath>
@@ -48,18 +50,19 @@ Plan evaluation_plan(const Options& options, const ModelConfig& config, const Bu
 }
 
 void print(const Evaluation& found, bool json, std::FILE* out) {
-  const double perplexity = std::exp(found.loss);
+  const double perplexity = std::exp(found.loss - found.router_loss.value_or(0));
   const double accuracy =
       static_cast<double>(found.right) / static_cast<double>(std::max<int64_t>(found.labels, 1));
   if (json) {
-    const nlohmann::ordered_json facts{{"val_loss", found.loss},
-                                       {"perplexity", perplexity},
-                                       {"accuracy", accuracy},
-                                       {"tokens", found.labels}};
+    nlohmann::ordered_json facts{{"val_loss", found.loss}};
+    if (found.router_loss) facts["router_loss"] = *found.router_loss;
+    facts.update({{"perplexity", perplexity}, {"accuracy", accuracy}, {"tokens", found.labels}});
     std::fprintf(out, "%s\n", facts.dump(2).c_str());
   } else {
-    std::fprintf(out, "loss %.6f, perplexity %.4g, accuracy %.2f %%, over %lld tokens\n", found.loss,
-                 perplexity, 100 * accuracy, static_cast<long long>(found.labels));
+    const std::string of_routers =
+        found.router_loss ? fmt::format(" ({:.6f} of it the routers')", *found.router_loss) : "";
+    fmt::print(out, "loss {:.6f}{}, perplexity {:.4g}, accuracy {:.2f} %, over {} tokens\n", found.loss,
+               of_routers, perplexity, 100 * accuracy, found.labels);
   }
 }
 

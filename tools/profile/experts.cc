@@ -37,6 +37,9 @@ std::string layers_words(const ordered_json& experts) {
       "In a step, the largest expert of a layer has {:.2f} times the mean of its tokens (mean over layers; "
       "{:.2f} in layer {}).",
       experts["imbalance"].get<double>(), most, most_uneven);
+  if (experts.contains("dropped_choices"))
+    text += fmt::format(" Of all choices, {:.1f} % were dropped, since their experts were full.",
+                        100 * experts["dropped_choices"].get<double>());
   if (idle > 0)
     text += fmt::format(" {} {} no token at all.", idle, idle == 1 ? "expert had" : "experts had");
   return text;
@@ -48,12 +51,26 @@ int shade_of(uint64_t tokens, double mean) {
   return std::clamp(static_cast<int>(std::lround(4 * static_cast<double>(tokens) / mean)), 1, 8);
 }
 
+// Of all choices; none: the model drops none.
+std::optional<double> dropped_share(std::span<const StepMetrics> steps) {
+  uint64_t choices = 0, dropped = 0;
+  for (const StepMetrics& step : steps)
+    for (const LayerTokens& layer : step.expert_tokens) {
+      if (!layer.dropped) return std::nullopt;
+      choices += std::reduce(layer.tokens.begin(), layer.tokens.end());
+      dropped += *layer.dropped;
+    }
+  return static_cast<double>(dropped) / static_cast<double>(std::max<uint64_t>(choices, 1));
+}
+
 }  // namespace
 
 ordered_json expert_facts(std::span<const StepMetrics> steps) {
   const std::optional<double> imbalance = measured_imbalance(steps);
   if (!imbalance) return nullptr;
-  ordered_json out{{"steps", steps.size()}, {"imbalance", *imbalance}, {"layers", ordered_json::array()}};
+  ordered_json out{{"steps", steps.size()}, {"imbalance", *imbalance}};
+  if (const auto share = dropped_share(steps)) out["dropped_choices"] = *share;
+  out["layers"] = ordered_json::array();
   for (size_t l = 0; l < steps.front().expert_tokens.size(); ++l) {
     std::vector<uint64_t> tokens(steps.front().expert_tokens[l].tokens.size());
     double sum = 0;

@@ -33,6 +33,7 @@ std::vector<Chart> charts_of(const std::vector<ReportedRun>& runs) {
   std::vector<Chart> charts{
       {"loss_smooth", "Training loss", "loss", "", "", true},
       {"val_loss", "Validation loss", "", "", "", true},
+      {"router_loss", "Training loss: the part of routers"},
       {"grad_norm", "Gradient norm; clipped steps are marked", "", "clipped"},
       {"learning_rate", "Learning rate"},
       {"tokens_per_second", "Tokens per second"},

@@ -49,7 +49,7 @@ std::string metrics_file(const std::string& directory, const std::vector<Manifes
 
 // Everything that the metrics file says, by step.
 struct Record {
-  Curve loss, grad_norm, learning_rate, tokens_per_second, validation;
+  Curve loss, router_loss, grad_norm, learning_rate, tokens_per_second, validation;
   Curve tokens;   // of all steps so far
   Curve skipped;  // steps whose update was left out
   std::vector<std::pair<std::string, Curve>> memory;
@@ -57,8 +57,8 @@ struct Record {
 
   void cut(int64_t step) {
     cut_samples(step);
-    for (Curve* curve :
-         {&loss, &grad_norm, &learning_rate, &tokens_per_second, &validation, &tokens, &skipped})
+    for (Curve* curve : {&loss, &router_loss, &grad_norm, &learning_rate, &tokens_per_second, &validation,
+                         &tokens, &skipped})
       curve->cut(step);
     for (auto& [tier, curve] : memory) curve.cut(step);
   }
@@ -66,6 +66,7 @@ struct Record {
   void add(const StepMetrics& m) {
     if (loss.size() > 0 && m.step <= loss.steps.back()) cut(m.step);
     loss.add(m.step, m.loss);
+    if (m.router_loss) router_loss.add(m.step, *m.router_loss);
     grad_norm.add(m.step, m.grad_norm);
     learning_rate.add(m.step, m.learning_rate);
     tokens_per_second.add(m.step, m.tokens_per_second);
@@ -171,6 +172,7 @@ ReportedRun read_run(const std::string& directory) {
   draw("loss", record.loss);
   draw("loss_smooth", loss_smooth);
   draw("val_loss", record.validation);
+  draw("router_loss", record.router_loss);
   draw("learning_rate", record.learning_rate);
   draw("grad_norm", record.grad_norm);
   draw("clipped", clipped);

@@ -32,10 +32,11 @@ std::string sample_note(const SampleMetrics& samples) {
 }  // namespace
 
 Records::Records(const Options& options, const std::string& metrics, int64_t done, const Program& program,
-                 double capacity, std::FILE* out)
+                 const ModelConfig& model, std::FILE* out)
     : metrics_(metrics),
       progress_(progress_of(program, options.batch.steps, out)),
-      routers_(options.batch.batch * options.batch.sequence.value(), capacity) {
+      routers_(options.batch.batch * options.batch.sequence.value(),
+               model.has_router_loss ? model.router_loss : 0, model.capacity_factor) {
   if (options.run.tensorboard) events_.emplace(options.run.out, done, unix_seconds());
 }
 

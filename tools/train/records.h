@@ -13,6 +13,7 @@
 #include "engine/run/train/metrics.h"
 #include "engine/run/train/trainer.h"
 #include "gpu/accelerator.h"
+#include "models/families/config.h"
 #include "tools/command/progress.h"
 #include "tools/train/comparison.h"
 #include "tools/train/router_watch.h"
@@ -21,10 +22,10 @@ namespace sluice {
 
 class Records {
  public:
-  // `metrics`: path of the file. `done`: steps that the run has done before. `capacity`: as RouterWatch has
-  // it. Throws as MetricsFile and EventFile do.
+  // `metrics`: path of the file. `done`: steps that the run has done before. Throws as MetricsFile
+  // and EventFile do.
   Records(const Options& options, const std::string& metrics, int64_t done, const Program& program,
-          double capacity, std::FILE* out);
+          const ModelConfig& model, std::FILE* out);
 
   // Shows and records every event. After the first step it also prints how much GPU memory is held, of at
   // most `limit` bytes (`accelerator`: nullptr: there is none), and after some more how these compare with

@@ -12,20 +12,22 @@ std::optional<std::string> RouterWatch::add(const StepMetrics& metrics) {
   if (layers.empty()) return std::nullopt;
   if (counted_.empty()) {
     counted_ = layers;
-    for (LayerTokens& of : counted_) std::ranges::fill(of.tokens, 0);
+    begin_to_count();
     idle_ = counted_;
   }
-  for (size_t l = 0; l < layers.size(); ++l)
+  for (size_t l = 0; l < layers.size(); ++l) {
     for (size_t e = 0; e < layers[l].tokens.size(); ++e) {
       const uint64_t tokens = layers[l].tokens[e];
       counted_[l].tokens[e] += tokens;
       idle_[l].tokens[e] = tokens > 0 ? 0 : idle_[l].tokens[e] + 1;
     }
+    if (layers[l].dropped) *counted_[l].dropped += *layers[l].dropped;
+  }
   std::optional<std::string> sentences;
   if (++steps_ % kStepsCounted == 0) {
     if (!told_uneven_) sentences = uneven();
     if (sentences) told_uneven_ = true;
-    for (LayerTokens& of : counted_) std::ranges::fill(of.tokens, 0);
+    begin_to_count();
   }
   if (sentences || told_idle_) return sentences;
   sentences = idle();
@@ -33,9 +35,22 @@ std::optional<std::string> RouterWatch::add(const StepMetrics& metrics) {
   return sentences;
 }
 
+void RouterWatch::begin_to_count() {
+  for (LayerTokens& of : counted_) {
+    std::ranges::fill(of.tokens, 0);
+    if (of.dropped) of.dropped = 0;
+  }
+}
+
+std::string RouterWatch::remedy() const {
+  if (router_loss_ > 0)
+    return fmt::format("A new run with --router-loss above {} spreads tokens", router_loss_);
+  return "The routers' loss does not count here: a new run with --router-loss spreads tokens";
+}
+
 // Of the worst layer.
 std::optional<std::string> RouterWatch::uneven() const {
-  double worst = 0, worst_share = 0, worst_even = 0;
+  double worst = 0, worst_share = 0, worst_even = 0, dropped = 0;
   int64_t layer = 0, expert = 0, others = -1;
   for (const LayerTokens& of : counted_) {
     const double tokens = tokens_ * static_cast<double>(kStepsCounted);
@@ -49,19 +64,22 @@ std::optional<std::string> RouterWatch::uneven() const {
     if (part <= worst) continue;
     worst = part, worst_share = share, worst_even = even;
     layer = of.layer, expert = most - of.tokens.begin();
+    dropped = static_cast<double>(of.dropped.value_or(0)) / choices;
   }
   if (worst == 0) return std::nullopt;
   const std::string follows =
       capacity_ > 0
-          ? fmt::format("An expert takes {:.4g} times its even share, so most of these pass by it.",
-                        capacity_)
+          ? fmt::format(
+                "An expert takes {:.4g} times its even share: {:.0f} % of this layer's choices were "
+                "dropped.",
+                capacity_, 100 * dropped)
           : "Memory is planned for that, but while one expert computes for long, the next ones wait, "
             "and most learn little.";
   return fmt::format(
-      "The router of layer {} sends {:.0f} % of the tokens to expert {}; {:.1f} % would be even.{} {} A new "
-      "run with a larger --router-loss spreads tokens.",
+      "The router of layer {} sends {:.0f} % of the tokens to expert {}; {:.1f} % would be even.{} {} {}.",
       layer, 100 * worst_share, expert, 100 * worst_even,
-      others == 0 ? "" : fmt::format(" So does the router of {} of the other layers.", others), follows);
+      others == 0 ? "" : fmt::format(" So does the router of {} of the other layers.", others), follows,
+      remedy());
 }
 
 // Once the first expert has been idle for so long.
@@ -77,9 +95,9 @@ std::optional<std::string> RouterWatch::idle() const {
   }
   if (idle == 0) return std::nullopt;
   return fmt::format(
-      "{} of {} experts, in {} of {} layers, had no token in the last {} steps: they only decay. A new run "
-      "with a larger --router-loss spreads tokens; expert_tokens in the metrics file tells which they are.",
-      idle, experts, layers, idle_.size(), kStepsIdle);
+      "{} of {} experts, in {} of {} layers, had no token in the last {} steps: they only decay. {}; "
+      "expert_tokens in the metrics file tells which they are.",
+      idle, experts, layers, idle_.size(), kStepsIdle, remedy());
 }
 
 }  // namespace sluice

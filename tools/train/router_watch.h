@@ -13,9 +13,10 @@ namespace sluice {
 
 class RouterWatch {
  public:
-  // `tokens`: of a step, padding included. `capacity`: the experts' capacity factor; 0: they take all.
-  explicit RouterWatch(int64_t tokens, double capacity = 0)
-      : tokens_(static_cast<double>(tokens)), capacity_(capacity) {}
+  // `tokens`: of a step, padding included. `router_loss`: the factor of the routers' loss; 0: it does not
+  // count. `capacity`: the experts' capacity factor; 0: they take all.
+  explicit RouterWatch(int64_t tokens, double router_loss = 0, double capacity = 0)
+      : tokens_(static_cast<double>(tokens)), router_loss_(router_loss), capacity_(capacity) {}
 
   // Sentences, or nothing.
   std::optional<std::string> add(const StepMetrics& metrics);
@@ -28,8 +29,10 @@ class RouterWatch {
 
   std::optional<std::string> uneven() const;
   std::optional<std::string> idle() const;
+  std::string remedy() const;
+  void begin_to_count();
 
-  double tokens_, capacity_;
+  double tokens_, router_loss_, capacity_;
   int64_t steps_ = 0;
   std::vector<LayerTokens> counted_;  // sums since the last multiple of kStepsCounted
   std::vector<LayerTokens> idle_;     // steps since the expert had its last token

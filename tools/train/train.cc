@@ -305,7 +305,7 @@ ExitCode train_in(PlannedSession& started, Options given, Options options, Start
   std::optional<Records> records;
   if (ranks.is_first())
     records.emplace(options, prepare_metrics(options, start, out), start.steps_done(), plan.program,
-                    start.run.source.config.capacity_factor, out);
+                    start.run.source.config, out);
   TrainData view = start.data.view();
   view.samples = start.samples.get();
   std::optional<RangeCheck> check;

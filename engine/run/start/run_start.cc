@@ -147,6 +147,17 @@ std::optional<std::string> rate_note(const RunStart& start, const Options& optio
                      options.optimizer.learning_rate);
 }
 
+// With which factors the losses of routers count.
+std::optional<std::string> router_note(const ModelConfig& config) {
+  if (config.experts == 0) return std::nullopt;
+  const std::string z_loss = config.router_z_loss > 0
+                                 ? fmt::format(" Their z-loss counts with factor {}.", config.router_z_loss)
+                                 : "";
+  if (config.has_router_loss)
+    return fmt::format("The routers' loss counts with factor {}.{}", config.router_loss, z_loss);
+  return "The routers' loss does not count; with --router-loss X it does, with factor X." + z_loss;
+}
+
 ModelSource new_source(Options& options, RunStart& start) {
   ModelSource source = resolve_model(options.model);
   source.config.adapters = settle_adapters(options.lora, start.notes, source.config.family);
@@ -191,6 +202,8 @@ RunStart open_run_start(Options& options, Verb verb) {
   if (verb != Verb::plan) note({weights_text(start, options, verb)});
   note(start.source.config.notes);
   if (const auto sentence = rate_note(start, options); sentence && verb == Verb::train) note({*sentence});
+  if (const auto sentence = router_note(start.source.config); sentence && verb == Verb::train)
+    note({*sentence});
   options.batch.sequence = options.batch.sequence.value_or(start.source.config.context);
   const std::optional<MachineRates> elsewhere =
       verb == Verb::plan ? described_machine(options.memory) : std::nullopt;

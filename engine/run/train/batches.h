@@ -31,9 +31,10 @@ RowsRead fill_all_rows(Session& session, RowSource& data, uint64_t batch, const 
                        std::exception_ptr& failure);
 
 struct Evaluation {
-  double loss = 0;     // mean
-  int64_t labels = 0;  // that it is the mean of
-  int64_t right = 0;   // of these, whose logit is the largest; 0 unless the model's loss counts them
+  double loss = 0;                    // mean
+  std::optional<double> router_loss;  // the part of it that is the routers'; none: the model has none
+  int64_t labels = 0;                 // that it is the mean of
+  int64_t right = 0;  // of these, whose logit is the largest; 0 unless the model's loss counts them
 };
 
 // The loss over the first `batches` validation batches, with current weights, by the `bodies` of the current

@@ -115,6 +115,7 @@ EventFile::EventFile(const std::string& path) : GrowingFile(path, make_file(path
 
 void EventFile::write(const StepMetrics& m, double time) {
   add("loss/", "train", m.loss);
+  if (m.router_loss) add("loss/", "routers", *m.router_loss);
   add("step/", "learning_rate", m.learning_rate);
   add("step/", "grad_norm", m.grad_norm);
   add("step/", "tokens_per_second", m.tokens_per_second);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
+#include <numeric>
 #include <string_view>
 
 namespace sluice {
@@ -11,8 +12,8 @@ namespace {
 
 constexpr std::string_view kName = "experts.";
 
-// Of an output with statistics (OpKind::router_statistics): [1, 2E+1].
-size_t experts_of(const Activation& output) { return static_cast<size_t>(output.shape[1] / 2); }
+// Of an output with statistics (OpKind::router_statistics): [1, 2E+2].
+size_t experts_of(const Activation& output) { return static_cast<size_t>(output.shape[1] / 2 - 1); }
 
 }  // namespace
 
@@ -26,8 +27,9 @@ ExpertTokens::ExpertTokens(Session& session) : session_(session) {
     const auto parsed = std::from_chars(output.name.data() + kName.size(), end, layer.layer);
     CHECK(parsed.ec == std::errc() && parsed.ptr == end, output.name);
     layer.tokens.assign(experts_of(output), 0);
+    if (drops_choices(plan.model)) layer.dropped = 0;
     outputs_.push_back(plan.lowering.outputs[a]);
-    counts_.resize(counts_.size() + layer.tokens.size() + 1);
+    counts_.resize(counts_.size() + layer.tokens.size() + 2);
   }
 }
 
@@ -43,10 +45,11 @@ void ExpertTokens::add_wave(uint64_t position) {
     for (uint32_t m = 0; m < plan.lowering.slices; ++m) {
       const auto* const statistics = reinterpret_cast<const float*>(slot + buffer.cuts[m]);
       for (size_t e = 0; e < experts; ++e) counts[e] += static_cast<uint64_t>(statistics[experts + 1 + e]);
-      counts[experts] += !std::all_of(statistics, statistics + experts,
-                                      [](float softmax) { return std::isfinite(softmax); });
+      counts[experts] += static_cast<uint64_t>(statistics[2 * experts + 1]);
+      counts[experts + 1] += !std::all_of(statistics, statistics + experts,
+                                          [](float softmax) { return std::isfinite(softmax); });
     }
-    counts += experts + 1;
+    counts += experts + 2;
   }
 }
 
@@ -59,8 +62,10 @@ const std::vector<LayerTokens>& ExpertTokens::end_step() {
   for (LayerTokens& layer : layers_) {
     const size_t experts = layer.tokens.size();
     std::copy_n(of_layer, experts, layer.tokens.begin());
-    if (of_layer[experts] > 0 && !not_finite_) not_finite_ = layer.layer;
-    of_layer += experts + 1;
+    if (layer.dropped)
+      layer.dropped = std::reduce(layer.tokens.begin(), layer.tokens.end()) - of_layer[experts];
+    if (of_layer[experts + 1] > 0 && !not_finite_) not_finite_ = layer.layer;
+    of_layer += experts + 2;
   }
   return layers_;
 }

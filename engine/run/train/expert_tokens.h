@@ -1,5 +1,6 @@
-// Tokens by expert and layer of a step, as its routers counted them: the outputs "experts.i" of a model with
-// a mixture of experts (models/families/decoder.h). Owner: the trainer.
+// Tokens by expert and layer of a step, as its routers counted them, and how many choices experts dropped:
+// the outputs "experts.i" of a model with a mixture of experts (models/families/decoder.h). Owner: the
+// trainer.
 #pragma once
 
 #include <cstdint>
@@ -26,7 +27,8 @@ class ExpertTokens {
  private:
   Session& session_;
   std::vector<BufferId> outputs_;  // by layer with experts
-  std::vector<uint64_t> counts_;   // of the step so far; by such a layer: by expert, then `not finite`
+  std::vector<uint64_t> counts_;   // of the step so far; by such a layer: by expert, then taken and
+                                   // `not finite`
   std::vector<LayerTokens> layers_;
   std::optional<int64_t> not_finite_;
 };

@@ -46,7 +46,7 @@ void append_table(std::string& out, const char* name,
   out += '}';
 }
 
-// An object: by layer, the numbers of all its experts.
+// Objects by layer: the numbers of all its experts, and what they dropped.
 void append_expert_tokens(std::string& out, const std::vector<LayerTokens>& layers) {
   if (layers.empty()) return;
   out += ",\"expert_tokens\":{";
@@ -55,6 +55,10 @@ void append_expert_tokens(std::string& out, const std::vector<LayerTokens>& laye
                    fmt::join(of.tokens, ","));
   }
   out += '}';
+  std::vector<std::pair<std::string, uint64_t>> dropped;
+  for (const LayerTokens& of : layers)
+    if (of.dropped) dropped.emplace_back(std::to_string(of.layer), *of.dropped);
+  if (!dropped.empty()) append_table(out, "dropped_choices", dropped);
 }
 
 Error file_error(ExitCode code, const std::string& doing, const std::string& path, int error) {
@@ -107,6 +111,7 @@ void append_line(std::string& out, const StepMetrics& m, double time) {
   };
   append_step(out, m.step, time);
   real("loss", m.loss);
+  if (m.router_loss) real("router_loss", *m.router_loss);
   real("grad_norm", m.grad_norm);
   real("learning_rate", m.learning_rate);
   real("seconds", m.seconds);
@@ -128,6 +133,10 @@ void append_line(std::string& out, const ValidationMetrics& m, double time) {
   append_step(out, m.step, time);
   out += ",\"val_loss\":";
   append_number(out, m.val_loss);
+  if (m.router_loss) {
+    out += ",\"router_loss\":";
+    append_number(out, *m.router_loss);
+  }
   out += "}\n";
 }
 

@@ -7,6 +7,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -22,13 +23,15 @@ enum class StepOrder : uint8_t { plain, guessed, repaired };
 
 struct LayerTokens {  // of a layer with a mixture of experts
   int64_t layer = 0;
-  std::vector<uint64_t> tokens;  // by expert: how many of the step's tokens chose it
+  std::vector<uint64_t> tokens;     // by expert: how many of the step's tokens chose it
+  std::optional<uint64_t> dropped;  // of these choices, those that no expert took; none: each is taken
 };
 
 struct StepMetrics {
-  int64_t step = 0;      // from 1
-  double loss = 0;       // mean over the step's valid tokens, before the update
-  double grad_norm = 0;  // before clipping, without loss scale
+  int64_t step = 0;                   // from 1
+  double loss = 0;                    // mean over the step's valid tokens, before the update
+  std::optional<double> router_loss;  // the part of it that is the routers'; none: the model has none
+  double grad_norm = 0;               // before clipping, without loss scale
   double learning_rate = 0;
   double seconds = 0;  // from when the norm of the step before was known until its own was, less
                        // validations, samples and checkpoints
@@ -48,6 +51,7 @@ struct StepMetrics {
 struct ValidationMetrics {
   int64_t step = 0;  // after this many updates
   double val_loss = 0;
+  std::optional<double> router_loss;  // the part of it that is the routers'; none: the model has none
 };
 
 struct SampleMetrics {

@@ -54,20 +54,28 @@ void read_expert_tokens(const json& object, std::vector<LayerTokens>& layers) {
   layers.clear();
   const auto table = object.find("expert_tokens");
   if (table == object.end()) return;
-  if (!table->is_object()) throw WrongType();
+  const json dropped = object.value("dropped_choices", json::object());
+  if (!table->is_object() || !dropped.is_object()) throw WrongType();
   for (const auto& [name, tokens] : table->items()) {
     LayerTokens of;
     const auto parsed = std::from_chars(name.data(), name.data() + name.size(), of.layer);
     if (parsed.ec != std::errc() || parsed.ptr != name.data() + name.size() || !tokens.is_array())
       throw WrongType();
     for (const json& count : tokens) of.tokens.push_back(number<uint64_t>(count));
+    if (dropped.contains(name)) of.dropped = number<uint64_t>(dropped[name]);
     layers.push_back(std::move(of));
   }
   std::ranges::sort(layers, {}, &LayerTokens::layer);  // they come in the order of their names
 }
 
+std::optional<double> read_router_loss(const json& line) {
+  if (!line.contains("router_loss")) return {};
+  return real(line, "router_loss");
+}
+
 void read_step(const json& line, StepMetrics& m) {
   m.loss = real(line, "loss");
+  m.router_loss = read_router_loss(line);
   m.grad_norm = real(line, "grad_norm");
   m.learning_rate = real(line, "learning_rate");
   m.seconds = real(line, "seconds");
@@ -110,7 +118,7 @@ bool take_line(const std::string& text, const MetricsEvents& events, StepMetrics
       read_step(line, step);
       events.step(step);
     } else if (line.contains("val_loss")) {
-      events.validation({step.step, real(line, "val_loss")});
+      events.validation({step.step, real(line, "val_loss"), read_router_loss(line)});
     } else if (line.contains("samples") && events.samples) {
       events.samples(read_samples(line, step.step));
     }

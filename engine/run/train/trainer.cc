@@ -279,6 +279,8 @@ void Trainer::read_step(const Pending& p) {
   StepMetrics& m = metrics_;
   m.step = p.step;
   m.loss = session_.ranks().sum(s.loss.sum) / s.input.valid_tokens;
+  if (has_router_loss(plan.model))
+    m.router_loss = session_.ranks().sum(s.loss.of_routers) / s.input.valid_tokens;
   m.grad_norm = s.norm.norm;
   m.learning_rate = s.input.learning_rate;
   const double norm_done = norm_time(p);
@@ -355,7 +357,7 @@ bool Trainer::validate() {
   if (!found) return false;
   if (std::isfinite(found->loss) && found->labels > 0)
     state_.validation = {found->loss, found->labels, data_.validation_checksum()};
-  if (events_.validation) events_.validation({step_, found->loss});
+  if (events_.validation) events_.validation({step_, found->loss, found->router_loss});
   return true;
 }
 

@@ -103,9 +103,9 @@ TEST(ExpertOps, RoutersRefuseWhatDoesNotFit) {
   EXPECT_EQ(refusal(shapes(router_statistics, {{6, 4}, {kRouting}})), "accepted");
   EXPECT_EQ(refusal(shapes(router_statistics, {{6, 4}, {kRouting + 1}})),
             "router_statistics: the routing has shape [30] where [29] is needed.");
-  EXPECT_EQ(refusal(shapes(router_loss, {{1, 9}, {6}})), "router_loss: 0 layers have no routers.");
+  EXPECT_EQ(refusal(shapes(router_loss, {{1, 10}, {6}})), "router_loss: 0 layers have no routers.");
   EXPECT_EQ(
-      refusal(shapes(router_loss, {{1, 9}, {6}}, {}, with([](Routing& r) { r.layers = 1, r.z_loss = -1; }))),
+      refusal(shapes(router_loss, {{1, 10}, {6}}, {}, with([](Routing& r) { r.layers = 1, r.z_loss = -1; }))),
       "router_loss: the factors 0 and -1 are not both numbers of 0 or more.");
 }
 

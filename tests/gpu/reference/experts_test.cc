@@ -193,12 +193,12 @@ TEST(ReferenceExperts, RouteBackward) {
 }
 
 Operands statistics_operands(const Routing& routing, const Numbers& logits,
-                             const std::vector<int32_t>& experts) {
+                             const std::vector<int32_t>& experts, const std::vector<bool>& taken = {}) {
   const auto rows = static_cast<int64_t>(logits.size()) / routing.experts;
   const RoutingLayout layout{rows, routing.experts, routing.chosen};
   Operands operands = operands_of(router_statistics, {.routing = routing},
                                   {{rows, routing.experts}, {layout.size()}}, {logits});
-  set_indices(operands.inputs[1], make_routing(layout, experts));
+  set_indices(operands.inputs[1], make_routing(layout, experts, taken));
   operands.freeze();
   return operands;
 }
@@ -206,22 +206,32 @@ Operands statistics_operands(const Routing& routing, const Numbers& logits,
 // The softmax of the rows is 1/4, 3/4 and 1/2, 1/2; the logarithm of both sums is ln 4.
 TEST(ReferenceExperts, Statistics) {
   Operands operands = statistics_operands({.experts = 2, .chosen = 1}, logs({1, 3, 2, 2}), {1, 0});
-  set(operands.output_gradients[0], {1, 2, 0.5, 7, 7});
+  set(operands.output_gradients[0], {1, 2, 0.5, 7, 7, 7});
   operands.freeze();
   std::vector<Guarded> outputs = run_forward(*make_reference_device(), operands);
   const double b = kLossBefore, l = std::log(4);
-  expect_numbers(results_of(operands, outputs)[0].values, {b + 0.75, b + 1.25, b + 2 * l * l, b + 1, b + 1},
-                 "statistics");
+  expect_numbers(results_of(operands, outputs)[0].values,
+                 {b + 0.75, b + 1.25, b + 2 * l * l, b + 1, b + 1, b + 2}, "statistics");
   // p (g - sum of g p + 2 l 0.5); the sums are 7/4 and 3/2. Numbers of choices have no gradient.
   expect_numbers(gradients_of(operands, outputs)[0].values,
                  {(1 - 1.75 + l) / 4, 3 * (2 - 1.75 + l) / 4, (-0.5 + l) / 2, (0.5 + l) / 2}, "logits");
 }
 
+TEST(ReferenceExperts, StatisticsTellWhatExpertsTake) {
+  Operands operands =
+      statistics_operands({.experts = 2, .chosen = 1, .capacity_factor = 0.5, .group_rows = 4},
+                          logs({1, 3, 2, 2, 1, 1, 1, 1}), {1, 0, 1, 1}, {true, true, false, false});
+  const std::vector<double> values =
+      results_of(operands, run_forward(*make_reference_device(), operands))[0].values;
+  expect_numbers({values.begin() + 3, values.end()}, {kLossBefore + 1, kLossBefore + 3, kLossBefore + 2},
+                 "numbers of choices, and of those taken");
+}
+
 Operands loss_operands(const Routing& routing, const Numbers& statistics,
                        const std::vector<int32_t>& labels) {
-  Operands operands =
-      operands_of(router_loss, {.routing = routing},
-                  {{1, 2 * routing.experts + 1}, {static_cast<int64_t>(labels.size())}}, {statistics});
+  Operands operands = operands_of(
+      router_loss, {.routing = routing},
+      {{1, router_statistics_count(routing.experts)}, {static_cast<int64_t>(labels.size())}}, {statistics});
   set_indices(operands.inputs[1], labels);
   operands.freeze();
   return operands;
@@ -230,22 +240,23 @@ Operands loss_operands(const Routing& routing, const Numbers& statistics,
 // Two layers of three rows. Balance: 2 (5/6 * 4/6 + 1/6 * 2/6) = 11/9; squares: 12/6. Two labels count.
 TEST(ReferenceExperts, Loss) {
   Routing r{.experts = 2, .chosen = 1, .layers = 2, .balance_loss = 0.5, .z_loss = 0.25};
-  Operands operands = loss_operands(r, {4, 2, 12, 5, 1}, {1, kIgnoreLabel, 0});
+  Operands operands = loss_operands(r, {4, 2, 12, 5, 1, 6}, {1, kIgnoreLabel, 0});
   std::vector<Guarded> outputs = run_forward(*make_reference_device(), operands);
   const double loss = kLossBefore + 2 * (0.5 * 11 / 9 + 0.25 * 2);
-  EXPECT_NEAR(results_of(operands, outputs)[0].values[0], loss, 1e-12);
+  const Numbers losses = {loss, kLossBefore, loss};
+  expect_numbers(results_of(operands, outputs)[0].values, losses, "loss");
   const auto gradients = gradients_of(operands, outputs);
   const double factor = kSeed * 2 * 0.5 * 2 / 36;
-  expect_numbers(gradients[0].values, {factor * 5, factor, kSeed * 2 * 0.25 / 6, 0, 0}, "statistics");
-  EXPECT_NEAR(gradients[1].values[0], loss, 1e-12);
+  expect_numbers(gradients[0].values, {factor * 5, factor, kSeed * 2 * 0.25 / 6, 0, 0, 0}, "statistics");
+  expect_numbers(gradients[1].values, losses, "loss of backward");
 }
 
 TEST(ReferenceExperts, NoLabelNoLoss) {
   Routing r{.experts = 2, .chosen = 1, .layers = 1, .balance_loss = 1, .z_loss = 1};
-  Operands operands = loss_operands(r, {4, 2, 12, 5, 1}, {kIgnoreLabel, kIgnoreLabel});
+  Operands operands = loss_operands(r, {4, 2, 12, 5, 1, 6}, {kIgnoreLabel, kIgnoreLabel});
   std::vector<Guarded> outputs = run_forward(*make_reference_device(), operands);
-  EXPECT_EQ(results_of(operands, outputs)[0].values[0], kLossBefore);
-  EXPECT_EQ(gradients_of(operands, outputs)[0].values, Numbers(5, 0.0));
+  EXPECT_EQ(results_of(operands, outputs)[0].values, Numbers(3, kLossBefore));
+  EXPECT_EQ(gradients_of(operands, outputs)[0].values, Numbers(6, 0.0));
 }
 
 // load_balancing_loss_func of transformers 5.23, in plain loops: of all layers' rows together, E times the
@@ -273,7 +284,7 @@ TEST(ReferenceExperts, TheBalanceLossIsThatOfTransformers) {
   Routing r{.experts = 5, .chosen = 2, .layers = 3, .balance_loss = 0.125};
   std::mt19937 generator(1);
   std::vector<Numbers> layers(3);
-  Numbers statistics(11, 0.0);
+  Numbers statistics(12, 0.0);
   for (Numbers& logits : layers) {
     for (int i = 0; i < 4 * 5; ++i) logits.push_back(static_cast<float>(generator() * 0x1p-30 - 2));
     std::vector<int32_t> experts;
@@ -284,7 +295,7 @@ TEST(ReferenceExperts, TheBalanceLossIsThatOfTransformers) {
   }
   Operands operands = loss_operands(r, statistics, {1, 2, 3, 4});
   const auto found = results_of(operands, run_forward(*make_reference_device(), operands));
-  // Each of the eleven sums is rounded to fp32 once a layer.
+  // Each of the twelve sums is rounded to fp32 once a layer.
   EXPECT_NEAR(found[0].values[0] - kLossBefore, 4 * 0.125 * balance_of(layers, 5, 2), 1e-6);
 }
 

@@ -2,6 +2,7 @@
 // every token with the same one.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <nlohmann/json.hpp>
 
@@ -28,7 +29,9 @@ class Eval : public Cli {
   // Two batches of four sequences of 32 tokens.
   Words evaluation(const std::string& content, const Words& more = {}) const {
     write_bytes(validation, content);
-    return Words{"eval", "--from", directory / "run", "--data", validation, "--val-batches", "2"} + more;
+    Words words{"eval", "--data", validation, "--val-batches", "2"};
+    if (std::ranges::find(more, "--from") == more.end()) words = words + Words{"--from", directory / "run"};
+    return words + more;
   }
   nlohmann::json facts(const std::string& content, const Words& more = {}) const {
     const CommandResult result = run(evaluation(content, more + Words{"--json"}));
@@ -56,6 +59,19 @@ TEST_F(Eval, TellsTheShareOfRightTokens) {
   EXPECT_EQ(moved["val_loss"], most["val_loss"]);
   const CommandResult told = run(evaluation(mixed));
   EXPECT_NE(told.out.find(", accuracy 75.00 %, over 256 tokens\n"), std::string::npos) << told.out;
+}
+
+TEST_F(Eval, PerplexityIsThatOfTokensAlone) {
+  Words words = train("experts", 2, {"--precision", "fp32"});
+  words[2] = "gpt2-moe:layers=2,width=32,heads=4,vocab=256,context=32,experts=4,top=1";
+  const CommandResult trained = run(words);
+  ASSERT_EQ(trained.code, 0) << trained.err;
+  EXPECT_NE(trained.out.find("The routers' loss counts with factor 0.01."), std::string::npos) << trained.out;
+  const nlohmann::json of = facts(repeated("ab", 1000), {"--from", directory / "experts"});
+  const double loss = of["val_loss"], routers = of["router_loss"];
+  EXPECT_GE(routers, 0.01);  // where experts are chosen evenly
+  EXPECT_LT(routers, 0.04);  // where all tokens choose one
+  EXPECT_EQ(of["perplexity"].get<double>(), std::exp(loss - routers));
 }
 
 }  // namespace

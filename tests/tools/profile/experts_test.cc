@@ -45,6 +45,18 @@ TEST(ProfileExperts, CountsTheTokensOfAllSteps) {
     EXPECT_NE(page.find(square), std::string::npos) << square << "\n" << page;
 }
 
+TEST(ProfileExperts, SaysHowManyChoicesWereDropped) {
+  std::vector<StepMetrics> steps = two_steps();
+  EXPECT_FALSE(expert_facts(steps).contains("dropped_choices"));
+  for (StepMetrics& step : steps)
+    for (LayerTokens& layer : step.expert_tokens) layer.dropped = layer.layer;  // 1 and 3 of 8
+  const ordered_json f = expert_facts(steps);
+  EXPECT_EQ(f["dropped_choices"], 8.0 / 32);
+  EXPECT_NE(experts_line(f).find(" Of all choices, 25.0 % were dropped, since their experts were full."),
+            std::string::npos)
+      << experts_line(f);
+}
+
 TEST(ProfileExperts, AModelWithoutExpertsHasNoSection) {
   const ordered_json f = expert_facts(std::vector<StepMetrics>(2));
   EXPECT_TRUE(f.is_null());

@@ -34,15 +34,18 @@ TEST(RouterWatch, AnUnevenRouterIsToldOnce) {
       std::vector<std::string>{
           "The router of layer 3 sends 80 % of the tokens to expert 2; 50.0 % would be even. Memory is "
           "planned for that, but while one expert computes for long, the next ones wait, and most learn "
-          "little. A new run with a larger --router-loss spreads tokens."});
+          "little. The routers' loss does not count here: a new run with --router-loss spreads tokens."});
 }
 
-TEST(RouterWatch, WithACapacityTokensPassBy) {
-  RouterWatch watch(kTokens, 1.25);
-  const auto sentences = told(watch, step_of({{3, {40, 45, 80, 35}}}), 10);
+TEST(RouterWatch, WithACapacityChoicesAreDropped) {
+  RouterWatch watch(kTokens, 0.01, 1.25);
+  const auto even = told(watch, step_of({{3, {50, 50, 50, 50}, 30}}), 10);
+  EXPECT_TRUE(even.empty());
+  const auto sentences = told(watch, step_of({{3, {40, 45, 80, 35}, 18}}), 10);
   ASSERT_EQ(sentences.size(), 1u);
-  EXPECT_NE(sentences[0].find("An expert takes 1.25 times its even share, so most of these pass by it."),
-            std::string::npos)
+  EXPECT_TRUE(sentences[0].ends_with(
+      "An expert takes 1.25 times its even share: 9 % of this layer's choices were dropped. "
+      "A new run with --router-loss above 0.01 spreads tokens."))
       << sentences[0];
 }
 
@@ -64,7 +67,7 @@ TEST(RouterWatch, AllExpertsOfATokenAreEven) {
 }
 
 TEST(RouterWatch, ExpertsWithoutTokensAreToldOnce) {
-  RouterWatch watch(kTokens);
+  RouterWatch watch(kTokens, 0.5);
   const StepMetrics step = step_of({{0, {70, 70, 60, 0}}, {1, {50, 50, 50, 50}}});
   EXPECT_TRUE(told(watch, step, 99).empty());
   EXPECT_TRUE(told(watch, step_of({{0, {70, 70, 59, 1}}, {1, {50, 50, 50, 50}}}), 1).empty());
@@ -73,7 +76,7 @@ TEST(RouterWatch, ExpertsWithoutTokensAreToldOnce) {
       told(watch, step, 200),
       std::vector<std::string>{
           "1 of 8 experts, in 1 of 2 layers, had no token in the last 100 steps: they only decay. A new "
-          "run with a larger --router-loss spreads tokens; expert_tokens in the metrics file tells which "
+          "run with --router-loss above 0.5 spreads tokens; expert_tokens in the metrics file tells which "
           "they are."});
 }
 

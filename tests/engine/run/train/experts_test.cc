@@ -83,6 +83,59 @@ TEST(Experts, WhatIsDroppedAndDrawnDoesNotDependOnTheMicroBatch) {
       EXPECT_NEAR(losses[i][step], losses[0][step], 2e-6 * losses[0][step]) << i << ", step " << step;
 }
 
+// Weights are those of the seed, and the first step's loss is taken before any update. Of a sequence, an
+// expert takes at most 1.25 * 64 * 2 / 4 tokens.
+TEST(Experts, WhatRoutersAddToTheLossAndWhatExpertsDropIsTold) {
+  const auto first_of = [](const char* more) {
+    const DriveDirectory directory;
+    TestRun run = run_of(
+        std::string("gpt2-moe:layers=4,width=32,heads=2,vocab=300,context=64,experts=4,top=2,capacity=1.25") +
+            more,
+        directory);
+    run.options.numbers.precision = DType::f32;
+    run.options.batch.micro_batch = 2;
+    run.options.data.validation = {directory / "train.bin"};
+    run.options.data.val_every = 4;
+    return train(run);
+  };
+  const TestResult with = first_of(""), without = first_of(",router_loss=false");
+  const StepMetrics &first = with.steps.front(), &plain = without.steps.front();
+  EXPECT_EQ(plain.router_loss, std::nullopt);
+  EXPECT_EQ(without.validations.back().router_loss, std::nullopt);
+  // Two layers, and each has about 0.01 where experts are chosen evenly.
+  EXPECT_NEAR(first.router_loss.value(), 0.02, 0.005);
+  EXPECT_NEAR(first.loss - *first.router_loss, plain.loss, 1e-9 * plain.loss);
+  EXPECT_NEAR(with.validations.back().router_loss.value(), 0.02, 0.005);
+  const uint64_t sequences = 4, choices = sequences * 64 * 2;
+  for (const StepMetrics& m : with.steps) {
+    ASSERT_EQ(m.expert_tokens.size(), 2u);
+    for (const LayerTokens& of : m.expert_tokens) {
+      const uint64_t beyond = std::accumulate(
+          of.tokens.begin(), of.tokens.end(), uint64_t{0},
+          [](uint64_t sum, uint64_t tokens) { return sum + tokens - std::min(tokens, sequences * 40); });
+      EXPECT_EQ(std::accumulate(of.tokens.begin(), of.tokens.end(), uint64_t{0}), choices);
+      EXPECT_GE(of.dropped.value(), beyond);  // a sequence may be fuller than others
+      EXPECT_LT(*of.dropped, choices);
+    }
+  }
+}
+
+// Every token chooses expert 0 first, which takes 32 of the 64 of a sequence.
+TEST(Experts, DroppedChoicesAreCounted) {
+  const DriveDirectory directory;
+  TestRun run =
+      run_of("gpt2-moe:layers=2,width=32,heads=2,vocab=300,context=64,experts=4,top=1,capacity=2", directory);
+  run.alter_model = [](Model model) {
+    for (Group& group : model.groups)
+      for (Parameter& p : group.parameters)
+        if (p.name.ends_with("router.weight")) p.initializer = Initializer::zeros;
+    return model;
+  };
+  const LayerTokens of = train(run).steps.front().expert_tokens.at(0);
+  EXPECT_EQ(of.tokens, (std::vector<uint64_t>{256, 0, 0, 0}));
+  EXPECT_EQ(of.dropped, 128u);
+}
+
 class ExpertsOnRanks : public RanksTest {};
 
 TEST_F(ExpertsOnRanks, DropAndDrawAsOneRankDoes) {

@@ -31,7 +31,8 @@ StepMetrics example_step() {
   m.process_peak_bytes = 123456789012345678;
   m.moved_bytes = {{"h2d", 10}};
   m.lane_busy = {{"compute", 0.30000000000000004}};
-  m.expert_tokens = {{2, {5, 0, 7}}, {10, {1, 2, 9}}};
+  m.router_loss = 0.1;
+  m.expert_tokens = {{2, {5, 0, 7}, 3}, {10, {1, 2, 9}, 0}};
   return m;
 }
 
@@ -66,9 +67,12 @@ TEST_F(MetricsReader, ReadsBackWhatWasWritten) {
   std::string text;
   append_line(text, example_step(), 1);
   append_line(text, ValidationMetrics{3, 2.5}, 2);
+  append_line(text, ValidationMetrics{4, 2.5, 0.5}, 2);
   read(text);
   ASSERT_EQ(steps_.size(), 1u);
-  ASSERT_EQ(validations_.size(), 1u);
+  ASSERT_EQ(validations_.size(), 2u);
+  EXPECT_EQ(validations_[0].router_loss, std::nullopt);
+  EXPECT_EQ(validations_[1].router_loss, 0.5);
   EXPECT_EQ(validations_[0].step, 3);
   EXPECT_EQ(validations_[0].val_loss, 2.5);
   EXPECT_TRUE(std::isnan(steps_[0].grad_norm));  // null: which number it was is not told

@@ -98,6 +98,17 @@ TEST(MetricsLine, HasTokensOfAllExpertsByLayer) {
   EXPECT_EQ(line_of(m).find("expert_tokens"), std::string::npos);
   m.expert_tokens = {{2, {5, 0, 7}}, {10, {1, 2, 9}}};
   EXPECT_EQ(json::parse(line_of(m))["expert_tokens"].dump(), R"({"10":[1,2,9],"2":[5,0,7]})");
+  EXPECT_EQ(line_of(m).find("dropped_choices"), std::string::npos);
+  m.expert_tokens[0].dropped = 4, m.expert_tokens[1].dropped = 0;
+  EXPECT_EQ(json::parse(line_of(m))["dropped_choices"].dump(), R"({"10":0,"2":4})");
+}
+
+TEST(MetricsLine, HasThePartOfRoutersWhereTheyHaveOne) {
+  StepMetrics m = example_step();
+  m.router_loss = 0.1 + 0.2;
+  EXPECT_EQ(json::parse(line_of(m))["router_loss"].get<double>(), 0.1 + 0.2);
+  EXPECT_EQ(line_of(ValidationMetrics{7, 2.5, 0.25}),
+            "{\"step\":7,\"time\":1764024863.457,\"val_loss\":2.5,\"router_loss\":0.25}\n");
 }
 
 TEST(MetricsLine, DoublesOfAllSizesReadBackToTheSameBits) {
