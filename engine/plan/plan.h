@@ -135,6 +135,7 @@ struct Infeasible {
   int64_t micro_batch = 1;  // of those offered, the one that needs least; `task` belongs to it
   std::vector<std::optional<uint64_t>> least;  // by tier: the least that works, the others as given
   std::vector<uint64_t> least_together;        // by tier: least of the top tier; given that, of the next; ...
+  uint64_t planning = 0;  // bytes of the lowest memory tier that planning takes; no least is below it
 };
 
 std::variant<Plan, Infeasible> make_plan(const PlanRequest& request);

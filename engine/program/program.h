@@ -364,9 +364,13 @@ struct StepScalars {
     double valid_tokens;  // labels that count, over all micro-batches
   } input;
   struct alignas(64) Loss {  // [backward of the loss segment, one micro-batch after the other]
-    double sum;              // over the step's valid tokens
+    double sum;              // over the step's valid tokens; the numbers are in the order that ops have
     double right;            // valid tokens whose logit is the largest; 0 unless the model counts them
     double of_routers;       // what router_loss added to the sum
+    Loss& operator+=(const Loss& other) {
+      sum += other.sum, right += other.right, of_routers += other.of_routers;
+      return *this;
+    }
   } loss;
   struct alignas(64) Norm {  // [norm]
     double norm;             // of the gradient without loss scale, before clipping
@@ -385,5 +389,7 @@ struct StepScalars {
     UpdateConstants constants;
   } guess;
 };
+static_assert(offsetof(StepScalars::Loss, right) == sizeof(double) &&
+              offsetof(StepScalars::Loss, of_routers) == 2 * sizeof(double));
 
 }  // namespace sluice

@@ -78,7 +78,7 @@ int narrow_size(int64_t n) {
 
 struct StatisticsShape {
   int rows, experts, chosen, counted, chunks;  // counted: of the chosen, the first
-  int sums() const { return 2 * experts + 2; }
+  __host__ __device__ int sums() const { return 2 * experts + 2; }
   __device__ int rows_of_chunk() const { return (rows + chunks - 1) / chunks; }
 };
 StatisticsShape statistics_shape(const OpShapes& s) {
@@ -101,19 +101,21 @@ __global__ void __launch_bounds__(kThreads)
 __global__ void __launch_bounds__(kThreads)
     statistics_kernel(StatisticsShape s, const float* logits, const int32_t* routed, const int32_t* choices,
                       const LogitSum* log_sums, float* partials) {
-  const int64_t i = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x, all = 2 * s.experts + 2;
+  const int64_t i = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x, all = s.sums();
   if (i >= s.chunks * all) return;
   const int which = static_cast<int>(i % all), first = static_cast<int>(i / all) * s.rows_of_chunk();
   const int end = first + s.rows_of_chunk() < s.rows ? first + s.rows_of_chunk() : s.rows;
   float sum = 0;
+  if (which == 2 * s.experts + 1) {
+    partials[i] = first == 0 ? static_cast<float>(routed[s.experts]) : 0;
+    return;
+  }
   for (int row = first; row < end; ++row) {
     if (which < s.experts) {
       sum += log_sums[row].probability(logits[static_cast<int64_t>(row) * s.experts + which]);
     } else if (which == s.experts) {
       const float value = log_sums[row].value();
       sum += value * value;
-    } else if (which == 2 * s.experts + 1) {
-      sum += row == 0 ? static_cast<float>(routed[s.experts]) : 0;
     } else {
       for (int j = 0; j < s.counted; ++j)
         if (choices[static_cast<int64_t>(row) * s.chosen + j] == which - s.experts - 1) sum += 1;

@@ -26,8 +26,6 @@ struct ShardKind {
 };
 constexpr std::array<ShardKind, 2> kShardKinds = {{{20240520, 1, 2}, {20240801, 7, 4}}};
 
-constexpr int64_t kTextVocabulary = 256;
-
 // Megatron's index file starts with these nine bytes.
 constexpr char kMegatronMagic[] = "MMIDIDX\0";
 

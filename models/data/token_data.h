@@ -18,10 +18,12 @@ namespace sluice {
 // automatic: .txt is text; .bin is an llm.c shard or LLMQ's if it has such a header, else raw uint16.
 enum class TokenType : uint8_t { automatic, text, uint16, uint32 };
 
+constexpr int64_t kTextVocabulary = 256;  // of text: its bytes
+
 class TokenData {
  public:
   // Throws Error: malformed_file for empty or truncated files, for those whose header contradicts their size,
-  // for text with another vocabulary than 256, for raw integers of 64 bits (also if `type` is uint32), and
+  // for text with another vocabulary than bytes, for raw integers of 64 bits (also if `type` is uint32), and
   // under `automatic` for other formats, such as .npy; usage for a missing file, an unknown kind of file,
   // Megatron's, which is planned, and a raw file that `automatic` would take for uint16 though it looks like
   // text or uint32, or though the vocabulary needs more than 16 bits.

@@ -57,6 +57,7 @@ inline std::vector<OpCase> router_cases() {
       {"route_capacity_many", route, routes(many), {{300, 64}, {kDrawWords}}, {}, 3},
       {"router_statistics_counted", router_statistics, routes(two), {{100, 6}, {size(100, two)}}, {}, 3},
       {"router_statistics", router_statistics, routes(of(8, 2)), {{37, 8}, {size(37, of(8, 2))}}, {}, 3},
+      {"router_statistics_dropped", router_statistics, routes(many), {{300, 64}, {size(300, many)}}, {}, 3},
       {"router_statistics_many",
        router_statistics,
        routes(of(60, 4)),

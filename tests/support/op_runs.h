@@ -323,7 +323,7 @@ struct Gradients {
   std::vector<Result> results;
   std::vector<TensorView> inputs, parameters;
   std::vector<uint32_t> of_inputs;  // by tensor, of the first: which input's gradient it is
-  Guarded loss;                     // of one number or two
+  Guarded loss;                     // of as many numbers as the op has; of one where it has no loss
 
   Gradients(const Operands& operands, const BackwardOptions& options) : Gradients(operands.shapes, options) {
     for (size_t k = 0; k < tensors.size(); ++k) {
@@ -339,7 +339,9 @@ struct Gradients {
   Gradients(const OpShapes& shapes, const BackwardOptions& options)
       : inputs(shapes.inputs.size()),
         parameters(shapes.parameters.size()),
-        loss((shapes.attributes.counts_right ? 2 : 1) * sizeof(double), 0) {
+        loss((op_rule(shapes.kind).is_loss ? static_cast<size_t>(element_count(shapes.outputs[0])) : 1) *
+                 sizeof(double),
+             0) {
     const double spread = options.from_zero ? 0 : 1;
     for (uint32_t i = 0; i < inputs.size(); ++i) {
       if (!has_gradient(shapes, i) || (options.without_inputs >> i & 1) != 0) continue;

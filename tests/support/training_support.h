@@ -2,6 +2,7 @@
 // with chosen executors, faults and stops; and the bits that the run leaves behind.
 #pragma once
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -289,11 +290,12 @@ inline std::string differences(const Tensors& a, const Tensors& b) {
 
 // The numbers of a step that must be the same in every bit, as text.
 inline std::string fixed_bits(const StepMetrics& m) {
-  char text[160];
-  std::snprintf(
-      text, sizeof text, "step %lld loss %016llx norm %016llx skipped %d scale %a",
-      static_cast<long long>(m.step), static_cast<unsigned long long>(std::bit_cast<uint64_t>(m.loss)),
-      static_cast<unsigned long long>(std::bit_cast<uint64_t>(m.grad_norm)), m.skipped, m.loss_scale);
+  const auto bits = [](double value) { return std::bit_cast<uint64_t>(value); };
+  std::string text =
+      fmt::format("step {} loss {:016x} routers {:016x} norm {:016x} skipped {} scale {:a}", m.step,
+                  bits(m.loss), bits(m.router_loss.value_or(0)), bits(m.grad_norm), m.skipped, m.loss_scale);
+  for (const LayerTokens& of : m.expert_tokens)
+    text += fmt::format(" layer {} dropped {}", of.layer, of.dropped.value_or(0));
   return text;
 }
 inline std::vector<std::string> fixed_bits(const std::vector<StepMetrics>& steps) {
@@ -304,7 +306,8 @@ inline std::vector<std::string> fixed_bits(const std::vector<StepMetrics>& steps
 inline std::vector<std::string> fixed_bits(const std::vector<ValidationMetrics>& lines) {
   std::vector<std::string> out;
   for (const ValidationMetrics& v : lines)
-    out.push_back(std::to_string(v.step) + " " + std::to_string(std::bit_cast<uint64_t>(v.val_loss)));
+    out.push_back(fmt::format("{} {:016x} {:016x}", v.step, std::bit_cast<uint64_t>(v.val_loss),
+                              std::bit_cast<uint64_t>(v.router_loss.value_or(0))));
   return out;
 }
 

@@ -61,8 +61,8 @@ void print(const Evaluation& found, bool json, std::FILE* out) {
   } else {
     const std::string of_routers =
         found.router_loss ? fmt::format(" ({:.6f} of it the routers')", *found.router_loss) : "";
-    fmt::print(out, "loss {:.6f}{}, perplexity {:.4g}, accuracy {:.2f} %, over {} tokens\n", found.loss,
-               of_routers, perplexity, 100 * accuracy, found.labels);
+    std::fprintf(out, "loss %.6f%s, perplexity %.4g, accuracy %.2f %%, over %lld tokens\n", found.loss,
+                 of_routers.c_str(), perplexity, 100 * accuracy, static_cast<long long>(found.labels));
   }
 }
 

@@ -161,7 +161,7 @@ void print_rates(const Generator& generator, double seconds) {
 
 ExitCode run_generate(Options options, std::FILE* out) {
   WeightsStart start = open_weights_start(options, Verb::generate);
-  const TextModel text = open_text(options, text_directory(start));
+  const TextModel text = open_text(options, text_directory(start), start.source.config);
   SampleMaker maker = sample_maker(options, text);
   if (options.generate.chat && !text.chat)
     throw Error(ExitCode::usage, "--chat needs a chat template, and the tokenizer has none.",

@@ -31,8 +31,10 @@ ChangeWords words_of(const Change& change, const Budgets& budgets, uint64_t rank
 }
 
 std::string advice_text(const PlannedRun& run, const Plan& plan) {
-  if (program_size(run.request, plan.model.micro_batch).tasks > kTasksTried) return "";
   const bool keeps_batch = !run.options.run.resume.empty();
+  if (const uint64_t tasks = program_size(run.request, plan.model.micro_batch).tasks; tasks > kTasksTried)
+    return fmt::format("  faster         no other budget{} was tried: plans of {} tasks take long\n",
+                       keeps_batch ? "" : " or batch", tasks);
   const Waiting waiting(stderr, keeps_batch ? "trying other budgets" : "trying other budgets and batches");
   const Options& options = run.options;
   const auto micro_batch = is_given(options, "micro-batch") ? options.batch.micro_batch : std::nullopt;

@@ -20,7 +20,7 @@ struct ChangeWords {
 ChangeWords words_of(const Change& change, const Budgets& budgets, uint64_t ranks);
 
 // The changes that gain most, as lines of `sluice plan`. Plans for each of them, which takes some times as
-// long as the plan itself; nothing is tried where that is too long.
+// long as the plan itself; where that is too long, the line says so.
 std::string advice_text(const PlannedRun& run, const Plan& plan);
 
 }  // namespace sluice

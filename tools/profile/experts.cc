@@ -38,7 +38,7 @@ std::string layers_words(const ordered_json& experts) {
       "{:.2f} in layer {}).",
       experts["imbalance"].get<double>(), most, most_uneven);
   if (experts.contains("dropped_choices"))
-    text += fmt::format(" Of all choices, {:.1f} % were dropped, since their experts were full.",
+    text += fmt::format(" No expert took {:.1f} % of all choices.",
                         100 * experts["dropped_choices"].get<double>());
   if (idle > 0)
     text += fmt::format(" {} {} no token at all.", idle, idle == 1 ? "expert had" : "experts had");

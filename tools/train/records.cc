@@ -35,8 +35,9 @@ Records::Records(const Options& options, const std::string& metrics, int64_t don
                  const ModelConfig& model, std::FILE* out)
     : metrics_(metrics),
       progress_(progress_of(program, options.batch.steps, out)),
-      routers_(options.batch.batch * options.batch.sequence.value(),
-               model.has_router_loss ? model.router_loss : 0, model.capacity_factor) {
+      routers_({.tokens = options.batch.batch * options.batch.sequence.value(),
+                .router_loss = model.has_router_loss ? model.router_loss : 0,
+                .capacity = model.capacity_factor}) {
   if (options.run.tensorboard) events_.emplace(options.run.out, done, unix_seconds());
 }
 

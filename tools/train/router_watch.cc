@@ -43,8 +43,8 @@ void RouterWatch::begin_to_count() {
 }
 
 std::string RouterWatch::remedy() const {
-  if (router_loss_ > 0)
-    return fmt::format("A new run with --router-loss above {} spreads tokens", router_loss_);
+  if (run_.router_loss > 0)
+    return fmt::format("A new run with --router-loss above {} spreads tokens", run_.router_loss);
   return "The routers' loss does not count here: a new run with --router-loss spreads tokens";
 }
 
@@ -68,11 +68,11 @@ std::optional<std::string> RouterWatch::uneven() const {
   }
   if (worst == 0) return std::nullopt;
   const std::string follows =
-      capacity_ > 0
+      run_.capacity > 0
           ? fmt::format(
                 "An expert takes {:.4g} times its even share: {:.0f} % of this layer's choices were "
                 "dropped.",
-                capacity_, 100 * dropped)
+                run_.capacity, 100 * dropped)
           : "Memory is planned for that, but while one expert computes for long, the next ones wait, "
             "and most learn little.";
   return fmt::format(

@@ -13,10 +13,12 @@ namespace sluice {
 
 class RouterWatch {
  public:
-  // `tokens`: of a step, padding included. `router_loss`: the factor of the routers' loss; 0: it does not
-  // count. `capacity`: the experts' capacity factor; 0: they take all.
-  explicit RouterWatch(int64_t tokens, double router_loss = 0, double capacity = 0)
-      : tokens_(static_cast<double>(tokens)), router_loss_(router_loss), capacity_(capacity) {}
+  struct Run {
+    int64_t tokens;          // of a step, padding included
+    double router_loss = 0;  // the factor of the routers' loss; 0: it does not count
+    double capacity = 0;     // the experts' capacity factor; 0: they take all
+  };
+  explicit RouterWatch(const Run& run) : run_(run), tokens_(static_cast<double>(run.tokens)) {}
 
   // Sentences, or nothing.
   std::optional<std::string> add(const StepMetrics& metrics);
@@ -32,7 +34,8 @@ class RouterWatch {
   std::string remedy() const;
   void begin_to_count();
 
-  double tokens_, router_loss_, capacity_;
+  Run run_;
+  double tokens_;
   int64_t steps_ = 0;
   std::vector<LayerTokens> counted_;  // sums since the last multiple of kStepsCounted
   std::vector<LayerTokens> idle_;     // steps since the expert had its last token

@@ -45,6 +45,7 @@ class ProgramShare {
   }
 
   void add_to(Infeasible& why) const {
+    why.planning = planning_;
     const auto add = [&](uint64_t& bytes) { bytes = std::max(bytes + running(why.micro_batch), planning_); };
     if (why.least[memory_]) add(*why.least[memory_]);
     add(why.least_together[memory_]);

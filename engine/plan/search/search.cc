@@ -69,8 +69,11 @@ void keep_only(Program& program, const std::vector<BodyId>& bodies) {
 // As a rule the smallest micro-batch needs least memory. Not always: more micro-batches round up more.
 Infeasible better_of(Infeasible a, Infeasible b) {
   if (b.least_together < a.least_together) std::swap(a, b);
-  for (size_t t = 0; t < a.least.size(); ++t)
-    if (b.least[t] && (!a.least[t] || *b.least[t] < *a.least[t])) a.least[t] = b.least[t];
+  for (size_t t = 0; t < a.least.size(); ++t) {
+    if (!b.least[t] || (a.least[t] && *a.least[t] <= *b.least[t])) continue;
+    a.least[t] = b.least[t];
+    if (t == a.tier) a.planning = b.planning;
+  }
   return a;
 }
 

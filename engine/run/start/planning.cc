@@ -158,11 +158,13 @@ Error infeasible_error(const PlanRequest& request, const Infeasible& why, const 
   remedy += beyond.empty() ? "." : ", but the machine has only " + enumerated(beyond) + ".";
   if (!machine.tiers.back().file)
     remedy += " With --nvme-dir DIR, or in a plan --nvme-mem SIZE, what does not fit goes to drives.";
-  return Error(
-      ExitCode::infeasible,
-      fmt::format("The budgets cannot work: the {} arena needs {} ({} bytes{}) and may have {}.", tier.name,
-                  format_size(bytes_needed), bytes_needed, task, format_size(tier.capacity)),
-      remedy);
+  const bool of_planning = why.tier == lowest_memory_tier(machine) && bytes_needed == why.planning;
+  const std::string user = of_planning ? "making so long a plan" : fmt::format("the {} arena", tier.name);
+  return Error(ExitCode::infeasible,
+               fmt::format("The budgets cannot work: {} needs {} ({} bytes{}) and may have {}.", user,
+                           format_size(bytes_needed), bytes_needed, of_planning ? " of host memory" : task,
+                           format_size(tier.capacity)),
+               remedy);
 }
 
 Error with_less_work(const Error& error, const PlanRequest& request) {

@@ -155,7 +155,8 @@ std::optional<std::string> router_note(const ModelConfig& config) {
                                  : "";
   if (config.has_router_loss)
     return fmt::format("The routers' loss counts with factor {}.{}", config.router_loss, z_loss);
-  return "The routers' loss does not count; with --router-loss X it does, with factor X." + z_loss;
+  return "The routers' loss does not count; in a new run with --router-loss X it does, with factor X." +
+         z_loss;
 }
 
 ModelSource new_source(Options& options, RunStart& start) {

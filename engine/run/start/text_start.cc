@@ -10,6 +10,7 @@
 #include "engine/run/options/named_values.h"
 #include "engine/run/start/generation_request.h"
 #include "engine/run/start/run_data.h"
+#include "models/prepare/prepare.h"
 #include "models/text/samples/prompt_file.h"
 
 namespace sluice {
@@ -38,11 +39,21 @@ int64_t context_of(const std::vector<std::vector<uint32_t>>& prompts, int64_t to
   return std::min(config.context, static_cast<int64_t>(longest) + tokens_max);
 }
 
+// Whether training reads bytes of text, as TokenData does.
+bool are_bytes(const DataOptions& data, const ModelConfig& config) {
+  const bool are_texts = !data.train.empty() && std::ranges::all_of(data.train, is_text_file);
+  return config.vocabulary == kTextVocabulary && data.prepared.empty() &&
+         (data.type == TokenType::text || (data.type == TokenType::automatic && are_texts));
+}
+
 }  // namespace
 
-TextModel open_text(const Options& options, const std::string& directory) {
+TextModel open_text(const Options& options, const std::string& directory, const ModelConfig& config) {
   const std::string& from = tokenizer_of(options, directory);
-  if (!has_tokenizer(from))
+  const bool is_there = has_tokenizer(from);
+  if (!is_there && options.text.tokenizer.empty() && are_bytes(options.data, config))
+    return text_model_of_bytes(options.text.chat_template);
+  if (!is_there)
     throw Error(ExitCode::usage,
                 "There is no tokenizer" + (from.empty() ? "." : " in " + printable(from) + "."),
                 "Add --tokenizer DIR, with a tokenizer.json or tokenizer.model.");
@@ -71,7 +82,7 @@ std::shared_ptr<const SamplePrompts> open_samples(const Options& options, const 
                                                   const ModelConfig& config) {
   const SampleOptions& o = options.sample;
   if (o.every == 0) return nullptr;
-  const auto text = std::make_shared<const TextModel>(open_text(options, directory));
+  const auto text = std::make_shared<const TextModel>(open_text(options, directory, config));
   SampleMaker maker = sample_maker(options, *text);
   SamplePrompts out;
   out.tokens = read_prompts(o.prompts, maker);

@@ -15,9 +15,9 @@
 
 namespace sluice {
 
-// Of --tokenizer, else of `directory`, with --chat-template. Throws Error(usage) where there is no tokenizer,
-// and as open_text_model() does.
-TextModel open_text(const Options& options, const std::string& directory);
+// Of --tokenizer, else of `directory`, with --chat-template. Without a tokenizer, a run whose data are text
+// has bytes as tokens. Throws Error(usage) where there is no tokenizer, and as open_text_model() does.
+TextModel open_text(const Options& options, const std::string& directory, const ModelConfig& config);
 
 // Of host memory at most, that its tokenizer holds: for Budgets::reserve_table().
 uint64_t tokenizer_table_bytes(const Options& options, const std::string& directory);

@@ -65,16 +65,13 @@ std::optional<Evaluation> evaluate(Session& session, const BodyIds& bodies, RowS
                                    const std::atomic<bool>& stop, std::exception_ptr& failure) {
   const Lowering& lowering = session.plan().lowering;
   const uint64_t rows = rows_of(session.plan()) * static_cast<uint64_t>(session.ranks().size());
-  double sum = 0, right = 0, of_routers = 0;
+  StepScalars::Loss mine{};
   int64_t valid = 0, issued = 0;
   uint64_t last = 0, positions[2] = {0, 0};  // the last ticket; of two batches
   const auto read = [&](int64_t batch) {
     session.check();
-    const auto* loss = reinterpret_cast<const StepScalars::Loss*>(
+    mine += *reinterpret_cast<const StepScalars::Loss*>(
         session.runner().ring_slot(lowering.validation_loss, positions[batch % 2]));
-    sum += loss->sum;
-    right += loss->right;
-    of_routers += loss->of_routers;
   };
   for (; issued < batches; ++issued) {
     session.executor().make_room();  // so the last batch but one is done
@@ -92,9 +89,9 @@ std::optional<Evaluation> evaluate(Session& session, const BodyIds& bodies, RowS
   for (int64_t b = std::max<int64_t>(0, issued - 2); b < issued; ++b) read(b);
   if (issued < batches) return std::nullopt;
   const auto labels = static_cast<double>(std::max<int64_t>(valid, 1));
-  Evaluation found{.loss = session.ranks().sum(sum) / labels, .labels = valid};
-  found.right = static_cast<int64_t>(session.ranks().sum(right));
-  if (has_router_loss(session.plan().model)) found.router_loss = session.ranks().sum(of_routers) / labels;
+  const StepScalars::Loss all = session.ranks().sum(mine);
+  Evaluation found{.loss = all.sum / labels, .labels = valid, .right = static_cast<int64_t>(all.right)};
+  if (has_router_loss(session.plan().model)) found.router_loss = all.of_routers / labels;
   return found;
 }
 

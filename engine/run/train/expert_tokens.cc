@@ -62,8 +62,8 @@ const std::vector<LayerTokens>& ExpertTokens::end_step() {
   for (LayerTokens& layer : layers_) {
     const size_t experts = layer.tokens.size();
     std::copy_n(of_layer, experts, layer.tokens.begin());
-    if (layer.dropped)
-      layer.dropped = std::reduce(layer.tokens.begin(), layer.tokens.end()) - of_layer[experts];
+    const uint64_t choices = std::reduce(layer.tokens.begin(), layer.tokens.end());
+    if (layer.dropped) layer.dropped = choices - std::min(choices, of_layer[experts]);
     if (of_layer[experts + 1] > 0 && !not_finite_) not_finite_ = layer.layer;
     of_layer += experts + 2;
   }

@@ -27,8 +27,8 @@ class ExpertTokens {
  private:
   Session& session_;
   std::vector<BufferId> outputs_;  // by layer with experts
-  std::vector<uint64_t> counts_;   // of the step so far; by such a layer: by expert, then taken and
-                                   // `not finite`
+  std::vector<uint64_t> counts_;   // of the step so far; by such a layer: choices by expert; those taken;
+                                   // micro-batches that were not finite
   std::vector<LayerTokens> layers_;
   std::optional<int64_t> not_finite_;
 };

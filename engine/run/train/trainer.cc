@@ -278,9 +278,9 @@ void Trainer::read_step(const Pending& p) {
   const StepScalars& s = session_.scalars(p.position);
   StepMetrics& m = metrics_;
   m.step = p.step;
-  m.loss = session_.ranks().sum(s.loss.sum) / s.input.valid_tokens;
-  if (has_router_loss(plan.model))
-    m.router_loss = session_.ranks().sum(s.loss.of_routers) / s.input.valid_tokens;
+  const StepScalars::Loss loss = session_.ranks().sum(s.loss);
+  m.loss = loss.sum / s.input.valid_tokens;
+  if (has_router_loss(plan.model)) m.router_loss = loss.of_routers / s.input.valid_tokens;
   m.grad_norm = s.norm.norm;
   m.learning_rate = s.input.learning_rate;
   const double norm_done = norm_time(p);

@@ -82,6 +82,17 @@ void add_ids(const Json& file, std::vector<uint32_t>& ids) {
       ids.push_back(id.get<uint32_t>());
 }
 
+// `where`: the file with the template's text, for messages. Without a text the model has no template.
+void set_chat(TextModel& model, std::string source, const std::string& where) {
+  model.chat_source = std::move(source);
+  if (!model.chat_source.empty()) try {
+      model.chat.emplace(model.chat_source);
+    } catch (const Error& error) {
+      throw Error(error.code(), fmt::format("The chat template of {}: {}", printable(where), error.what()),
+                  error.remedy());
+    }
+}
+
 }  // namespace
 
 bool has_tokenizer(const std::string& directory) {
@@ -89,24 +100,24 @@ bool has_tokenizer(const std::string& directory) {
                                 is_there(fs::path(directory) / "tokenizer.model"));
 }
 
+TextModel text_model_of_bytes(const std::string& template_file) {
+  TextModel model{.tokenizer = Tokenizer::of_bytes()};
+  if (!template_file.empty())
+    set_chat(model, read_text_file(template_file, kTemplateBytesMax), template_file);
+  return model;
+}
+
 TextModel open_text_model(const std::string& directory, const std::string& template_file) {
   TextModel model{.tokenizer = Tokenizer::open(directory)};
   const Json config = read_json(directory, "tokenizer_config.json");
   model.controls = controls_of(config, read_json(directory, "special_tokens_map.json"));
   const std::string beside = (fs::path(directory) / "chat_template.jinja").string();
-  std::string where = (fs::path(directory) / "tokenizer_config.json").string();
   if (!template_file.empty() || is_there(beside)) {
-    where = template_file.empty() ? beside : template_file;
-    model.chat_source = read_text_file(where, kTemplateBytesMax);
+    const std::string& where = template_file.empty() ? beside : template_file;
+    set_chat(model, read_text_file(where, kTemplateBytesMax), where);
   } else {
-    model.chat_source = template_of(config);
+    set_chat(model, template_of(config), (fs::path(directory) / "tokenizer_config.json").string());
   }
-  if (!model.chat_source.empty()) try {
-      model.chat.emplace(model.chat_source);
-    } catch (const Error& error) {
-      throw Error(error.code(), fmt::format("The chat template of {}: {}", printable(where), error.what()),
-                  error.remedy());
-    }
   if (const auto eos = model.controls.find("eos_token"); eos != model.controls.end())
     model.end = model.tokenizer.id_of(eos->second);
   add_ids(read_json(directory, "generation_config.json"), model.ends);

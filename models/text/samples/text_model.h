@@ -26,6 +26,9 @@ struct TextModel {
 
 bool has_tokenizer(const std::string& directory);
 
+// Bytes as tokens (Tokenizer::of_bytes), and what open_text_model() says of `template_file`.
+TextModel text_model_of_bytes(const std::string& template_file);
+
 // `template_file`: instead of the directory's template; empty: none. Throws Error(usage, malformed_file).
 TextModel open_text_model(const std::string& directory, const std::string& template_file);
 

@@ -6,6 +6,7 @@
 #include <filesystem>
 
 #include "engine/base/error.h"
+#include "models/text/tokenizer/byte_alphabet.h"
 #include "models/text/tokenizer/parts.h"
 #include "models/text/tokenizer/sentencepiece_file.h"
 #include "models/text/tokenizer/tokenizer_file.h"
@@ -26,6 +27,19 @@ Tokenizer Tokenizer::open(const std::string& path) {
   throw Error(ExitCode::usage,
               fmt::format("{} has neither tokenizer.json nor tokenizer.model.", printable(path)),
               "Copy the tokenizer's files of the model's release into the directory.");
+}
+
+Tokenizer Tokenizer::of_bytes() {
+  Vocabulary vocabulary;
+  for (uint32_t byte = 0; byte < 256; ++byte)
+    vocabulary.add(std::string(character_of(static_cast<uint8_t>(byte))), byte);
+  return Tokenizer({.normalizers = {},
+                    .pre_tokenizers = {ByteLevelStep{}},
+                    .bpe = Bpe(std::move(vocabulary), {}, {}),
+                    .added = AddedTokens({}, {}),
+                    .decoder = {.steps = {ByteLevelDecoder{}}},
+                    .prefix = {},
+                    .suffix = {}});
 }
 
 Tokenizer::Tokenizer(TokenizerParts parts)

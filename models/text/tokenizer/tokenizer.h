@@ -27,6 +27,8 @@ class Tokenizer {
   // `path`: a model directory, or a file tokenizer.json or tokenizer.model. Throws Error: usage when there is
   // none, malformed_file when it is damaged or asks for a component that is not supported.
   static Tokenizer open(const std::string& path);
+  // Each byte of a text is a token, with the byte as its id.
+  static Tokenizer of_bytes();
   explicit Tokenizer(TokenizerParts parts);
   ~Tokenizer();
   Tokenizer(Tokenizer&&) noexcept;

@@ -78,7 +78,7 @@ TEST(OpTimer, RoutingGivesAllExpertsEquallyManyRows) {
   const OpAttributes routed{.routing = r};
   EXPECT_EQ(largest_of(OpKind::route, routed, {{rows, 4}}, {}), -1);  // it writes the routing that it reads
   EXPECT_EQ(largest_of(OpKind::router_statistics, routed, {{rows, 4}, {routing}}, {}), 128);
-  EXPECT_EQ(largest_of(OpKind::router_loss, routed, {{1, 9}, {rows}}, {}), 0);
+  EXPECT_EQ(largest_of(OpKind::router_loss, routed, {{1, router_statistics_count(4)}, {rows}}, {}), 0);
   EXPECT_EQ(largest_of(OpKind::expert_linear, routed, {{routing}, {rows, 8}, {rows, 2}}, {{8, 6}, {6}}), 128);
 }
 

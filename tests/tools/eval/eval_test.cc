@@ -72,6 +72,8 @@ TEST_F(Eval, PerplexityIsThatOfTokensAlone) {
   EXPECT_GE(routers, 0.01);  // where experts are chosen evenly
   EXPECT_LT(routers, 0.04);  // where all tokens choose one
   EXPECT_EQ(of["perplexity"].get<double>(), std::exp(loss - routers));
+  const CommandResult told = run(evaluation(repeated("ab", 1000), {"--from", directory / "experts"}));
+  EXPECT_NE(told.out.find(" of it the routers'), perplexity "), std::string::npos) << told.out;
 }
 
 }  // namespace

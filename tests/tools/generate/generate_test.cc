@@ -2,6 +2,7 @@
 // refused.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <fstream>
 #include <nlohmann/json.hpp>
 
@@ -111,6 +112,34 @@ TEST_F(Generate, ARunSpeaks) {
     EXPECT_EQ(result.code, 0) << result.err;
     EXPECT_EQ(result.out, wanted) << from;  // so small a step changes no answer
   }
+}
+
+// What it was trained on has no tokenizer: each byte is a token.
+TEST_F(Generate, ARunOnBytesSpeaks) {
+  const std::string repeated = file("song.txt", [] {
+    std::string text;
+    for (int i = 0; i < 300; ++i) text += "row, row\n";
+    return text;
+  }());
+  Words words = train("bytes", 60, {"--precision", "fp32", "--val-data", repeated, "--sample-every", "60"});
+  words = words + Words{"--sample-prompts", file("prompts.jsonl", "{\"prompt\": \"row\"}\n")};
+  *std::ranges::find(words, text) = repeated;
+  const CommandResult trained = run(words);
+  ASSERT_EQ(trained.code, 0) << trained.err;
+  EXPECT_NE(trained.out.find("sample after step 60: row | , row"), std::string::npos) << trained.out;
+  const Words of_run = {"generate", "--from", directory / "bytes", "--max-tokens", "9", "--threads", "2"};
+  const CommandResult result = run(of_run + Words{"--prompt", "row"});
+  EXPECT_EQ(result.code, 0) << result.err;
+  EXPECT_EQ(result.out, ", row\nrow\n");
+  const Words with_template = {
+      "--chat-template", file("t.jinja", "{% for m in messages %}{{ m.content }}{% endfor %}"), "--prompts",
+      file("chats.jsonl", "{\"messages\": [{\"role\": \"user\", \"content\": \"row\"}]}\n")};
+  const CommandResult chat = run(of_run + with_template);
+  EXPECT_EQ(chat.code, 0) << chat.err;
+  EXPECT_EQ(Json::parse(chat.out)["answer"], ", row\nrow\n");
+  expect_refusal(of_run + Words{"--chat"}, static_cast<int>(ExitCode::usage), {"has none"});
+  expect_refusal(of_run + Words{"--prompt", "a", "--tokenizer", kFixtures + "llama"},
+                 static_cast<int>(ExitCode::usage), {"There is no tokenizer"});
 }
 
 // As its base with the adapters merged, and unlike its base.

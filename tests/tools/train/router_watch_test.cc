@@ -24,7 +24,7 @@ std::vector<std::string> told(RouterWatch& watch, const StepMetrics& step, int s
 
 // A token uses 2 of 4 experts: 50 % would be even, so the threshold is 75 %.
 TEST(RouterWatch, AnUnevenRouterIsToldOnce) {
-  RouterWatch watch(kTokens);
+  RouterWatch watch({.tokens = kTokens});
   const StepMetrics at_threshold = step_of({{0, {50, 50, 50, 50}}, {3, {75, 45, 40, 40}}});
   EXPECT_TRUE(told(watch, at_threshold, 50).empty());
   const StepMetrics beyond = step_of({{0, {50, 50, 50, 50}}, {3, {40, 45, 80, 35}}});
@@ -38,19 +38,19 @@ TEST(RouterWatch, AnUnevenRouterIsToldOnce) {
 }
 
 TEST(RouterWatch, WithACapacityChoicesAreDropped) {
-  RouterWatch watch(kTokens, 0.01, 1.25);
+  RouterWatch watch({.tokens = kTokens, .router_loss = 0.01, .capacity = 1.25});
   const auto even = told(watch, step_of({{3, {50, 50, 50, 50}, 30}}), 10);
   EXPECT_TRUE(even.empty());
   const auto sentences = told(watch, step_of({{3, {40, 45, 80, 35}, 18}}), 10);
   ASSERT_EQ(sentences.size(), 1u);
   EXPECT_TRUE(sentences[0].ends_with(
-      "An expert takes 1.25 times its even share: 9 % of this layer's choices were dropped. "
+      "An expert takes 1.25 times its even share: no expert took 9 % of this layer's choices. "
       "A new run with --router-loss above 0.01 spreads tokens."))
       << sentences[0];
 }
 
 TEST(RouterWatch, TheWorstLayerIsNamedAndTheOthersCounted) {
-  RouterWatch watch(kTokens);
+  RouterWatch watch({.tokens = kTokens});
   const auto sentences =
       told(watch, step_of({{1, {80, 40, 40, 40}}, {2, {30, 20, 95, 55}}, {3, {35, 35, 85, 45}}}), 10);
   ASSERT_EQ(sentences.size(), 1u);
@@ -62,12 +62,12 @@ TEST(RouterWatch, TheWorstLayerIsNamedAndTheOthersCounted) {
 
 // Where a token uses all experts, all share alike.
 TEST(RouterWatch, AllExpertsOfATokenAreEven) {
-  RouterWatch watch(kTokens);
+  RouterWatch watch({.tokens = kTokens});
   EXPECT_TRUE(told(watch, step_of({{0, {100, 100}}}), 200).empty());
 }
 
 TEST(RouterWatch, ExpertsWithoutTokensAreToldOnce) {
-  RouterWatch watch(kTokens, 0.5);
+  RouterWatch watch({.tokens = kTokens, .router_loss = 0.5});
   const StepMetrics step = step_of({{0, {70, 70, 60, 0}}, {1, {50, 50, 50, 50}}});
   EXPECT_TRUE(told(watch, step, 99).empty());
   EXPECT_TRUE(told(watch, step_of({{0, {70, 70, 59, 1}}, {1, {50, 50, 50, 50}}}), 1).empty());
@@ -81,7 +81,7 @@ TEST(RouterWatch, ExpertsWithoutTokensAreToldOnce) {
 }
 
 TEST(RouterWatch, ModelsWithoutExpertsHaveNothingToTell) {
-  RouterWatch watch(kTokens);
+  RouterWatch watch({.tokens = kTokens});
   EXPECT_TRUE(told(watch, step_of({}), 200).empty());
 }
 

@@ -42,10 +42,15 @@ class RanksExpertsTest : public RanksTest {
     ASSERT_EQ(found.size(), wanted.size()) << name;
     for (size_t i = 0; i < wanted.size(); ++i) {
       EXPECT_NEAR(found[i].loss, wanted[i].loss, 2e-6 * wanted[i].loss) << name << ", step " << i + 1;
+      EXPECT_EQ(found[i].router_loss.has_value(), wanted[i].router_loss.has_value()) << name;
+      const double of_routers = wanted[i].router_loss.value_or(0);
+      EXPECT_NEAR(found[i].router_loss.value_or(0), of_routers, 1e-5 * of_routers) << name;
       EXPECT_NEAR(found[i].grad_norm, wanted[i].grad_norm, 1e-4 * wanted[i].grad_norm) << name;
       ASSERT_EQ(found[i].expert_tokens.size(), wanted[i].expert_tokens.size()) << name;
-      for (size_t l = 0; l < wanted[i].expert_tokens.size(); ++l)
+      for (size_t l = 0; l < wanted[i].expert_tokens.size(); ++l) {
         EXPECT_EQ(found[i].expert_tokens[l].tokens, wanted[i].expert_tokens[l].tokens) << name;
+        EXPECT_EQ(found[i].expert_tokens[l].dropped, wanted[i].expert_tokens[l].dropped) << name;
+      }
     }
   }
 };

@@ -54,8 +54,12 @@ TEST_F(EventFileTest, HoldsEveryFigure) {
   EventFile file(directory_.path(), 41, kTime);
   file.write(example_step(42), kTime + 1);
   file.write(ValidationMetrics{42, 2.5}, kTime + 2);
+  StepMetrics with_routers = example_step(43);
+  with_routers.router_loss = 0.5;
+  file.write(with_routers, kTime + 3);
   const std::vector<DecodedEvent> events = decoded_events(bytes());
-  ASSERT_EQ(events.size(), 4u);
+  ASSERT_EQ(events.size(), 5u);
+  EXPECT_EQ(events[4].scalars.at("loss/routers"), 0.5f);
   EXPECT_EQ(events[0].file_version, "brain.Event:2");
   EXPECT_EQ(events[0].wall_time, kTime);
   EXPECT_EQ(events[1].session_status, 1) << "START";

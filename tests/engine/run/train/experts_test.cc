@@ -136,6 +136,20 @@ TEST(Experts, DroppedChoicesAreCounted) {
   EXPECT_EQ(of.dropped, 128u);
 }
 
+// Of two choices whose weights sum to 1, a second one of weight w is tried with probability 2 w, and experts
+// without a capacity take what is tried.
+TEST(Experts, SecondChoicesThatAreNotDrawnAreDropped) {
+  const DriveDirectory directory;
+  TestRun run = run_of(
+      "gpt2-moe:layers=2,width=32,heads=2,vocab=300,context=64,experts=4,top=2,second=random", directory);
+  const TestResult result = train(run);
+  for (const StepMetrics& m : result.steps) {
+    const uint64_t dropped = m.expert_tokens.at(0).dropped.value();
+    EXPECT_GT(dropped, 0u);
+    EXPECT_LT(dropped, 256u);  // tokens of a step
+  }
+}
+
 class ExpertsOnRanks : public RanksTest {};
 
 TEST_F(ExpertsOnRanks, DropAndDrawAsOneRankDoes) {

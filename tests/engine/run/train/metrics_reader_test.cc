@@ -82,6 +82,14 @@ TEST_F(MetricsReader, ReadsBackWhatWasWritten) {
   EXPECT_EQ(again, text.substr(0, again.size()));
 }
 
+TEST_F(MetricsReader, ALayerMayLackWhatItDropped) {
+  read("{\"step\":1,\"loss\":2,\"expert_tokens\":{\"1\":[2],\"3\":[2]},\"dropped_choices\":{\"3\":1}}\n");
+  ASSERT_EQ(steps_.size(), 1u);
+  EXPECT_EQ(steps_[0].router_loss, std::nullopt);
+  EXPECT_EQ(steps_[0].expert_tokens.at(0).dropped, std::nullopt);
+  EXPECT_EQ(steps_[0].expert_tokens.at(1).dropped, 1u);
+}
+
 TEST_F(MetricsReader, ATornLastLineIsPassedOver) {
   const std::string one = "{\"step\":1,\"loss\":2}\n";
   for (const std::string& torn : {std::string("{"), std::string("{\"step\":2,\"lo"),
@@ -133,12 +141,26 @@ TEST_F(MetricsReader, LongSamplesAreCut) {
 TEST_F(MetricsReader, OtherLinesAreRefusedByTheirNumber) {
   const std::string one = "{\"step\":1,\"loss\":2}\n";
   for (const char* wrong :
-       {"hello", "{}", "[1]", "", "{\"step\":2,\"lo", "{\"step\":\"2\",\"loss\":1}",
-        "{\"step\":-2,\"loss\":1}", "{\"step\":1e300,\"loss\":1}", "{\"step\":2,\"loss\":\"1\"}",
-        "{\"step\":2,\"loss\":[]}", "{\"step\":2,\"val_loss\":{}}", "{\"step\":2,\"samples\":{}}",
-        "{\"step\":2,\"samples\":[1]}", "{\"step\":2,\"samples\":[{\"text\":1}]}",
-        "{\"step\":2,\"loss\":1,\"peak_bytes\":7}", "{\"step\":2,\"loss\":1,\"peak_bytes\":{\"host\":\"x\"}}",
-        "{\"step\":2,\"loss\":1,\"micro_batch\":0.5}"})
+       {"hello",
+        "{}",
+        "[1]",
+        "",
+        "{\"step\":2,\"lo",
+        "{\"step\":\"2\",\"loss\":1}",
+        "{\"step\":-2,\"loss\":1}",
+        "{\"step\":1e300,\"loss\":1}",
+        "{\"step\":2,\"loss\":\"1\"}",
+        "{\"step\":2,\"loss\":[]}",
+        "{\"step\":2,\"val_loss\":{}}",
+        "{\"step\":2,\"samples\":{}}",
+        "{\"step\":2,\"samples\":[1]}",
+        "{\"step\":2,\"samples\":[{\"text\":1}]}",
+        "{\"step\":2,\"loss\":1,\"peak_bytes\":7}",
+        "{\"step\":2,\"loss\":1,\"peak_bytes\":{\"host\":\"x\"}}",
+        "{\"step\":2,\"loss\":1,\"micro_batch\":0.5}",
+        "{\"step\":2,\"loss\":1,\"router_loss\":\"x\"}",
+        "{\"step\":2,\"loss\":1,\"expert_tokens\":{\"1\":[2]},\"dropped_choices\":[1]}",
+        "{\"step\":2,\"loss\":1,\"expert_tokens\":{\"1\":[2]},\"dropped_choices\":{\"1\":0.5}}"})
     EXPECT_EQ(refusal(one + wrong + "\n" + one), "Line 2 of `" + path_ + "` is not a metrics line.") << wrong;
   EXPECT_NE(refusal(one + "{\"step\":2,\"x\":\"" + std::string(16 << 20, 'x') + "\"}\n"), "");
   EXPECT_NE(refusal(one + "my notes"), "");

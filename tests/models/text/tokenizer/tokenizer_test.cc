@@ -31,6 +31,27 @@ class TokenizerTest : public FormatTest {
   }
 };
 
+TEST_F(TokenizerTest, BytesAreTheirOwnIds) {
+  const Tokenizer bytes = Tokenizer::of_bytes();
+  const std::string text = "a \n\xC3\xA9\xF0\x9F\x98\x80";
+  const Encoding found = Encoder(bytes).encode(text);
+  EXPECT_EQ(found.ids, (Ids{'a', ' ', '\n', 0xC3, 0xA9, 0xF0, 0x9F, 0x98, 0x80}));
+  EXPECT_EQ(found.unknown_characters, 0u);
+  EXPECT_EQ(bytes.decode(found.ids, true), text);
+  EXPECT_EQ(bytes.id_end(), 256u);
+  EXPECT_TRUE(bytes.prefix().empty() && bytes.suffix().empty());
+  Ids all(256);
+  for (uint32_t id = 0; id < 256; ++id) {
+    all[id] = id;
+    EXPECT_TRUE(bytes.content_of(id)) << id;
+    EXPECT_FALSE(bytes.is_special(id)) << id;
+  }
+  EXPECT_TRUE(bytes.decode(all, true).starts_with(std::string("\0\1\2", 3)));
+  TextStream stream(bytes, true);
+  EXPECT_EQ(stream.push(0xC3) + stream.push(0xA9) + stream.push(0xF0) + stream.finish(),
+            "\xC3\xA9\xEF\xBF\xBD");
+}
+
 TEST_F(TokenizerTest, MergesInTheOrderOfTheList) {
   EXPECT_EQ(ids(small_file(), "abc"), (Ids{4}));
   EXPECT_EQ(ids(small_file(), "aabbc"), (Ids{0, 3, 1, 2}));
