@@ -70,8 +70,8 @@ std::optional<std::string> RouterWatch::uneven() const {
   const std::string follows =
       run_.capacity > 0
           ? fmt::format(
-                "An expert takes {:.4g} times its even share: {:.0f} % of this layer's choices were "
-                "dropped.",
+                "An expert takes {:.4g} times its even share: no expert took {:.0f} % of this layer's "
+                "choices.",
                 run_.capacity, 100 * dropped)
           : "Memory is planned for that, but while one expert computes for long, the next ones wait, "
             "and most learn little.";

@@ -33,8 +33,10 @@ Tokenizer Tokenizer::of_bytes() {
   Vocabulary vocabulary;
   for (uint32_t byte = 0; byte < 256; ++byte)
     vocabulary.add(std::string(character_of(static_cast<uint8_t>(byte))), byte);
+  std::vector<PreTokenizer> steps;
+  steps.emplace_back(ByteLevelStep{});
   return Tokenizer({.normalizers = {},
-                    .pre_tokenizers = {ByteLevelStep{}},
+                    .pre_tokenizers = std::move(steps),
                     .bpe = Bpe(std::move(vocabulary), {}, {}),
                     .added = AddedTokens({}, {}),
                     .decoder = {.steps = {ByteLevelDecoder{}}},

@@ -117,9 +117,9 @@ TEST_F(Generate, ARunSpeaks) {
 // What it was trained on has no tokenizer: each byte is a token.
 TEST_F(Generate, ARunOnBytesSpeaks) {
   const std::string repeated = file("song.txt", [] {
-    std::string text;
-    for (int i = 0; i < 300; ++i) text += "row, row\n";
-    return text;
+    std::string rows;
+    for (int i = 0; i < 300; ++i) rows += "row, row\n";
+    return rows;
   }());
   Words words = train("bytes", 60, {"--precision", "fp32", "--val-data", repeated, "--sample-every", "60"});
   words = words + Words{"--sample-prompts", file("prompts.jsonl", "{\"prompt\": \"row\"}\n")};
@@ -136,7 +136,7 @@ TEST_F(Generate, ARunOnBytesSpeaks) {
       file("chats.jsonl", "{\"messages\": [{\"role\": \"user\", \"content\": \"row\"}]}\n")};
   const CommandResult chat = run(of_run + with_template);
   EXPECT_EQ(chat.code, 0) << chat.err;
-  EXPECT_EQ(Json::parse(chat.out)["answer"], ", row\nrow\n");
+  EXPECT_EQ(Json::parse(chat.out)["answer"], ", row\nrow");
   expect_refusal(of_run + Words{"--chat"}, static_cast<int>(ExitCode::usage), {"has none"});
   expect_refusal(of_run + Words{"--prompt", "a", "--tokenizer", kFixtures + "llama"},
                  static_cast<int>(ExitCode::usage), {"There is no tokenizer"});
