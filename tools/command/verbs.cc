@@ -80,8 +80,8 @@ constexpr VerbRow kTable[] = {
      .usage = "--from RUN|CHECKPOINT|HF_DIR --data FILE... [options]",
      .about = "Prints the mean loss over the first --val-batches batches of the data, its exponential "
               "(perplexity, without what routers of experts add), and the share of targets whose logit is "
-              "the largest (accuracy). Precision, batch "
-              "and tokens of a sequence are those of the run or checkpoint unless given here.\n",
+              "the largest (accuracy). Precision, batch and tokens of a sequence are those of the run or "
+              "checkpoint unless given here.\n",
      .examples = "sluice eval --from runs/first --data val.bin\n"
                  "sluice eval --from runs/first --best --data val.bin\n"
                  "sluice eval --from ./gpt2-dir --data val.bin --precision fp32 --json\n"},

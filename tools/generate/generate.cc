@@ -174,7 +174,8 @@ ExitCode run_generate(Options options, std::FILE* out) {
     check_prompt(prompt, sizes.context, start.source.config.vocabulary);
   const std::unique_ptr<Device> device = make_device(options.memory, resolve_threads(options.memory));
   Budgets budgets = resolve_budgets(options.memory, memory_limits(), true, accelerator_use(*device));
-  budgets.reserve_table(start.source.table_bytes + tokenizer_table_bytes(options, text_directory(start)) +
+  budgets.reserve_table(start.source.table_bytes +
+                        tokenizer_table_bytes(options, text_directory(start), start.source.config) +
                         bytes_of(prompts));
   const auto started = start_session(
       *device, budgets, session_options(options, budgets.threads),

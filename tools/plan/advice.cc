@@ -5,7 +5,6 @@
 #include <algorithm>
 
 #include "engine/base/units.h"
-#include "engine/run/start/planning.h"
 #include "tools/command/waiting.h"
 
 namespace sluice {
@@ -30,9 +29,9 @@ ChangeWords words_of(const Change& change, const Budgets& budgets, uint64_t rank
   return {};
 }
 
-std::string advice_text(const PlannedRun& run, const Plan& plan) {
+std::string advice_text(const PlannedRun& run, const Plan& plan, uint64_t tasks_most) {
   const bool keeps_batch = !run.options.run.resume.empty();
-  if (const uint64_t tasks = program_size(run.request, plan.model.micro_batch).tasks; tasks > kTasksTried)
+  if (const uint64_t tasks = program_size(run.request, plan.model.micro_batch).tasks; tasks > tasks_most)
     return fmt::format("  faster         no other budget{} was tried: plans of {} tasks take long\n",
                        keeps_batch ? "" : " or batch", tasks);
   const Waiting waiting(stderr, keeps_batch ? "trying other budgets" : "trying other budgets and batches");

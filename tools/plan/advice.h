@@ -6,6 +6,7 @@
 
 #include "engine/profile/what_if.h"
 #include "engine/run/start/planned_run.h"
+#include "engine/run/start/planning.h"
 
 namespace sluice {
 
@@ -20,7 +21,7 @@ struct ChangeWords {
 ChangeWords words_of(const Change& change, const Budgets& budgets, uint64_t ranks);
 
 // The changes that gain most, as lines of `sluice plan`. Plans for each of them, which takes some times as
-// long as the plan itself; where that is too long, the line says so.
-std::string advice_text(const PlannedRun& run, const Plan& plan);
+// long as the plan itself. Where the program has more than `tasks_most`, the line says that nothing is tried.
+std::string advice_text(const PlannedRun& run, const Plan& plan, uint64_t tasks_most = kTasksTried);
 
 }  // namespace sluice

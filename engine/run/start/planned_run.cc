@@ -192,7 +192,9 @@ PlannedRun planned_run(Options options) {
   const std::shared_ptr<const SamplePrompts> samples =
       open_samples(options, text_directory(run.start), run.start.source.config);
   const uint64_t of_tokenizer =
-      options.generate.is_planned ? tokenizer_table_bytes(options, text_directory(run.start)) : 0;
+      options.generate.is_planned
+          ? tokenizer_table_bytes(options, text_directory(run.start), run.start.source.config)
+          : 0;
   run.budgets.reserve_table(table_bytes_with(run.start.source, samples) + of_tokenizer);
   options.data.documents = rows_have_documents(options, text_directory(run.start));
   for (std::string& note : beyond_notes(run.budgets, options.ranks.count, !elsewhere))

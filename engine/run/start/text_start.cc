@@ -39,30 +39,33 @@ int64_t context_of(const std::vector<std::vector<uint32_t>>& prompts, int64_t to
   return std::min(config.context, static_cast<int64_t>(longest) + tokens_max);
 }
 
-// Whether training reads bytes of text, as TokenData does.
-bool are_bytes(const DataOptions& data, const ModelConfig& config) {
+// Whether tokens are bytes: there is no tokenizer, and training reads text as TokenData does.
+bool are_bytes(const Options& options, const std::string& directory, const ModelConfig& config) {
+  const DataOptions& data = options.data;
   const bool are_texts = !data.train.empty() && std::ranges::all_of(data.train, is_text_file);
-  return config.vocabulary == kTextVocabulary && data.prepared.empty() &&
+  return options.text.tokenizer.empty() && !has_tokenizer(directory) &&
+         config.vocabulary == kTextVocabulary && data.prepared.empty() &&
          (data.type == TokenType::text || (data.type == TokenType::automatic && are_texts));
 }
 
 }  // namespace
 
 TextModel open_text(const Options& options, const std::string& directory, const ModelConfig& config) {
+  if (are_bytes(options, directory, config)) return text_model_of_bytes(options.text.chat_template);
   const std::string& from = tokenizer_of(options, directory);
-  const bool is_there = has_tokenizer(from);
-  if (!is_there && options.text.tokenizer.empty() && are_bytes(options.data, config))
-    return text_model_of_bytes(options.text.chat_template);
-  if (!is_there)
+  if (!has_tokenizer(from))
     throw Error(ExitCode::usage,
                 "There is no tokenizer" + (from.empty() ? "." : " in " + printable(from) + "."),
                 "Add --tokenizer DIR, with a tokenizer.json or tokenizer.model.");
   return open_text_model(from, options.text.chat_template);
 }
 
-// A vocabulary and its merges as tables that are searched take four to six times their file.
-uint64_t tokenizer_table_bytes(const Options& options, const std::string& directory) {
-  constexpr uint64_t kTimes = 8;
+// A vocabulary and its merges as tables that are searched take four to six times their file. Bytes have no
+// file, but tables of all characters and of texts that an encoder met: 4 MiB.
+uint64_t tokenizer_table_bytes(const Options& options, const std::string& directory,
+                               const ModelConfig& config) {
+  constexpr uint64_t kTimes = 8, kOfBytes = 5 << 20;
+  if (are_bytes(options, directory, config)) return kOfBytes;
   uint64_t bytes = 0;
   for (const char* name : {"tokenizer.json", "tokenizer.model"}) {
     std::error_code missing;
@@ -98,7 +101,7 @@ std::shared_ptr<const SamplePrompts> open_samples(const Options& options, const 
   out.sampling = {.temperature = o.temperature, .seed = options.numbers.seed, .soft_cap = config.logits_cap};
   out.ends = text->ends;
   out.text_of = [text](const std::vector<uint32_t>& tokens) { return text->tokenizer.decode(tokens, true); };
-  out.table_bytes = tokenizer_table_bytes(options, directory);
+  out.table_bytes = tokenizer_table_bytes(options, directory, config);
   return std::make_shared<const SamplePrompts>(std::move(out));
 }
 

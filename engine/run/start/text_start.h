@@ -20,7 +20,8 @@ namespace sluice {
 TextModel open_text(const Options& options, const std::string& directory, const ModelConfig& config);
 
 // Of host memory at most, that its tokenizer holds: for Budgets::reserve_table().
-uint64_t tokenizer_table_bytes(const Options& options, const std::string& directory);
+uint64_t tokenizer_table_bytes(const Options& options, const std::string& directory,
+                               const ModelConfig& config);
 
 // `text` must outlive it. Throws Error(usage) for --template-values.
 SampleMaker sample_maker(const Options& options, const TextModel& text);

@@ -19,6 +19,7 @@ size_t experts_of(const Activation& output) { return static_cast<size_t>(output.
 
 ExpertTokens::ExpertTokens(Session& session) : session_(session) {
   const Plan& plan = session.plan();
+  const bool drops = drops_choices(plan.model);
   for (size_t a = 0; a < plan.model.activations.size(); ++a) {
     const Activation& output = plan.model.activations[a];
     if (!output.output || !output.name.starts_with(kName)) continue;
@@ -27,7 +28,7 @@ ExpertTokens::ExpertTokens(Session& session) : session_(session) {
     const auto parsed = std::from_chars(output.name.data() + kName.size(), end, layer.layer);
     CHECK(parsed.ec == std::errc() && parsed.ptr == end, output.name);
     layer.tokens.assign(experts_of(output), 0);
-    if (drops_choices(plan.model)) layer.dropped = 0;
+    if (drops) layer.dropped = 0;
     outputs_.push_back(plan.lowering.outputs[a]);
     counts_.resize(counts_.size() + layer.tokens.size() + 2);
   }

@@ -68,6 +68,17 @@ TEST_F(Eval, PerplexityIsThatOfTokensAlone) {
   ASSERT_EQ(trained.code, 0) << trained.err;
   EXPECT_NE(trained.out.find("The routers' loss counts with factor 0.01."), std::string::npos) << trained.out;
   const nlohmann::json of = facts(repeated("ab", 1000), {"--from", directory / "experts"});
+  words[2] = "mixtral:layers=1,width=32,heads=4,kv_heads=4,ffn=48,vocab=256,context=32,experts=4,top=1";
+  for (const auto& [more, note] :
+       {std::pair{Words{}, "The routers' loss does not count; in a new run with --router-loss X it does, "},
+        {Words{"--router-z-loss", "0.25"}, "with factor X. Their z-loss counts with factor 0.25."},
+        {Words{"--router-loss", "0.5", "--router-z-loss", "0.25"},
+         "The routers' loss counts with factor 0.5. Their z-loss counts with factor 0.25."}}) {
+    words[12] = directory / ("noted" + std::to_string(more.size()));
+    const CommandResult noted = run(words + more);
+    EXPECT_EQ(noted.code, 0) << noted.err;
+    EXPECT_NE(noted.out.find(note), std::string::npos) << noted.out;
+  }
   const double loss = of["val_loss"], routers = of["router_loss"];
   EXPECT_GE(routers, 0.01);  // where experts are chosen evenly
   EXPECT_LT(routers, 0.04);  // where all tokens choose one

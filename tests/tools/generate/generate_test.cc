@@ -138,6 +138,10 @@ TEST_F(Generate, ARunOnBytesSpeaks) {
   EXPECT_EQ(chat.code, 0) << chat.err;
   EXPECT_EQ(Json::parse(chat.out)["answer"], ", row\nrow");
   expect_refusal(of_run + Words{"--chat"}, static_cast<int>(ExitCode::usage), {"has none"});
+  // Its tables count: 5 MiB more than the arena and what libraries take.
+  const CommandResult small = run(of_run + Words{"--prompt", "row", "--host-mem", "68MiB"});
+  EXPECT_EQ(small.code, static_cast<int>(ExitCode::infeasible)) << small.out;
+  EXPECT_EQ(run(of_run + Words{"--prompt", "row", "--host-mem", "76MiB"}).out, result.out);
   expect_refusal(of_run + Words{"--prompt", "a", "--tokenizer", kFixtures + "llama"},
                  static_cast<int>(ExitCode::usage), {"There is no tokenizer"});
 }

@@ -8,7 +8,9 @@
 #include <nlohmann/json.hpp>
 #include <regex>
 
+#include "engine/run/start/planning.h"
 #include "tests/support/cli_support.h"
+#include "tests/support/command_line_support.h"
 
 namespace sluice {
 namespace {
@@ -47,6 +49,16 @@ TEST_F(Advice, EveryChangeIsAPlan) {
   EXPECT_GE(changes, 1) << plan.out;
   EXPECT_LE(changes, 3);
   EXPECT_EQ(run(Words{"plan", "--no-advice"} + options + budgets).out.find("faster"), std::string::npos);
+}
+
+TEST_F(Advice, SaysWherePlansTakeTooLongToTryOthers) {
+  const PlannedRun run = planned_run(options_of(std::string("plan --model ") + kTiny + " --device cpu"));
+  const Plan plan = plan_or_throw(run.request, run.budgets);
+  const uint64_t tasks = program_size(run.request, plan.model.micro_batch).tasks;
+  EXPECT_EQ(advice_text(run, plan, tasks).find("tried: plans of"), std::string::npos);
+  EXPECT_EQ(advice_text(run, plan, tasks - 1),
+            fmt::format("  faster         no other budget or batch was tried: plans of {} tasks take long\n",
+                        tasks));
 }
 
 TEST_F(Advice, NothingHelpsAPlanWithAllItNeeds) {

@@ -98,6 +98,27 @@ TEST_F(ReportCli, TheLastTimeOfAStepCounts) {
   EXPECT_EQ(loss.values[20], loss_at(21) + 100);
 }
 
+// Also that of a step that ran again counts once; a run without routers has no such curve.
+TEST_F(ReportCli, ThePartOfRoutersIsACurve) {
+  const auto step = [](int64_t number, double router_loss) {
+    StepMetrics m;
+    m.step = number, m.loss = 2, m.router_loss = router_loss;
+    std::string line;
+    append_line(line, m, 1);
+    return line;
+  };
+  write_run(directory / "run", step(1, 0.5) + step(2, 0.25) + step(2, 0.125));
+  write_run(directory / "dense", steps_text(1, 2));
+  const auto curve = [&](const std::string& run) {
+    std::vector<double> values;
+    for (const auto& [name, found] : read_run(directory / run).curves)
+      if (name == "router_loss") values = found.values;
+    return values;
+  };
+  EXPECT_EQ(curve("run"), (std::vector<double>{0.5, 0.125}));
+  EXPECT_EQ(curve("dense"), std::vector<double>());
+}
+
 // A tier may appear on the way, and a number may be missing.
 TEST_F(ReportCli, ATierMayAppearLater) {
   StepMetrics m = step_at(31);

@@ -1,5 +1,7 @@
 // The search against the simple placement rules, against less memory and against given levels of
 // recomputation.
+#include "engine/plan/search/search.h"
+
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -8,7 +10,6 @@
 #include <set>
 #include <string>
 
-#include "engine/plan/search/search.h"
 #include "tests/support/figures.h"
 #include "tests/support/search_support.h"
 
@@ -16,6 +17,19 @@ namespace sluice::testing {
 namespace {
 
 Figures& figures = Figures::print_at_end();
+
+// Of two refusals, each tier's least is the smaller one, and so is what planning takes where that is told.
+TEST(PlanSearch, ARefusalKeepsThePlanningOfItsLeast) {
+  Infeasible a{.tier = 1, .least = {5, 90}, .least_together = {5, 90}, .planning = 90};
+  Infeasible b{.tier = 1, .least = {7, 60}, .least_together = {7, 60}, .planning = 20};
+  for (const Infeasible& best : {better_of(a, b), better_of(b, a)}) {
+    EXPECT_EQ(best.least, (std::vector<std::optional<uint64_t>>{5, 60}));
+    EXPECT_EQ(best.least_together, (std::vector<uint64_t>{5, 90}));
+    EXPECT_EQ(best.planning, 20u);
+  }
+  b.least[1].reset();
+  EXPECT_EQ(better_of(a, b).planning, 90u);
+}
 
 TEST(PlanSearch, MoreMemoryIsNotSlower) {
   for (const bool clip : {true, false}) {
