@@ -42,6 +42,12 @@ struct StepShape {
   bool operator==(const StepShape&) const = default;
 };
 
+// Work of all searches for one plan together, but for that which is spent on other numbers of waves. A unit
+// is about a microsecond for short programs, and less for long ones. Where steps are short, there is
+// less. Models of few layers get half as much again, and those that must be searched again with the plan's
+// own shards as much again.
+constexpr uint64_t kSearchWork = 2'000'000;
+
 struct PlanRequest {
   Machine machine;  // capacities are arena bytes
   MachineRates rates;
@@ -57,6 +63,7 @@ struct PlanRequest {
   Overlap overlap = Overlap::automatic;
   LowerOptions lower;  // but for recompute, waves, plain_step and updated_in_backward, which the search sets
   ProgramMemory program_memory;
+  uint64_t search_work = kSearchWork;  // less: a plan sooner, whose steps may take longer
 };
 
 // Forwards and backwards of a wave. The search leaves out long waves where others fit, since they take long

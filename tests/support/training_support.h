@@ -79,6 +79,7 @@ struct TestRun {
   std::function<void(const StepMetrics&)> on_step;
   std::function<void(const std::string&)> on_trouble;
   std::shared_ptr<const SamplePrompts> samples;  // nullptr: none are written
+  uint64_t search_work = kSearchWork / 20;       // bits are those of any plan, so one found soon will do
   bool keep_steps = true;                        // whether the result has them
   std::optional<Recorder>* recorder = nullptr;   // gets the trace of every step, also of a run that fails
 };
@@ -130,6 +131,7 @@ inline PlanRequest request_of(const TestRun& run, const Device& device) {
   PlanRequest request =
       plan_request(run.options, source.config, budgets_of(run), needs_of(device),
                    !run.options.data.validation.empty(), run.ranks_meet_in_device, sizes_of(run.samples));
+  request.search_work = run.search_work;
   if (run.alter_model)
     request.model = [make = request.model, alter = run.alter_model](int64_t m, int64_t sequence) {
       return alter(make(m, sequence));

@@ -45,7 +45,7 @@ double sum_of(const std::vector<double>& all) {
 
 bool is_trained(const Plan& plan, const UseInfo& use) { return use.layer < plan.model.trained_layers(); }
 bool ends_in_loss(const Plan& plan, const UseInfo& use) {
-  return plan.model.segments[plan.lowering.plans[use.plan].segment].loss;
+  return plan.model.segments[plan.lowering.plans()[use.plan].segment].loss;
 }
 
 std::string percent(double part, double whole) { return fmt::format("{:.0f} %", 100 * part / whole); }
@@ -247,7 +247,7 @@ double recompute_seconds(const Plan& plan) {
   double sum = 0;
   for (const UseInfo& use : plan.lowering.uses) {
     if (!is_trained(plan, use) || ends_in_loss(plan, use)) continue;
-    const SegmentPlan& segment = plan.lowering.plans[use.plan];
+    const SegmentPlan& segment = plan.lowering.plans()[use.plan];
     sum += seconds(segment.at(use.recompute).backward) - seconds(segment.at(Recompute::none).backward);
   }
   return sum * plan.lowering.micro_batches();

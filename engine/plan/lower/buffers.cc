@@ -35,7 +35,7 @@ class BufferMaker {
       : model_(model), options_(options), program_(program), out_(out) {}
 
   SliceBuffers run() {
-    plan_segments();
+    make_uses();
     if (options_.picks_experts) picks_ = find_picks(model_, home_alignment());
     make_group_buffers();
     make_input_buffers();
@@ -54,37 +54,15 @@ class BufferMaker {
     return add_flat_buffer(program_, std::move(name), kind, bytes, permanent);
   }
 
-  // One plan per template and set of wanted gradients. Backward runs the uses in reverse: the last one that
-  // reads an activation is the first to write its gradient.
-  void plan_segments() {
-    differentiable_.assign(model_.activations.size(), false);
-    std::vector<uint32_t> reads(model_.activations.size(), 0);  // by uses that are still to come
-    for (const Layer& layer : model_.layers)
-      for (const SegmentUse& u : layer.segments)
-        for (const uint32_t a : u.inputs) ++reads[a];
-    std::map<std::pair<uint32_t, WantedGradients>, uint32_t> known;
+  void make_uses() {
     for (uint32_t l = 0; l < model_.layers.size(); ++l)
       for (uint32_t s = 0; s < model_.layers[l].segments.size(); ++s) {
         const SegmentUse& u = model_.layers[l].segments[s];
-        const bool trained = l < model_.trained_layers();
-        WantedGradients wanted;
-        for (const uint32_t a : u.inputs) {
-          wanted.inputs.push_back(differentiable_[a]);
-          wanted.added.push_back(differentiable_[a] && --reads[a] > 0);
-        }
-        for (const uint32_t a : u.outputs) wanted.host_only.push_back(model_.activations[a].output);
-        for (const SegmentParameter& p : model_.segments[u.segment].parameters)
-          wanted.frozen.push_back(model_.groups[u.groups[p.slot]].parameters[p.parameter].frozen);
-        for (const uint32_t g : u.groups) wanted.trainable.push_back(trained && model_.groups[g].trainable);
-        const auto next = static_cast<uint32_t>(out_.plans.size());
-        const auto [it, fresh] = known.try_emplace({u.segment, wanted}, next);
-        if (fresh) out_.plans.push_back(plan_segment(model_, u.segment, wanted, options_.workspace_bytes));
-        const std::vector<bool>& has_gradient = out_.plans[it->second].has_output_gradient;
-        for (size_t i = 0; i < u.outputs.size(); ++i)
-          if (has_gradient[i]) differentiable_[u.outputs[i]] = true;
-        const bool chosen = trained && !model_.segments[u.segment].loss && !options_.recompute.empty();
+        const bool chosen =
+            l < model_.trained_layers() && !model_.segments[u.segment].loss && !options_.recompute.empty();
+        const size_t use = out_.uses.size();
         out_.uses.push_back(
-            {l, s, it->second, chosen ? options_.recompute[out_.uses.size()] : Recompute::all});
+            {l, s, out_.segments->of_use[use], chosen ? options_.recompute[use] : Recompute::all});
       }
   }
 
@@ -350,7 +328,7 @@ class BufferMaker {
             std::ranges::any_of(picks_.uses, [&](const ExpertUses& u) { return u.routing == a; });
         slices_.activations[a].push_back(
             flat_buffer("x." + name, index ? BufferClass::scalars : BufferClass::activations, bytes));
-        if (differentiable_[a])
+        if (out_.segments->differentiable[a])
           slices_.gradients[a].push_back(flat_buffer("d." + name, BufferClass::activations, bytes));
       }
     }
@@ -358,7 +336,7 @@ class BufferMaker {
   }
 
   std::vector<BufferId> saved_buffers(const UseInfo& use) {
-    const uint64_t bytes = out_.plans[use.plan].at(use.recompute).saved_bytes;
+    const uint64_t bytes = out_.plans()[use.plan].at(use.recompute).saved_bytes;
     std::vector<BufferId> by_slice;
     if (bytes == 0) return by_slice;
     const std::string name = "v." + model_.layers[use.layer].name + "." + std::to_string(use.position) + ".";
@@ -402,8 +380,7 @@ class BufferMaker {
   const GroupUses uses_ = uses_of_groups(model_);
   const uint64_t shard_elements_ =
       options_.shard_elements ? options_.shard_elements : default_shard_elements(model_);
-  StateSharing sharing_;              // of the group at hand
-  std::vector<bool> differentiable_;  // by activation
+  StateSharing sharing_;  // of the group at hand
   SliceBuffers slices_;
 };
 
@@ -419,6 +396,39 @@ BufferId add_flat_buffer(Program& program, std::string name, BufferClass kind, u
                          bool permanent) {
   return add_buffer(program, std::move(name), kind,
                     {0, round_up(std::max<uint64_t>(bytes, 1), kPieceAlignment)}, permanent);
+}
+
+// Backward runs the uses in reverse: the last one that reads an activation is the first to write its
+// gradient.
+std::shared_ptr<const SegmentPlans> plan_segments(const Model& model, const WorkspaceBytes& workspace_bytes) {
+  auto all = std::make_shared<SegmentPlans>();
+  all->differentiable.assign(model.activations.size(), false);
+  std::vector<uint32_t> reads(model.activations.size(), 0);  // by uses that are still to come
+  for (const Layer& layer : model.layers)
+    for (const SegmentUse& u : layer.segments)
+      for (const uint32_t a : u.inputs) ++reads[a];
+  std::map<std::pair<uint32_t, WantedGradients>, uint32_t> known;
+  for (uint32_t l = 0; l < model.layers.size(); ++l)
+    for (const SegmentUse& u : model.layers[l].segments) {
+      WantedGradients wanted;
+      for (const uint32_t a : u.inputs) {
+        wanted.inputs.push_back(all->differentiable[a]);
+        wanted.added.push_back(all->differentiable[a] && --reads[a] > 0);
+      }
+      for (const uint32_t a : u.outputs) wanted.host_only.push_back(model.activations[a].output);
+      for (const SegmentParameter& p : model.segments[u.segment].parameters)
+        wanted.frozen.push_back(model.groups[u.groups[p.slot]].parameters[p.parameter].frozen);
+      for (const uint32_t g : u.groups)
+        wanted.trainable.push_back(l < model.trained_layers() && model.groups[g].trainable);
+      const auto next = static_cast<uint32_t>(all->plans.size());
+      const auto [it, fresh] = known.try_emplace({u.segment, wanted}, next);
+      if (fresh) all->plans.push_back(plan_segment(model, u.segment, wanted, workspace_bytes));
+      const std::vector<bool>& has_gradient = all->plans[it->second].has_output_gradient;
+      for (size_t i = 0; i < u.outputs.size(); ++i)
+        if (has_gradient[i]) all->differentiable[u.outputs[i]] = true;
+      all->of_use.push_back(it->second);
+    }
+  return all;
 }
 
 SliceBuffers make_buffers(const Model& model, const LowerOptions& options, Program& program,

@@ -18,8 +18,11 @@ namespace {
 
 class Lowerer {
  public:
-  Lowerer(const Model& model, const LowerOptions& options, Program& program)
-      : model_(model), options_(options), program_(program) {}
+  Lowerer(const Model& model, const LowerOptions& options, Program& program,
+          std::shared_ptr<const SegmentPlans> segments)
+      : model_(model), options_(options), program_(program) {
+    out_.segments = std::move(segments);
+  }
 
   Lowering run() {
     if (options_.batch <= 0 || options_.batch % model_.micro_batch != 0)
@@ -62,7 +65,7 @@ class Lowerer {
     return model_.layers[out_.uses[u].layer].segments[out_.uses[u].position];
   }
   const Segment& segment(uint32_t u) const { return model_.segments[use(u).segment]; }
-  const SegmentPlan& plan(uint32_t u) const { return out_.plans[out_.uses[u].plan]; }
+  const SegmentPlan& plan(uint32_t u) const { return out_.plans()[out_.uses[u].plan]; }
   uint32_t use_count() const { return static_cast<uint32_t>(out_.uses.size()); }
   uint32_t trained_uses() const { return first_use_from(model_.trained_layers()); }
   uint32_t first_use_from(uint32_t layer) const {
@@ -495,8 +498,10 @@ class Lowerer {
 
 }  // namespace
 
-Lowering lower(const Model& model, const LowerOptions& options, Program& program) {
-  return Lowerer(model, options, program).run();
+Lowering lower(const Model& model, const LowerOptions& options, Program& program,
+               std::shared_ptr<const SegmentPlans> segments) {
+  if (!segments) segments = plan_segments(model, options.workspace_bytes);
+  return Lowerer(model, options, program, std::move(segments)).run();
 }
 
 }  // namespace sluice

@@ -6,6 +6,7 @@
 #pragma once
 
 #include <functional>
+#include <memory>
 #include <optional>
 #include <string_view>
 
@@ -138,7 +139,7 @@ struct GroupBuffers {
 
 struct UseInfo {                     // one segment use, in forward order
   uint32_t layer = 0, position = 0;  // position: within the layer
-  uint32_t plan = 0;                 // index into Lowering::plans
+  uint32_t plan = 0;                 // index into Lowering::plans()
   Recompute recompute = Recompute::all;
 };
 
@@ -213,12 +214,21 @@ struct BodyIds {
   }
 };
 
+// What segment uses compute. No option but the workspaces' sizes has a part in it, so lowerings of one model
+// share it.
+struct SegmentPlans {
+  std::vector<SegmentPlan> plans;    // one for each template and set of wanted gradients
+  std::vector<uint32_t> of_use;      // indices into `plans`
+  std::vector<bool> differentiable;  // by activation: it has a gradient
+};
+std::shared_ptr<const SegmentPlans> plan_segments(const Model& model, const WorkspaceBytes& workspace_bytes);
+
 // Of what a step has once, what a validation batch has once, the tokens of a wave, and what a reading has
 // once. A model that only generates has its readings in kWaveRing.
 constexpr uint8_t kTrainRing = 0, kValidationRing = 1, kWaveRing = 2, kSampleRing = 3;
 
 struct Lowering {
-  std::vector<SegmentPlan> plans;
+  std::shared_ptr<const SegmentPlans> segments;
   std::vector<UseInfo> uses;
   std::vector<GroupBuffers> groups;
   BufferId scalars = kNone;          // in kTrainRing; ScalarPiece names its pieces
@@ -233,6 +243,7 @@ struct Lowering {
   uint32_t ranks = 1;    // of the run
   StateSharing sharing;  // of groups without an entry in LowerOptions::sharing
 
+  const std::vector<SegmentPlan>& plans() const { return segments->plans; }
   uint32_t micro_batches() const { return slices * waves; }  // of a step
 
   const BodyIds& bodies() const { return phases.back(); }
@@ -290,7 +301,9 @@ SegmentOperands segment_operands(const SegmentPlan& plan, const Segment& segment
 uint64_t default_shard_elements(const Model& model);
 
 // Adds bodies of tasks, without instructions, and buffers, without homes, to `program`. Throws
-// std::invalid_argument if the model cannot be trained as asked.
-Lowering lower(const Model& model, const LowerOptions& options, Program& program);
+// std::invalid_argument if the model cannot be trained as asked. `segments`: plan_segments() of the model and
+// the options' workspace_bytes; nullptr: they are made here.
+Lowering lower(const Model& model, const LowerOptions& options, Program& program,
+               std::shared_ptr<const SegmentPlans> segments = nullptr);
 
 }  // namespace sluice

@@ -38,7 +38,7 @@ class SegmentTasks {
     return model_.layers[out_.uses[u].layer].segments[out_.uses[u].position];
   }
   const Segment& segment(uint32_t u) const { return model_.segments[use(u).segment]; }
-  const SegmentPlan& plan(uint32_t u) const { return out_.plans[out_.uses[u].plan]; }
+  const SegmentPlan& plan(uint32_t u) const { return out_.plans()[out_.uses[u].plan]; }
   const GroupBuffers& group(uint32_t g) const { return out_.groups[stand_ins_.empty() ? g : stand_ins_[g]]; }
 
   Task& task(BodyBuilder& body, uint32_t u, uint32_t m, Pass pass);

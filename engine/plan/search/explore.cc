@@ -62,7 +62,7 @@ double Search::explore(uint64_t work) {
   // Each shard of state is a buffer, so single buffers move only in a search with the plan's own shards.
   const bool own_shards = search_shard_ == 0;
   const Vary what = own_shards ? Vary::buffers_too : Vary::quantities;
-  if (layers_ <= kFewLayers) work_left_ += std::min(kSearchWork / 2, repaid_work());
+  if (layers_ <= kFewLayers) work_left_ += std::min(request_.search_work / 2, repaid_work());
   if (free_kept)
     for (const Candidate& start : coarse_starts(best_)) descend(start, what);
   descend(best_, what);
@@ -84,7 +84,7 @@ double Search::explore(uint64_t work) {
 uint64_t Search::repaid_work() const {
   constexpr double kMicrosecond = 1e-6;
   return static_cast<uint64_t>(
-      std::min(kRepayingSteps * best_seconds_ / kMicrosecond, static_cast<double>(kSearchWork)));
+      std::min(kRepayingSteps * best_seconds_ / kMicrosecond, static_cast<double>(request_.search_work)));
 }
 
 // Candidates with every class as a whole in one tier or another.

@@ -62,8 +62,8 @@ std::variant<Plan, Infeasible> plan_with_these_waves(const PlanRequest& request)
   CHECK(!request.micro_batches.empty(), "no micro-batch to plan for");
   const ProgramShare program(request);
   std::list<Search> searches;  // the best first
-  const uint64_t share = kSearchWork / 2 / request.micro_batches.size();
-  uint64_t left = kSearchWork;
+  const uint64_t share = request.search_work / 2 / request.micro_batches.size();
+  uint64_t left = request.search_work;
   double best_seconds = Search::kNotFeasible;
   for (const int64_t micro_batch : request.micro_batches) {
     Search& search = searches.emplace_back(program.without(request, micro_batch), micro_batch,
@@ -80,7 +80,7 @@ std::variant<Plan, Infeasible> plan_with_these_waves(const PlanRequest& request)
   for (Search& search : searches) {
     if (best) {
       if (search.best_seconds() >= kSmallerWorthwhile * best->step_seconds) continue;
-      search.explore(kSearchWork / 2);
+      search.explore(request.search_work / 2);
     }
     auto result = search.finish();
     if (auto* plan = std::get_if<Plan>(&result)) {
@@ -125,6 +125,7 @@ ProgramSize program_size(const PlanRequest& request, int64_t micro_batch) {
   // Each group's part of a size depends on whether it is updated in backward, and not on the others.
   const std::vector<uint32_t> backward = backward_choices(request, model.precision);
   const auto [fewest, most] = std::ranges::minmax(backward);
+  const auto segments = plan_segments(model, request.lower.workspace_bytes);
   const auto sized = [&](Recompute level, uint32_t in_backward) {
     Program program;
     program.machine = request.machine;
@@ -136,7 +137,7 @@ ProgramSize program_size(const PlanRequest& request, int64_t micro_batch) {
     for (const Layer& layer : model.layers)
       for (const SegmentUse& use : layer.segments)
         options.recompute.push_back(model.segments[use.segment].loss ? Recompute::all : level);
-    lower(model, options, program);
+    lower(model, options, program, segments);
     return size_at_most(program);
   };
   ProgramSize size;

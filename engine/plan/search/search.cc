@@ -80,6 +80,7 @@ Infeasible better_of(Infeasible a, Infeasible b) {
 Search::Search(const PlanRequest& request, int64_t micro_batch, uint64_t program_bytes)
     : request_(request),
       model_(request.model(micro_batch, request.sequence)),
+      segments_(plan_segments(model_, request.lower.workspace_bytes)),
       layers_(model_.generates() ? static_cast<uint32_t>(model_.layers.size()) : model_.trained_layers()),
       program_bytes_(program_bytes),
       choices_(choices_for(request.placement)),
@@ -109,10 +110,10 @@ std::vector<Recompute> Search::find_levels() const {
       uses += static_cast<uint32_t>(model_.layers[layer].segments.size());
     options.recompute.assign(uses, level);
     options.usual_only = !model_.generates();
-    const Lowering lowering = lower(model_, options, program);
+    const Lowering lowering = lower(model_, options, program, segments_);
     LevelCost cost{level};
     for (const UseInfo& use : lowering.uses)
-      cost.bytes += lowering.plans[use.plan].at(use.recompute).saved_bytes;
+      cost.bytes += lowering.plans()[use.plan].at(use.recompute).saved_bytes;
     for (const Task& task : program.bodies[lowering.bodies().usual().front()].tasks)
       if (is_of_segment(task.kind)) cost.seconds += task_seconds(program, request_.rates, task);
     costs.push_back(cost);
@@ -240,7 +241,7 @@ std::variant<Plan, Infeasible> Search::finish() {
     if (feasible_waves(clearly_less()))
       if (auto plan = assembled_best()) return std::move(*plan);
     start(0);
-    for (int call = 0; call < 2 && feasible_waves(capacities_); ++call) explore(kSearchWork / 2);
+    for (int call = 0; call < 2 && feasible_waves(capacities_); ++call) explore(request_.search_work / 2);
   }
   const std::optional<uint32_t> waves = feasible_waves(capacities_);
   if (!waves) return infeasible();
@@ -277,7 +278,7 @@ Plan Search::lowered(const Candidate& c, uint64_t shard_elements, bool plain_ste
   options.usual_only = usual_only;
   options.waves = c.waves;
   options.updated_in_backward = updated_in_backward(c, model_, options.update_waits_for_norm);
-  plan.lowering = lower(model_, options, plan.program);
+  plan.lowering = lower(model_, options, plan.program, segments_);
   plan.shape = {model_.micro_batch, c.waves, c.backward, plan.lowering.bodies().step.has_value()};
   return plan;
 }

@@ -25,6 +25,7 @@
 #include <algorithm>
 #include <array>
 #include <map>
+#include <memory>
 #include <optional>
 #include <utility>
 #include <variant>
@@ -35,12 +36,6 @@
 #include "engine/plan/search/least.h"
 
 namespace sluice {
-
-// Work of all searches for one plan together, but for that which is spent on other numbers of waves. A unit
-// is about a microsecond for short programs, and less for long ones. Where steps are short, there is
-// less. Models of few layers get half as much again, and those that must be searched again with the plan's
-// own shards as much again.
-constexpr uint64_t kSearchWork = 2'000'000;
 
 // Of two requests that cannot be planned, which needs less memory; of each tier, the least of both.
 Infeasible better_of(Infeasible a, Infeasible b);
@@ -68,10 +63,10 @@ class Search {
   std::variant<Plan, Infeasible> finish();
 
  private:
-  static constexpr double kWorthwhile = 0.998;    // a tie is no reason to move
-  static constexpr double kNearLeast = 1.01;      // of the lower bound: waves could gain next to nothing
-  static constexpr double kRepayingSteps = 1000;  // a search that takes longer would not soon be worth it
-  static constexpr uint32_t kFewLayers = 10;  // eight between embedding and head: searched more thoroughly
+  static constexpr double kWorthwhile = 0.998;   // a tie is no reason to move
+  static constexpr double kNearLeast = 1.01;     // of the lower bound: waves could gain next to nothing
+  static constexpr double kRepayingSteps = 100;  // a search that takes longer would not soon be worth it
+  static constexpr uint32_t kFewLayers = 10;     // eight between embedding and head: searched more thoroughly
 
   class Round;
   enum class Vary : uint8_t { kept_and_lead, quantities, buffers_too };
@@ -97,7 +92,7 @@ class Search {
   bool may_gain_with(uint32_t waves);
   Candidate descend(Candidate from, Vary what, uint64_t spare = 0);  // `spare`: work that it leaves
   bool improve(Candidate& from, Vary what);
-  uint64_t repaid_work() const;  // not more than kRepayingSteps of the best candidate take, nor kSearchWork
+  uint64_t repaid_work() const;  // not more than kRepayingSteps of the best candidate take, nor search_work
   void forget_too_much_kept();
   std::vector<Candidate> corners() const;
   std::vector<Candidate> best_first(std::vector<Candidate> candidates);  // that fit
@@ -148,6 +143,7 @@ class Search {
 
   PlanRequest request_;
   Model model_;
+  std::shared_ptr<const SegmentPlans> segments_;
   uint32_t layers_;
   uint64_t program_bytes_;
   std::vector<Recompute> levels_;  // that layers may have, from one that keeps least on

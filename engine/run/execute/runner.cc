@@ -43,7 +43,7 @@ Runner::Runner(const Plan& plan, const Memory& memory, Device& device, const Upd
       sent_to_experts_(plan.program.rings.size() > kWaveRing ? plan.program.rings[kWaveRing].slots : 0) {
   CHECK(plan.lowering.ranks == static_cast<uint32_t>(ranks.size()), "a plan for another number of ranks");
   for (const Group& g : plan.model.groups) find_rates(g);
-  for (const SegmentPlan& p : plan.lowering.plans) {
+  for (const SegmentPlan& p : plan.lowering.plans()) {
     const Segment& segment = plan.model.segments[p.segment];
     PlanOperands& operands = operands_.emplace_back();
     for (const Recompute level : kRecomputes)
@@ -77,7 +77,7 @@ void Runner::find_rates(const Group& group) {
 }
 
 void Runner::find_added(const UseInfo& info) {
-  const SegmentPlan& plan = plan_.lowering.plans[info.plan];
+  const SegmentPlan& plan = plan_.lowering.plans()[info.plan];
   const Segment& segment = plan_.model.segments[plan.segment];
   const std::vector<uint32_t>& groups = plan_.model.layers[info.layer].segments[info.position].groups;
   const auto is_overwritten = [&](size_t slot, size_t parameter) {

@@ -10,7 +10,7 @@ namespace sluice {
 // A loss or another sum that the task writes, rather than adds to, begins at zero, since ops only add to it.
 // So do those parts of an accumulator that no op overwrites.
 void Runner::run_segment(const Task& task, const Instruction& in, const RingPositions& rings) {
-  const SegmentPlan& plan = plan_.lowering.plans[plan_.lowering.uses[task.subject].plan];
+  const SegmentPlan& plan = plan_.lowering.plans()[plan_.lowering.uses[task.subject].plan];
   const Segment& segment = plan_.model.segments[plan.segment];
   const bool backward = task.kind == TaskKind::backward;
   const PassOperands& of_level =

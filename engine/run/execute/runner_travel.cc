@@ -114,7 +114,7 @@ struct Runner::OperandsOfOp {
 };
 
 void Runner::travel(const Task& task, const Instruction& in, const RingPositions& rings) {
-  const SegmentPlan& plan = plan_.lowering.plans[plan_.lowering.uses[task.subject].plan];
+  const SegmentPlan& plan = plan_.lowering.plans()[plan_.lowering.uses[task.subject].plan];
   const bool back = is_backward(task.kind);
   const PassOperands& of_level =
       operands_[plan_.lowering.uses[task.subject].plan][static_cast<size_t>(task.recompute)];

@@ -32,7 +32,7 @@ int optimizer_threads(int threads, int processors) {
 
 PreparedDevice::PreparedDevice(const Plan& plan, Device& device) {
   const uint64_t before = process_resident_bytes();
-  for (const SegmentPlan& segment : plan.lowering.plans) {
+  for (const SegmentPlan& segment : plan.lowering.plans()) {
     const SegmentPasses& passes = segment.at(Recompute::none);  // no level has other steps
     for (const PassPlan* pass : {&passes.forward, &passes.backward})
       for (const OpStep& step : pass->steps)

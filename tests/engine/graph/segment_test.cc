@@ -382,7 +382,7 @@ class Lives {
 TEST(Segment, WorkspaceLivesDoNotOverlap) {
   for (uint64_t seed = 0; seed < 100; ++seed) {
     const Case c = random_case(seed);
-    for (const SegmentPlan& p : c.lowering.plans)
+    for (const SegmentPlan& p : c.lowering.plans())
       for (const SegmentPasses& passes : p.levels)
         for (const PassPlan* pass : {&passes.forward, &passes.backward})
           Lives(c.model.segments[p.segment], p, *pass, c.options.workspace_bytes).expect_apart();
@@ -459,7 +459,7 @@ void expect_sums(const Segment& segment, const SegmentPlan& plan, const PassPlan
 TEST(Segment, GradientsAreSumsOfAllThatOpsContribute) {
   for (uint64_t seed = 0; seed < 100; ++seed) {
     const Case c = random_case(seed);
-    for (const SegmentPlan& p : c.lowering.plans)
+    for (const SegmentPlan& p : c.lowering.plans())
       for (const SegmentPasses& passes : p.levels)
         expect_sums(c.model.segments[p.segment], p, passes.backward);
   }

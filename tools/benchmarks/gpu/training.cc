@@ -203,7 +203,7 @@ ordered_json Training::measure(const std::function<void(const ordered_json&)>& s
 double recomputed(const Lowering& lowering) {
   double kept = 0, again = 0;
   for (const UseInfo& use : lowering.uses) {
-    const SegmentPlan& plan = lowering.plans[use.plan];
+    const SegmentPlan& plan = lowering.plans()[use.plan];
     const SegmentPasses& all_kept = plan.at(Recompute::none);
     kept += all_kept.forward.flops + all_kept.backward.flops;
     again += plan.at(use.recompute).backward.flops - all_kept.backward.flops;

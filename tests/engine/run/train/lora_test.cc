@@ -236,7 +236,7 @@ TEST(Lora, NothingBelowTheFirstAdapterHasABackward) {
   const auto result = plan_of(short_lora_run(directory));
   const Plan& plan = std::get<Plan>(result);
   for (const UseInfo& use : plan.lowering.uses) {
-    const WantedGradients& wanted = plan.lowering.plans[use.plan].wanted;
+    const WantedGradients& wanted = plan.lowering.plans()[use.plan].wanted;
     const std::string& layer = plan.model.layers[use.layer].name;
     if (layer == "embedding") {
       EXPECT_EQ(std::ranges::count(wanted.trainable, true), 0);
