@@ -36,8 +36,8 @@ struct SliceBuffers {
 BufferId add_flat_buffer(Program& program, std::string name, BufferClass kind, uint64_t bytes,
                          bool permanent = false);
 
-// Adds the buffers to the program, and fills `lowering` but for phases. Its `segments`, slices, waves,
-// ranks and sharing must be set already.
+// Adds the buffers to the program, and fills `lowering` but for phases. Its `segments`, `slices`,
+// waves, ranks and sharing must be set already.
 SliceBuffers make_buffers(const Model& model, const LowerOptions& options, Program& program,
                           Lowering& lowering);
 

@@ -228,7 +228,7 @@ std::shared_ptr<const SegmentPlans> plan_segments(const Model& model, const Work
 constexpr uint8_t kTrainRing = 0, kValidationRing = 1, kWaveRing = 2, kSampleRing = 3;
 
 struct Lowering {
-  std::shared_ptr<const SegmentPlans> segments;
+  std::shared_ptr<const SegmentPlans> segments = std::make_shared<SegmentPlans>();  // never null
   std::vector<UseInfo> uses;
   std::vector<GroupBuffers> groups;
   BufferId scalars = kNone;          // in kTrainRing; ScalarPiece names its pieces

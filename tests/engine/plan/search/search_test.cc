@@ -63,6 +63,22 @@ TEST(PlanSearch, GoesOnWhereNoWorkIsLeft) {
     }
 }
 
+TEST(PlanSearch, LessWorkWeighsFewerCandidates) {
+  PlanRequest request = in_three_tiers(true, 1e9);
+  request.machine.tiers[0].capacity = plenty_of(request) / 2;
+  const Plan thorough = std::get<Plan>(make_plan(request));
+  uint32_t before = thorough.candidates;
+  for (const uint64_t work : {kSearchWork / 10, kSearchWork / 100}) {
+    request.search_work = work;
+    const Plan quick = std::get<Plan>(make_plan(request));
+    EXPECT_LT(quick.candidates, before / 2) << work;
+    EXPECT_GE(quick.step_seconds, thorough.step_seconds / kWithin) << work;
+    before = quick.candidates;
+  }
+  request.search_work = 0;
+  EXPECT_TRUE(std::holds_alternative<Plan>(make_plan(request)));
+}
+
 // State has one buffer for each shard. A large model is searched with larger shards than the plan's. Then the
 // search moves no single buffers, since these are not the plan's.
 TEST(PlanSearch, SingleBuffersMoveOnlyWithThePlansShards) {
