@@ -63,10 +63,10 @@ class Search {
   std::variant<Plan, Infeasible> finish();
 
  private:
-  static constexpr double kWorthwhile = 0.998;   // a tie is no reason to move
-  static constexpr double kNearLeast = 1.01;     // of the lower bound: waves could gain next to nothing
-  static constexpr double kRepayingSteps = 100;  // a search that takes longer would not soon be worth it
-  static constexpr uint32_t kFewLayers = 10;     // eight between embedding and head: searched more thoroughly
+  static constexpr double kWorthwhile = 0.998;    // a tie is no reason to move
+  static constexpr double kNearLeast = 1.01;      // of the lower bound: waves could gain next to nothing
+  static constexpr double kRepayingSteps = 1000;  // a search that takes longer would not soon be worth it
+  static constexpr uint32_t kFewLayers = 10;  // eight between embedding and head: searched more thoroughly
 
   class Round;
   enum class Vary : uint8_t { kept_and_lead, quantities, buffers_too };
