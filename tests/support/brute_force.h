@@ -54,11 +54,13 @@ inline std::vector<TierId> homes_of(const Program& p, const Lowering& lowering,
 
 using Levels = std::vector<Recompute>;  // by layer
 
-// The fastest step, of so many waves, over all divisions and sets of levels. All bodies of the best must fit,
-// not only those of its step.
-inline double best_of_all(const PlanRequest& request, const std::vector<Levels>& sets, uint32_t waves = 1) {
+// The fastest step at each of some rates, of so many waves, over all divisions and sets of levels. All bodies
+// of the best must fit, not only those of its step. Programs do not depend on rates, and are assembled once
+// for all.
+inline std::vector<double> best_of_all(const PlanRequest& request, const std::vector<MachineRates>& rates,
+                                       const std::vector<Levels>& sets, uint32_t waves = 1) {
   const size_t tiers = request.machine.tiers.size();
-  double best = 1e300;
+  std::vector<double> best(rates.size(), 1e300);
   for (const Levels& set : sets) {
     LowerOptions options = request.lower;
     options.waves = waves;
@@ -82,10 +84,12 @@ inline double best_of_all(const PlanRequest& request, const std::vector<Levels>&
                               std::vector<uint32_t>(tiers, kLead)};
           Program p = tasks;
           if (assemble(p, a)) continue;
-          const double seconds = steady_step_seconds(p, request.rates, step);
-          if (seconds >= best) continue;
+          std::vector<double> least = best;
+          for (size_t r = 0; r < rates.size(); ++r)
+            least[r] = std::min(least[r], steady_step_seconds(p, rates[r], step));
+          if (least == best) continue;
           p = whole;
-          if (!assemble(p, a)) best = seconds;
+          if (!assemble(p, a)) best = least;
         }
   }
   return best;

@@ -22,7 +22,8 @@ void expect_as_good(uint32_t layers, bool clip, uint64_t percent, const std::vec
       request_for(layers, plenty_of(request_for(layers, kPlenty, clip)) * percent / 100, clip);
   const auto result = make_plan(request);
   ASSERT_TRUE(std::holds_alternative<Plan>(result)) << percent;
-  const double found = std::get<Plan>(result).step_seconds, best = best_of_all(request, sets);
+  const double found = std::get<Plan>(result).step_seconds,
+               best = best_of_all(request, {request.rates}, sets)[0];
   figures.at_most(fmt::format("search / brute force, {} layers", layers), found / best, kWithin);
   EXPECT_LE(found, kWithin * best) << layers << " layers in " << percent << " % of plenty, clip " << clip;
   EXPECT_GT(best, roomy.step_seconds) << "not for want of memory";
@@ -48,7 +49,7 @@ TEST(BruteForce, IsNoBetterForTwoLayersInWaves) {
       const double found = std::get<Plan>(result).step_seconds;
       std::pair best{1e300, 0u};
       for (const uint32_t waves : {1, 2, 4, 8})
-        best = std::min(best, {best_of_all(request, all_sets(2), waves), waves});
+        best = std::min(best, {best_of_all(request, {request.rates}, all_sets(2), waves)[0], waves});
       figures.at_most("search / brute force, 2 layers, 1 to 8 waves", found / best.first, kWithin);
       EXPECT_LE(found, kWithin * best.first) << percent << " % of plenty, clip " << clip;
       best_waves.insert(best.second);
