@@ -28,10 +28,8 @@ std::vector<Preset> presets() {
 }
 
 void read(const ConfigReader& file, ModelConfig& c) {
-  read_rotary_sizes(file, c);
-  c.tied = file.flag_or("tie_word_embeddings", true);
+  read_rotary_sizes(file, {.kv_heads = 16, .head_size = 256, .tied = true}, c);
   c.attention_bias = file.flag_or("attention_bias", false);
-  c.head_size = file.integer_or("head_dim", kWidthMax, 256);
   read_rope(file, {}, c);
   file.require_text("hidden_act", {"gelu_pytorch_tanh", "gelu"});  // both mean the tanh form
   file.require_text("hidden_activation", {"gelu_pytorch_tanh"});

@@ -35,10 +35,8 @@ std::vector<Preset> presets() {
 }
 
 void read(const ConfigReader& file, ModelConfig& c) {
-  read_rotary_sizes(file, c);
-  c.tied = file.flag_or("tie_word_embeddings", true);
+  read_rotary_sizes(file, {.kv_heads = 4, .head_size = 256, .tied = true}, c);
   c.attention_bias = file.flag_or("attention_bias", false);
-  c.head_size = file.integer_or("head_dim", kWidthMax, 256);
   read_rope(file, kRope, c);
   c.window = file.integer_or("sliding_window", kContextMax, 4096);
   read_layer_types(file, sliding_pattern(file.integer_or("sliding_window_pattern", kLayersMax, 6) - 1), c);

@@ -10,6 +10,9 @@ namespace sluice {
 namespace {
 
 constexpr double kAlpha = 1.702, kLimit = 7;
+constexpr RopeKeys kRope{
+    .theta = 150000,
+    .scaling = {.type = RopeType::yarn, .factor = 32, .original_context = 4096, .truncate = false}};
 
 ModelConfig preset(int64_t layers, int64_t experts) {
   ModelConfig c = rotary_config({layers, 2880, 64, 8, 2880});
@@ -17,11 +20,8 @@ ModelConfig preset(int64_t layers, int64_t experts) {
   c.context = 131072;
   c.head_size = 64;
   c.attention_bias = true;
-  c.rope_theta = 150000;
-  c.rope_scaling.type = RopeType::yarn;
-  c.rope_scaling.factor = 32;
-  c.rope_scaling.original_context = 4096;
-  c.rope_scaling.truncate = false;
+  c.rope_theta = kRope.theta;
+  c.rope_scaling = kRope.scaling;
   c.window = 128;
   c.layer_types = {LayerType::sliding, LayerType::full};
   c.experts = experts;
@@ -41,17 +41,15 @@ std::vector<Preset> presets() {
 }
 
 void read(const ConfigReader& file, ModelConfig& c) {
-  read_rotary_sizes(file, c);
-  c.head_size = file.integer_or("head_dim", kWidthMax, 64);
-  c.epsilon = file.number_or("rms_norm_eps", 1e-5);
+  read_rotary_sizes(file, {.kv_heads = 8, .head_size = 64, .epsilon = 1e-5}, c);
   c.attention_bias = file.flag_or("attention_bias", true);
   c.expert_ffn = c.ffn;
   c.swiglu_limit = file.number_or("swiglu_limit", kLimit);
   c.swiglu_alpha = file.number_or("swiglu_alpha", kAlpha);
   if (!(c.swiglu_limit > 0)) file.complain("swiglu_limit is not positive.", "Correct the file.");
   if (!(c.swiglu_alpha > 0)) file.complain("swiglu_alpha is not positive.", "Correct the file.");
-  read_experts(file, "num_local_experts", 4, 0.9, c);
-  read_rope(file, {}, c);
+  read_experts(file, "num_local_experts", 4, 0.001, c);
+  read_rope(file, kRope, c);
   c.window = file.integer_or("sliding_window", kContextMax, 128);
   read_layer_types(file, {LayerType::sliding, LayerType::full}, c);
   file.require_text("hidden_act", {"silu"});
@@ -67,7 +65,7 @@ void write(const ModelConfig& c, nlohmann::ordered_json& file) {
   write_experts(c, "num_local_experts", file);
   file["sliding_window"] = c.window;
   write_layer_types(c, file);
-  write_rope(c, {}, file);
+  write_rope(c, kRope, file);
 }
 
 void build(const ModelConfig& c, Model& model) {

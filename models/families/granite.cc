@@ -37,7 +37,7 @@ std::vector<Preset> presets() {
 }
 
 void read(const ConfigReader& file, ModelConfig& c) {
-  read_rotary_sizes(file, c);
+  read_rotary_sizes(file, {}, c);
   for (const auto& [key, factor] : kFactors) {
     c.*factor = file.number_or(key, 1);
     if (c.*factor <= 0) file.complain(std::string(key) + " is not positive.", "Correct the file.");

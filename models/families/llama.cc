@@ -66,7 +66,7 @@ std::vector<Preset> presets() {
 }
 
 void read(const ConfigReader& file, ModelConfig& c) {
-  read_rotary_sizes(file, c);
+  read_rotary_sizes(file, {}, c);
   c.attention_bias = file.flag_or("attention_bias", false);
   c.mlp_bias = file.flag_or("mlp_bias", false);
   read_rope(file, {}, c);

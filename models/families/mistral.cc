@@ -35,7 +35,7 @@ std::vector<Preset> presets() {
 }
 
 void read(const ConfigReader& file, ModelConfig& c) {
-  read_rotary_sizes(file, c);
+  read_rotary_sizes(file, {.kv_heads = 8}, c);
   read_rope(file, {}, c);
   read_window(file, 4096, c);
   file.require_texts("layer_types", {c.window > 0 ? "sliding_attention" : "full_attention"});

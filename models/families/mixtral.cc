@@ -8,11 +8,13 @@
 namespace sluice {
 namespace {
 
+constexpr RopeKeys kRope{.theta = 1000000};
+
 ModelConfig preset(const RotarySizes& sizes, int64_t vocabulary, int64_t context) {
   ModelConfig c = rotary_config(sizes);
   c.vocabulary = vocabulary;
   c.context = context;
-  c.rope_theta = 1000000;
+  c.rope_theta = kRope.theta;
   c.experts = 8;
   c.experts_per_token = 2;
   c.expert_ffn = c.ffn;
@@ -30,12 +32,12 @@ std::vector<Preset> presets() {
 }
 
 void read(const ConfigReader& file, ModelConfig& c) {
-  read_rotary_sizes(file, c);
+  read_rotary_sizes(file, {.kv_heads = 8, .epsilon = 1e-5}, c);
   c.expert_ffn = c.ffn;
   c.normalized_experts = true;
   read_experts(file, "num_local_experts", 2, 0.001, c);
   file.require_number("router_jitter_noise", 0);
-  read_rope(file, {}, c);
+  read_rope(file, kRope, c);
   read_window(file, 0, c);
   file.require_text("hidden_act", {"silu"});
   reject_foreign_keys(file, {"sliding_window", "num_local_experts"});
@@ -46,7 +48,7 @@ void write(const ModelConfig& c, nlohmann::ordered_json& file) {
   write_experts(c, "num_local_experts", file);
   file["intermediate_size"] = c.expert_ffn;
   write_window(c, file);
-  write_rope(c, {}, file);
+  write_rope(c, kRope, file);
 }
 
 void build(const ModelConfig& c, Model& model) {

@@ -29,8 +29,7 @@ std::vector<Preset> presets() {
 }
 
 void read(const ConfigReader& file, ModelConfig& c) {
-  read_rotary_sizes(file, c);
-  c.epsilon = file.number_or("rms_norm_eps", 1e-5);
+  read_rotary_sizes(file, {.epsilon = 1e-5}, c);
   c.attention_bias = file.flag_or("attention_bias", false);
   read_rope(file, kRope, c);
   c.window = file.integer_or("sliding_window", kContextMax, 4096);

@@ -36,8 +36,7 @@ std::vector<Preset> presets() {
 }
 
 void read(const ConfigReader& file, ModelConfig& c) {
-  read_rotary_sizes(file, c);
-  c.epsilon = file.number_or("rms_norm_eps", 1e-5);
+  read_rotary_sizes(file, {.epsilon = 1e-5}, c);
   read_rope(file, kRope, c);
   if (c.rope_scaling.type == RopeType::longrope && c.rope_scaling.original_context == 0)
     c.rope_scaling.original_context = 4096;  // as transformers has it; other families take the context

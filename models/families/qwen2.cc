@@ -30,7 +30,7 @@ std::vector<Preset> presets() {
 }
 
 void read(const ConfigReader& file, ModelConfig& c) {
-  read_rotary_sizes(file, c);
+  read_rotary_sizes(file, {.kv_heads = 32}, c);
   read_rope(file, {}, c);
   read_late_window(file, c);
   file.require_text("hidden_act", {"silu"});

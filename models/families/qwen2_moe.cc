@@ -37,7 +37,7 @@ std::vector<Preset> presets() {
 
 // Unlike in Qwen2, where layers slide, every other one does, up to max_window_layers.
 void read(const ConfigReader& file, ModelConfig& c) {
-  read_rotary_sizes(file, c);
+  read_rotary_sizes(file, {.kv_heads = 16}, c);
   if (!file.flag_or("qkv_bias", true))
     file.complain("qkv_bias is false, which is not supported.", "Use a model with biases of q, k and v.");
   read_experts(file, "num_experts", 4, 0.001, c);

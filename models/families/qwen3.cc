@@ -29,8 +29,7 @@ std::vector<Preset> presets() {
 }
 
 void read(const ConfigReader& file, ModelConfig& c) {
-  read_rotary_sizes(file, c);
-  c.head_size = file.integer_or("head_dim", kWidthMax, 128);
+  read_rotary_sizes(file, {.kv_heads = 32, .head_size = 128}, c);
   c.attention_bias = file.flag_or("attention_bias", false);
   read_rope(file, {}, c);
   read_late_window(file, c);

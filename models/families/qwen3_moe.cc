@@ -30,13 +30,13 @@ std::vector<Preset> presets() {
 }
 
 void read(const ConfigReader& file, ModelConfig& c) {
-  read_rotary_sizes(file, c);
-  c.head_size = file.integer_or("head_dim", kWidthMax, 128);
+  read_rotary_sizes(file, {.kv_heads = 4}, c);
   c.attention_bias = file.flag_or("attention_bias", false);
   read_experts(file, "num_experts", 8, 0.001, c);
   read_qwen_experts(file, 768, c);
   read_rope(file, {}, c);
-  read_late_window(file, c);
+  if (file.flag_or("use_sliding_window", false)) read_window(file, 4096, c);
+  file.require_texts("layer_types", {c.window > 0 ? "sliding_attention" : "full_attention"});
   file.require_text("hidden_act", {"silu"});
   reject_foreign_keys(file, {"sliding_window", "layer_types", "num_experts", "num_local_experts"});
 }
@@ -46,7 +46,8 @@ void write(const ModelConfig& c, nlohmann::ordered_json& file) {
   file["attention_bias"] = c.attention_bias;
   write_experts(c, "num_experts", file);
   write_qwen_experts(c, file);
-  write_late_window(c, file);
+  file["use_sliding_window"] = c.window > 0;
+  write_window(c, file);
   write_rope(c, {}, file);
 }
 

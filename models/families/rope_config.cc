@@ -145,7 +145,7 @@ void read_rope(const ConfigReader& file, const RopeKeys& keys, ModelConfig& c) {
   c.rope_theta = common.theta.value_or(keys.theta);
   if (c.rope_theta <= 0)
     file.complain(fmt::format("rope_theta {} is not positive.", c.rope_theta), "Correct the file.");
-  c.rope_scaling = common.scaling.value_or(RopeScaling{});
+  c.rope_scaling = common.scaling.value_or(keys.scaling);
   if (file.has("partial_rotary_factor")) read_partial(file, keys, c.rope_scaling);
   if (has_original_context(c.rope_scaling.type) && file.has("original_max_position_embeddings"))
     c.rope_scaling.original_context =
@@ -169,9 +169,13 @@ void write_rope(const ModelConfig& c, const RopeKeys& keys, nlohmann::ordered_js
                                {"sliding_attention", written(c.sliding_rope_theta, c.sliding_rope_scaling)}};
     return;
   }
+  const bool plain = c.rope_scaling.type == RopeType::plain;
+  if (plain && keys.scaling.type != RopeType::plain) {
+    file["rope_parameters"] = written(c.rope_theta, c.rope_scaling);
+    return;
+  }
   file["rope_theta"] = c.rope_theta;
   if (keys.has_local_base) file["rope_local_base_freq"] = c.sliding_rope_theta;
-  const bool plain = c.rope_scaling.type == RopeType::plain;
   file["rope_scaling"] = nullptr;
   if (!plain) file["rope_scaling"] = written(c.rope_scaling);
   if (plain && c.rope_scaling.partial != 1) file["partial_rotary_factor"] = c.rope_scaling.partial;

@@ -15,6 +15,7 @@ namespace sluice {
 struct RopeKeys {
   double theta = 10000;         // where no key gives it
   double sliding_theta = 0;     // the same for sliding layers, with plain frequencies; 0: as all layers
+  RopeScaling scaling = {};     // where the file has neither rope_scaling nor rope_parameters
   bool has_local_base = false;  // rope_local_base_freq is the sliding layers' rope_theta in the older form
   bool may_be_partial = false;  // whether only a part of a head's columns may turn
 };

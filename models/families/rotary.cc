@@ -11,18 +11,22 @@
 
 namespace sluice {
 
-void read_rotary_sizes(const ConfigReader& file, ModelConfig& c) {
+void read_rotary_sizes(const ConfigReader& file, const RotaryDefaults& defaults, ModelConfig& c) {
+  const auto size_or = [&](const char* key, int64_t most, int64_t absent, int64_t null) {
+    return file.integer_or(key, most, absent == 0 || file.is_null(key) ? null : absent);
+  };
   c.context = file.integer("max_position_embeddings", kContextMax);
   c.width = file.integer("hidden_size", kWidthMax);
   c.layers = file.integer("num_hidden_layers", kLayersMax);
   c.heads = file.integer("num_attention_heads", kHeadsMax);
-  c.kv_heads = file.integer_or("num_key_value_heads", kHeadsMax, c.heads);
-  if (!file.has("head_dim") && c.width % c.heads != 0)
+  c.kv_heads = size_or("num_key_value_heads", kHeadsMax, defaults.kv_heads, c.heads);
+  const bool divided = !file.has("head_dim") && (defaults.head_size == 0 || file.is_null("head_dim"));
+  if (divided && c.width % c.heads != 0)
     file.complain(fmt::format("{} heads do not divide the width {}.", c.heads, c.width), "Correct the file.");
-  c.head_size = file.integer_or("head_dim", kWidthMax, c.width / c.heads);
+  c.head_size = size_or("head_dim", kWidthMax, defaults.head_size, c.width / c.heads);
   c.ffn = file.integer("intermediate_size", kFfnMax);
-  c.epsilon = file.number_or("rms_norm_eps", 1e-6);
-  c.tied = file.flag_or("tie_word_embeddings", false);
+  c.epsilon = file.number_or("rms_norm_eps", defaults.epsilon);
+  c.tied = file.flag_or("tie_word_embeddings", defaults.tied);
 }
 
 void write_rotary_sizes(const ModelConfig& c, nlohmann::ordered_json& file) {

@@ -17,12 +17,18 @@
 
 namespace sluice {
 
+// What transformers' class of the family takes for keys that a file does not have; here, LlamaConfig.
+struct RotaryDefaults {
+  int64_t kv_heads = 0;   // 0: as many as heads, which null always means
+  int64_t head_size = 0;  // 0: width / heads, which null always means
+  double epsilon = 1e-6;
+  bool tied = false;
+};
+
 // read_rotary_sizes() reads sizes, epsilon and `tied`. write_rotary_sizes() writes the same but for `tied`,
 // which config_to_json() writes, the activation function "silu", and that there is no dropout. RoPE's keys
-// are left to rope_config.h. Absent keys get Llama's defaults: as many key/value heads as heads, a head size
-// of width / heads, epsilon 1e-6, an untied head. A family with another default reads that key again after
-// this call.
-void read_rotary_sizes(const ConfigReader& file, ModelConfig& config);
+// are left to rope_config.h.
+void read_rotary_sizes(const ConfigReader& file, const RotaryDefaults& defaults, ModelConfig& config);
 void write_rotary_sizes(const ModelConfig& config, nlohmann::ordered_json& file);
 
 // layer_types: "full_attention" or "sliding_attention" for each layer. Absent: `pattern`, over and over.

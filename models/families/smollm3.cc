@@ -42,9 +42,7 @@ constexpr RopeKeys kRope{.theta = 2000000};
 std::vector<Preset> presets() { return {{"smollm3-3b", third({36, 2048, 16, 4, 11008}), 3'075'098'624}}; }
 
 void read(const ConfigReader& file, ModelConfig& c) {
-  read_rotary_sizes(file, c);
-  if (!file.has("num_key_value_heads") && !file.is_null("num_key_value_heads")) c.kv_heads = 4;
-  c.tied = file.flag_or("tie_word_embeddings", true);
+  read_rotary_sizes(file, {.kv_heads = 4, .tied = true}, c);
   c.attention_bias = file.flag_or("attention_bias", false);
   c.mlp_bias = file.flag_or("mlp_bias", false);
   read_rope(file, kRope, c);
