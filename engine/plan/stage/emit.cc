@@ -182,8 +182,8 @@ class Emitter {
   };
 
   // What a use writes is written back if it is read in another tier, or through another allocation, before
-  // this allocation writes it again. So is the last write of a permanent buffer that has content after the
-  // body.
+  // this allocation, or a use that does not read it, writes it again. So is the last write of a permanent
+  // buffer that has content after the body.
   void plan_stores(const Storage& s, const std::vector<Touch>& touches) {
     const Buffer& b = tier_.program.buffers[s.buffer];
     const bool stays = b.permanent && !b.is_empty_in(body_.end);
@@ -201,7 +201,10 @@ class Emitter {
           }
           next = t.at;
         }
-        if (t.o->access != Access::write) readers[p].add({t.at, root});
+        if (t.o->access == Access::write)
+          readers[p] = {};
+        else
+          readers[p].add({t.at, root});
       }
     }
   }

@@ -42,10 +42,13 @@ struct Budget {
 };
 
 // Weights live in host memory, gradients and state as low as possible. Segments have all levels of
-// recomputation in turn.
-Case plan_case(const std::string& model, const Budget& budget) {
+// recomputation in turn. Experts are divided over so many ranks.
+Case plan_case(const std::string& model, const Budget& budget, uint32_t ranks = 1) {
   Case c;
-  c.model = build_model(config_from_name(model), DType::bf16, 1, 8);
+  ModelConfig config = config_from_name(model);
+  config.expert_ranks.count = ranks;
+  c.model = build_model(config, DType::bf16, 1, 8);
+  c.options.ranks = ranks;
   c.options.batch = 2;
   c.options.evaluate = true;
   for (const Layer& layer : c.model.layers)
@@ -78,6 +81,7 @@ std::map<std::string, std::string> golden_texts() {
     texts[std::string(name) + ".three_tiers"] =
         to_text(plan_case(model, {Tiers::device_host_nvme, 1, 12}).program);
   }
+  texts["mixtral.divided"] = to_text(plan_case(models[2].second, {Tiers::host_nvme, 1, 12}, 2).program);
   return texts;
 }
 

@@ -197,6 +197,19 @@ TEST(Stage, StoresTheLastWriteOnly) {
   EXPECT_EQ(s.staged(10, 0, false), "0 -a +a 1 -a +a 2");
 }
 
+// A write that does not read makes another version: the one before is not written back for its readers.
+TEST(Stage, WhatIsMadeAgainIsNotStored) {
+  Sketch s;
+  const BufferId x = s.transient("x"), a = s.permanent("a", 20);
+  for (int time = 0; time < 2; ++time) {
+    s.task({{x, Access::write}});
+    s.read(x);
+    if (time == 0) s.read(a);
+  }
+  EXPECT_EQ(s.staged(20, 0), "0 1 +a 2 3 4");
+  EXPECT_EQ(s.program().arena_bytes, (std::vector<uint64_t>{20, 20}));
+}
+
 TEST(Stage, AddFetchesAndStores) {
   Sketch s;
   s.task({{s.permanent("a"), Access::add}});
