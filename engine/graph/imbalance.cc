@@ -13,11 +13,12 @@ namespace {
 double most_of(const Routing& r) {
   const double all = static_cast<double>(r.experts) / static_cast<double>(r.chosen);
   if (r.capacity_factor == 0) return all;
-  const auto taken = static_cast<double>(std::min(r.group_rows, rows_of_expert_most(r, r.group_rows)));
+  const auto taken = static_cast<double>(expert_capacity(r));
   return std::max(1.0, all * taken / static_cast<double>(r.group_rows));
 }
 
-bool is_of_an_expert(const Op& op) { return op_rule(op.kind).of_an_expert; }
+// Or of one expert of each rank, whose rows travel.
+bool is_of_an_expert(const Op& op) { return op_rule(op.kind).of_an_expert || op.kind == OpKind::all_to_allv; }
 
 // Of the ops of an expert, which all have the same.
 const Routing* routing_of(const Segment& segment) {
@@ -30,20 +31,24 @@ void assume_rows(Segment& segment, double over_mean) {
     if (is_of_an_expert(op)) op.attributes.routing.rows_over_mean = over_mean;
 }
 
-}  // namespace
-
-double most_imbalance(const Model& model) {
-  double most = 0;
-  for (const Segment& segment : model.segments)
-    if (const Routing* const routing = routing_of(segment)) most = std::max(most, most_of(*routing));
-  return most;
+// The largest of a figure of mixtures. What a model that is trained does between its steps does not count.
+template <typename Figure>
+double largest(const Model& model, Figure figure) {
+  double largest = 0;
+  const size_t layers = model.generates() ? model.layers.size() : model.trained_layers();
+  for (size_t l = 0; l < layers; ++l)
+    for (const SegmentUse& use : model.layers[l].segments)
+      if (const Routing* const routing = routing_of(model.segments[use.segment]))
+        largest = std::max(largest, figure(*routing));
+  return largest;
 }
 
+}  // namespace
+
+double most_imbalance(const Model& model) { return largest(model, most_of); }
+
 double assumed_imbalance(const Model& model) {
-  double most = 0;
-  for (const Segment& segment : model.segments)
-    if (const Routing* const routing = routing_of(segment)) most = std::max(most, routing->rows_over_mean);
-  return most;
+  return largest(model, [](const Routing& r) { return r.rows_over_mean; });
 }
 
 void assume_imbalance(Model& model, double imbalance) {
@@ -52,13 +57,13 @@ void assume_imbalance(Model& model, double imbalance) {
   for (uint32_t s = 0; s < templates; ++s) {
     const Routing* const routing = routing_of(model.segments[s]);
     if (routing == nullptr) continue;
-    const double largest = std::min(imbalance, most_of(*routing));
-    if (largest == 1) continue;
+    const double most = std::min(imbalance, most_of(*routing));
+    if (most == 1) continue;
     const auto experts = static_cast<double>(routing->experts);
     const auto first = static_cast<uint32_t>(model.segments.size());
     model.segments.push_back(model.segments[s]);
-    assume_rows(model.segments[first], largest);
-    assume_rows(model.segments[s], (experts - largest) / (experts - 1));
+    assume_rows(model.segments[first], most);
+    assume_rows(model.segments[s], (experts - most) / (experts - 1));
     for (Layer& layer : model.layers)
       for (SegmentUse& use : layer.segments)
         if (use.segment == s && use.expert == 0) use.segment = first;

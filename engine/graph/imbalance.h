@@ -11,10 +11,11 @@
 
 namespace sluice {
 
-// The largest of the model's mixtures: E / K, or less where an expert has a capacity; 0 if it has no experts.
+// The largest of the mixtures that the model trains, or generates with if it is not trained: E / K, or less
+// where an expert has a capacity; 0 if it has no experts.
 double most_imbalance(const Model& model);
 
-// What predictions assume: the largest imbalance of the model's mixtures; 0 if it has no experts.
+// What predictions assume: the largest imbalance of these mixtures; 0 if the model has no experts.
 double assumed_imbalance(const Model& model);
 
 // Assumes `imbalance` (at least 1) in every mixture, and in those that cannot have so much the most. Where

@@ -28,13 +28,13 @@ double bytes_rate(const LaneRates& lane, const MachineRates& rates, const Task& 
 // Seconds of a task at the rates of the lane, or the network, without its overhead.
 double seconds_at(const LaneRates& lane, const Program& program, const MachineRates& rates,
                   const Task& task) {
+  const double of_network = network_seconds(program, rates.network, task);
   if (task.pass == kNoPass)
     return std::max({task.flops / lane.flops.of(rates.precision),
-                     static_cast<double>(task.bytes) / bytes_rate(lane, rates, task),
-                     network_seconds(program, rates.network, task)});
+                     static_cast<double>(task.bytes) / bytes_rate(lane, rates, task), of_network});
   double seconds = 0;
   for (const OpWork& work : program.passes[task.pass].ops) seconds += op_seconds(lane, rates.precision, work);
-  return seconds;
+  return std::max(seconds, of_network);
 }
 
 }  // namespace

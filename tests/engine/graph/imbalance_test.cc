@@ -49,6 +49,29 @@ TEST(Imbalance, OneExpertOfALayerHasMostAndTheOthersEquallyMany) {
   for (size_t e = 0; e < rows.size(); ++e) EXPECT_DOUBLE_EQ(rows[e], e % 8 == 0 ? 176 : 48);  // 512 in all
 }
 
+// Two ranks with four experts each: in every round, rows travel to an expert of each and back.
+TEST(Imbalance, RowsThatTravelAreThoseOfTheExpert) {
+  ModelConfig config = config_from_name(
+      "mixtral:layers=1,width=16,heads=2,kv_heads=2,ffn=8,vocab=50,context=64,experts=8,top=2");
+  config.expert_ranks.count = 2;
+  Model model = build_model(config, DType::bf16, 4, 64);
+  const auto bytes = [&] {
+    std::vector<uint64_t> all;
+    for (const Layer& layer : model.layers)
+      for (const SegmentUse& use : layer.segments)
+        for (const Op& op : model.segments[use.segment].ops)
+          if (op.kind == OpKind::all_to_allv)
+            all.push_back(
+                op_bytes(shapes_of(model.segments[use.segment], op, model.precision), Pass::forward));
+    return all;
+  };
+  const uint64_t row = 2 * 16 * 2;  // bytes, read and written; 64 rows for each of two experts
+  EXPECT_EQ(bytes(), std::vector<uint64_t>(8, 2 * 64 * row));
+  assume_imbalance(model, 2.75);
+  EXPECT_EQ(bytes(), (std::vector<uint64_t>{2 * 176 * row, 2 * 176 * row, 2 * 48 * row, 2 * 48 * row,
+                                            2 * 48 * row, 2 * 48 * row, 2 * 48 * row, 2 * 48 * row}));
+}
+
 // With 4 times the mean, an expert has all 256 rows.
 TEST(Imbalance, NoExpertHasMoreThanAllRows) {
   Model model = mixture();
@@ -66,6 +89,16 @@ TEST(Imbalance, NoExpertHasMoreThanItsCapacity) {
   assume_imbalance(model, 3);
   EXPECT_EQ(assumed_imbalance(model), 1.25);
   EXPECT_EQ(rows_of_experts(model)[0], 40);
+}
+
+// Samples between steps have no capacity.
+TEST(Imbalance, WhatIsOnlyGeneratedDoesNotCount) {
+  const ModelConfig config = config_from_name(
+      "gpt2-moe:layers=2,width=16,heads=2,vocab=50,context=64,experts=8,top=1,capacity=1.25");
+  Model model = build_model(config, DType::bf16, 4, 64, false, GenerationSizes{2, 32, 16});
+  EXPECT_EQ(most_imbalance(model), 1.25);
+  assume_imbalance(model, 8);
+  EXPECT_EQ(assumed_imbalance(model), 1.25);
 }
 
 TEST(Imbalance, AModelWithoutExpertsHasNone) {

@@ -96,6 +96,21 @@ TEST(Network, RowsThatTravelAreDividedAmongTheGroup) {
   EXPECT_DOUBLE_EQ(network_seconds(p, levels, task), 2 * 2 * 12 / 2.0 + 2 * 0.25);
 }
 
+// Rows travel in a pass of a segment, whose ops cost the time of memory.
+TEST(Network, APassTakesTheLongerOfItsOpsAndTheNetwork) {
+  Program p = program_from_text(kProgram);
+  Task& task = p.bodies[0].tasks[2];
+  task.kind = TaskKind::travel;
+  p.machine.units[2].kind = TaskKind::travel;
+  task.pass = 0;
+  p.passes = {{{{.kind = OpKind::all_to_allv, .flops = 0, .bytes = 72}}}};
+  MachineRates rates = rates_with({{"node", 6, 3, 0.5}});
+  EXPECT_DOUBLE_EQ(task_seconds(p, rates, task), network_seconds(p, rates.network, task));
+  EXPECT_DOUBLE_EQ(task_seconds(p, rates, task), 5 * (6 / 3.0 + 0.5));
+  rates.lanes[1].bytes_per_second = 1;
+  EXPECT_DOUBLE_EQ(task_seconds(p, rates, task), 72);
+}
+
 // What leaves a rack has left its node, too.
 TEST(Network, ThreeLevels) {
   Program p = program_from_text(kProgram);
