@@ -12,6 +12,7 @@
 #include "engine/run/checkpoint/directory.h"
 #include "engine/run/start/agreement.h"
 #include "engine/run/start/budgets.h"
+#include "engine/run/start/plan_request.h"
 #include "engine/run/start/planning.h"
 #include "engine/run/start/rank_setup.h"
 #include "engine/run/start/run_data.h"
@@ -225,6 +226,7 @@ std::vector<Fact> facts_of(const Options& options, const Start& start) {
   facts.push_back({"content of --sample-prompts", start.samples ? words_of(start.samples->tokens) : ""});
   facts.push_back({"end tokens of samples", start.samples ? words_of({start.samples->ends}) : ""});
   add("--zero", static_cast<uint64_t>(options.ranks.zero.value()));
+  add("--experts-over", static_cast<uint64_t>(experts_over(options)));
   add("--shard-weights", static_cast<uint64_t>(options.ranks.shard_weights.value()));
   add("--checkpoint-every", static_cast<uint64_t>(options.run.checkpoint_every.steps));
   add("--checkpoint-every, in microseconds",
@@ -304,7 +306,7 @@ ExitCode train_in(PlannedSession& started, Options given, Options options, Start
   const uint64_t device_limit = budgets.device ? budgets.device->limit : 0;
   std::optional<Records> records;
   if (ranks.is_first())
-    records.emplace(options, prepare_metrics(options, start, out), start.steps_done(), plan.program,
+    records.emplace(options, prepare_metrics(options, start, out), start.steps_done(), plan,
                     start.run.source.config, out);
   TrainData view = start.data.view();
   view.samples = start.samples.get();

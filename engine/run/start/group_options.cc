@@ -99,10 +99,20 @@ std::vector<std::vector<uint32_t>> words_of(const Model& model) {
   return words;
 }
 
-bool is_named(const Entry& entry, const Parameter& parameter, uint32_t words) {
+// Of a divided group's parameter, which is another one on each rank, all or none are named: ranks run the
+// same program.
+bool is_named(const Entry& entry, const Group& group, const Parameter& parameter, uint32_t words) {
   for (size_t w = 0; w < std::size(kWords); ++w)
     if (entry.what == kWords[w].name) return (words >> w & 1) != 0;
-  return fnmatch(entry.what.c_str(), parameter.name.c_str(), FNM_NOESCAPE) == 0;
+  uint32_t named = 0;
+  for (uint32_t rank = 0; rank < group.divided_over(); ++rank)
+    named += fnmatch(entry.what.c_str(), name_on(group, parameter, rank).c_str(), FNM_NOESCAPE) == 0;
+  if (named == 0 || named == group.divided_over()) return named > 0;
+  throw Error(ExitCode::usage,
+              fmt::format("`{}` for --group-options names experts of some ranks alone, and all ranks run the "
+                          "same program.",
+                          printable(entry.what)),
+              "Name all experts of a layer, or train without --experts-over.");
 }
 
 void apply(const Entry& entry, Parameter& p) {
@@ -123,7 +133,7 @@ void apply_group_options(const std::vector<std::string>& entries, Model& model) 
       std::vector<Parameter>& parameters = model.groups[g].parameters;
       if (!model.groups[g].trainable) continue;
       for (size_t i = 0; i < parameters.size(); ++i) {
-        if (!is_named(entry, parameters[i], words[g][i])) continue;
+        if (!is_named(entry, model.groups[g], parameters[i], words[g][i])) continue;
         apply(entry, parameters[i]);
         found = true;
       }
