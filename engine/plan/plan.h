@@ -61,7 +61,9 @@ struct PlanRequest {
   bool long_waves = false;  // also those of more than kLongWaveTasks: make_plan() does so if it must
   Placement placement = Placement::automatic;
   Overlap overlap = Overlap::automatic;
-  LowerOptions lower;  // but for recompute, waves, plain_step and updated_in_backward, which the search sets
+  // But for recompute, waves, plain_step, updated_in_backward and usual_only, which the search sets. Where
+  // these options allow it, it also tries other shard_elements and no picks_experts.
+  LowerOptions lower;
   ProgramMemory program_memory;
   uint64_t search_work = kSearchWork;  // less: a plan sooner, whose steps may take longer
 };

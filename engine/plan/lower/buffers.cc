@@ -4,7 +4,6 @@
 #include <cstddef>
 #include <map>
 #include <stdexcept>
-#include <tuple>
 
 #include "engine/base/pack.h"
 #include "engine/plan/lower/picks.h"
@@ -36,7 +35,8 @@ class BufferMaker {
 
   SliceBuffers run() {
     make_uses();
-    if (options_.picks_experts) picks_ = find_picks(model_, home_alignment());
+    if (options_.picks_experts) picks_ = find_picks(model_, home_alignment(program_.machine));
+    place_in_banks();
     make_group_buffers();
     make_input_buffers();
     make_slice_buffers();
@@ -118,21 +118,24 @@ class BufferMaker {
   // A bank has the pieces of its first group, then those of the second, and so on. Each group begins where a
   // home in any tier may begin, so the last piece of one reaches to the begin of the next.
   bool is_banked(uint32_t g, GroupBuffers& b) {
+    const auto [k, part] = in_banks_[g];
+    if (k == kNone) return false;
+    const std::vector<uint32_t>& bank = picks_.banks[k];
+    if (bank_buffers_[k] == kNone) bank_buffers_[k] = bank_buffer(bank.front(), b, bank.size());
+    b.weights = b.forward.whole = b.backward.whole = bank_buffers_[k];
+    b.first_piece = part * b.pieces();
+    return true;
+  }
+  void place_in_banks() {
     bank_buffers_.resize(picks_.banks.size(), kNone);
-    for (size_t k = 0; k < picks_.banks.size(); ++k) {
-      const std::vector<uint32_t>& bank = picks_.banks[k];
-      const auto at = std::ranges::find(bank, g);
-      if (at == bank.end()) continue;
-      if (bank_buffers_[k] == kNone) bank_buffers_[k] = bank_buffer(bank.front(), b, bank.size());
-      b.weights = b.forward.whole = b.backward.whole = bank_buffers_[k];
-      b.first_piece = static_cast<uint32_t>(at - bank.begin()) * b.pieces();
-      return true;
-    }
-    return false;
+    in_banks_.resize(model_.groups.size());
+    for (uint32_t k = 0; k < picks_.banks.size(); ++k)
+      for (uint32_t part = 0; part < picks_.banks[k].size(); ++part)
+        in_banks_[picks_.banks[k][part]] = {k, part};
   }
   BufferId bank_buffer(uint32_t first, const GroupBuffers& b, size_t groups) {
     const uint64_t width = dtype_bytes(model_.precision);
-    const uint64_t stride = part_bytes(b.shards.back(), model_.precision, home_alignment());
+    const uint64_t stride = part_bytes(b.shards.back(), model_.precision, home_alignment(program_.machine));
     std::vector<uint64_t> cuts{0};
     for (size_t part = 0; part < groups; ++part) {
       for (size_t k = 1; k + 1 < b.shards.size(); ++k) cuts.push_back(part * stride + b.shards[k] * width);
@@ -142,12 +145,6 @@ class BufferMaker {
                                  BufferClass::weights, std::move(cuts), true);
     program_.buffers[bank].slot_stride = stride;
     return bank;
-  }
-  uint64_t home_alignment() const {
-    uint64_t alignment = 1;
-    for (const Tier& tier : program_.machine.tiers) alignment = std::max(alignment, tier.alignment);
-    for (const Link& link : program_.machine.links) alignment = std::max(alignment, link.alignment);
-    return alignment;
   }
 
   void make_weights(const Group& g, GroupBuffers& b, const std::vector<uint64_t>& whole) {
@@ -377,6 +374,10 @@ class BufferMaker {
   Lowering& out_;
   ExpertPicks picks_;
   std::vector<BufferId> bank_buffers_;  // by bank; kNone until one of its groups has been met
+  struct InBank {
+    uint32_t bank = kNone, part = 0;
+  };
+  std::vector<InBank> in_banks_;  // by group
   const GroupUses uses_ = uses_of_groups(model_);
   const uint64_t shard_elements_ =
       options_.shard_elements ? options_.shard_elements : default_shard_elements(model_);

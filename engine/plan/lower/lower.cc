@@ -6,7 +6,6 @@
 #include <tuple>
 
 #include "engine/base/error.h"
-#include "engine/base/pack.h"
 #include "engine/plan/lower/body_builder.h"
 #include "engine/plan/lower/buffers.h"
 #include "engine/plan/lower/ranks.h"

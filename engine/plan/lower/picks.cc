@@ -96,6 +96,13 @@ class Finder {
 
 }  // namespace
 
+uint64_t home_alignment(const Machine& machine) {
+  uint64_t alignment = 1;
+  for (const Tier& tier : machine.tiers) alignment = std::max(alignment, tier.alignment);
+  for (const Link& link : machine.links) alignment = std::max(alignment, link.alignment);
+  return alignment;
+}
+
 uint64_t part_bytes(uint64_t elements, DType precision, uint64_t home_alignment) {
   return round_up(elements * dtype_bytes(precision), home_alignment);
 }

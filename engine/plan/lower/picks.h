@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "engine/graph/graph.h"
+#include "engine/program/program.h"
 
 namespace sluice {
 
@@ -21,6 +22,9 @@ struct ExpertPicks {
   std::vector<ExpertUses> uses;
   std::vector<std::vector<uint32_t>> banks;  // groups of equal size, by expert
 };
+
+// Where a home in any tier may begin: a multiple of so many bytes.
+uint64_t home_alignment(const Machine& machine);
 
 // Of a part of a bank: its elements, up to where a home in any tier may begin.
 uint64_t part_bytes(uint64_t elements, DType precision, uint64_t home_alignment);

@@ -20,7 +20,7 @@ constexpr int kDistances[] = {1, -1, 2, -2, 4, -4};
 double Search::explore(uint64_t work) {
   work_left_ = work = std::min(work, repaid_work());
   if (least_seconds_ == 0)
-    least_seconds_ = least_step_seconds(request_.machine, request_.rates, model_, request_.lower);
+    least_seconds_ = least_step_seconds(request_.machine, request_.rates, model_, request_.lower, segments_);
   if (!request_.recompute && levels_.size() == 1) {
     levels_ = find_levels();
     most_raised_ = layers_ * static_cast<uint32_t>(levels_.size() - 1);
@@ -210,7 +210,7 @@ bool Search::may_gain_with(uint32_t waves) {
     LowerOptions options = request_.lower;
     options.waves = waves;
     if (search_shard_) options.shard_elements = search_shard_;
-    known->second = least_moving_seconds(request_.machine, request_.rates, model_, options);
+    known->second = least_moving_seconds(request_.machine, request_.rates, model_, options, segments_);
   }
   return known->second < kWorthwhile * best_seconds_;
 }

@@ -195,7 +195,12 @@ size_t Least::lowest_choice() const {
   return best;
 }
 
-std::vector<uint64_t> Least::together() const { return with_movable(choices()[lowest_choice()].low); }
+std::vector<uint64_t> Least::together(uint64_t memory_bytes) const {
+  std::vector<uint64_t> bytes = with_movable(choices()[lowest_choice()].low);
+  bytes[memory_] = std::max(bytes[memory_], memory_bytes);
+  for (TierId below = memory_ + 1; below <= lowest_; ++below) bytes[below] = *of_tier(below, bytes);
+  return bytes;
+}
 
 // The same arrangement again, one byte short of what this tier needs.
 BodyShortage Least::largest_task(TierId tier, const std::vector<uint64_t>& capacities) const {

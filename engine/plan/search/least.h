@@ -38,8 +38,9 @@ class Least {
 
   // The least of one tier that works with the others as given; nullopt where no size of that tier suffices.
   std::optional<uint64_t> of_tier(TierId tier, std::vector<uint64_t> capacities) const;
-  // The least of the top tier, then of the next one given that, and so on.
-  std::vector<uint64_t> together() const;
+  // The least of the top tier, then of the next one given that, and so on. The lowest memory tier has at
+  // least `memory_bytes`.
+  std::vector<uint64_t> together(uint64_t memory_bytes = 0) const;
 
   // With all homes as low as they can be: bytes of a tier that the largest task needs beside permanent homes,
   // and bytes of these.

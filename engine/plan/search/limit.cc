@@ -45,7 +45,8 @@ double longest(const Loads& loads) {
 // order.
 class Work {
  public:
-  Work(const Machine& machine, const MachineRates& rates, const Model& model, LowerOptions options)
+  Work(const Machine& machine, const MachineRates& rates, const Model& model, LowerOptions options,
+       std::shared_ptr<const SegmentPlans> segments)
       : rates_(rates) {
     program_.machine = machine;
     size_t uses = 0;
@@ -53,7 +54,7 @@ class Work {
     options.recompute.assign(uses, Recompute::none);
     // Without guesses, the usual step is the plain one.
     options.usual_only = options.updated_in_backward.empty() && !model.generates();
-    const Lowering lowering = lower(model, options, program_);
+    const Lowering lowering = lower(model, options, program_, std::move(segments));
     for (const BodyId wave : lowering.bodies().plain_step()) ++waves_[wave];
     step_ = static_cast<BodyId>(program_.bodies.size());
     program_.bodies.emplace_back();
@@ -209,13 +210,13 @@ class Work {
 }  // namespace
 
 double least_step_seconds(const Machine& machine, const MachineRates& rates, const Model& model,
-                          LowerOptions options) {
-  return Work(machine, rates, model, std::move(options)).seconds();
+                          LowerOptions options, std::shared_ptr<const SegmentPlans> segments) {
+  return Work(machine, rates, model, std::move(options), std::move(segments)).seconds();
 }
 
 double least_moving_seconds(const Machine& machine, const MachineRates& rates, const Model& model,
-                            LowerOptions options) {
-  return Work(machine, rates, model, std::move(options)).seconds_of_moves();
+                            LowerOptions options, std::shared_ptr<const SegmentPlans> segments) {
+  return Work(machine, rates, model, std::move(options), std::move(segments)).seconds_of_moves();
 }
 
 }  // namespace sluice

@@ -16,13 +16,13 @@
 
 namespace sluice {
 
-// Seconds; capacities of the machine's tiers are those of the arenas, `options` those of the plan. With one
-// wave, it is a bound for any number of them.
+// Seconds; capacities of the machine's tiers are those of the arenas, `options` those of the plan, `segments`
+// as lower() has them. With one wave, it is a bound for any number of them.
 double least_step_seconds(const Machine& machine, const MachineRates& rates, const Model& model,
-                          LowerOptions options);
+                          LowerOptions options, std::shared_ptr<const SegmentPlans> segments = nullptr);
 
 // The same of step 2 alone, for the options' number of waves.
 double least_moving_seconds(const Machine& machine, const MachineRates& rates, const Model& model,
-                            LowerOptions options);
+                            LowerOptions options, std::shared_ptr<const SegmentPlans> segments = nullptr);
 
 }  // namespace sluice

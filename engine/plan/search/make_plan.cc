@@ -1,9 +1,9 @@
 // make_plan() of plan.h: the search (search.h) over micro-batches, in the memory that programs leave.
 //
-// With several micro-batches, half of the search's work budget (search.h) is divided among all of them. The
-// best gets the rest. Should its whole plan be slower than the search had it, the others' searches go on,
-// too. A smaller micro-batch must be clearly faster: the cost model does not know what fewer rows cost a
-// matrix product.
+// With several micro-batches, half of the search's work budget (PlanRequest::search_work) is divided among
+// all of them. The best gets the rest. Should its whole plan be slower than the search had it, the others'
+// searches go on, too. A smaller micro-batch must be clearly faster: the cost model does not know what fewer
+// rows cost a matrix product.
 #include <algorithm>
 #include <list>
 #include <map>
@@ -36,6 +36,11 @@ class ProgramShare {
   }
 
   uint64_t running(int64_t micro_batch) const { return own_.running ? running_.at(micro_batch) : 0; }
+
+  // What planning takes, an arena may have later.
+  uint64_t arena_in_any_case(int64_t micro_batch) const {
+    return planning_ - std::min(planning_, running(micro_batch));
+  }
 
   PlanRequest without(PlanRequest request, int64_t micro_batch) const {
     uint64_t& capacity = request.machine.tiers[memory_].capacity;
@@ -82,7 +87,7 @@ std::variant<Plan, Infeasible> plan_with_these_waves(const PlanRequest& request)
       if (search.best_seconds() >= kSmallerWorthwhile * best->step_seconds) continue;
       search.explore(request.search_work / 2);
     }
-    auto result = search.finish();
+    auto result = search.finish(program.arena_in_any_case(search.micro_batch()));
     if (auto* plan = std::get_if<Plan>(&result)) {
       plan->program_bytes = program.running(plan->model.micro_batch);
       if (!best || plan->step_seconds < kSmallerWorthwhile * best->step_seconds) best = std::move(*plan);
@@ -113,7 +118,8 @@ std::optional<PlanRequest> with_long_waves(PlanRequest request) {
 // A bank has one home. Where it fits nowhere as a whole, its experts may fit several tiers.
 std::optional<PlanRequest> without_banks(PlanRequest request) {
   const Model model = request.model(request.micro_batches.front(), request.sequence);
-  if (!request.lower.picks_experts || find_picks(model, 1).uses.empty()) return std::nullopt;
+  if (!request.lower.picks_experts || find_picks(model, home_alignment(request.machine)).uses.empty())
+    return std::nullopt;
   request.lower.picks_experts = false;
   return request;
 }

@@ -8,7 +8,6 @@
 #include "engine/base/error.h"
 #include "engine/base/pack.h"
 #include "engine/plan/search/bytes_at_once.h"
-#include "engine/plan/search/limit.h"
 #include "engine/plan/search/task_costs.h"
 #include "engine/simulate/simulate.h"
 
@@ -236,7 +235,7 @@ std::vector<uint64_t> Search::clearly_less() const {
   return less;
 }
 
-std::variant<Plan, Infeasible> Search::finish() {
+std::variant<Plan, Infeasible> Search::finish(uint64_t memory_bytes) {
   if (search_shard_ > 0) {
     if (feasible_waves(clearly_less()))
       if (auto plan = assembled_best()) return std::move(*plan);
@@ -244,7 +243,7 @@ std::variant<Plan, Infeasible> Search::finish() {
     for (int call = 0; call < 2 && feasible_waves(capacities_); ++call) explore(request_.search_work / 2);
   }
   const std::optional<uint32_t> waves = feasible_waves(capacities_);
-  if (!waves) return infeasible();
+  if (!waves) return infeasible(memory_bytes);
   if (auto plan = assembled_best()) return std::move(*plan);
   const auto arrangement = base(*waves).least.arrangement(capacities_);
   const Candidate first{.backward = first_.backward, .waves = *waves};
@@ -417,17 +416,17 @@ Plan Search::finished(Plan plan, double seconds, const StepOrders& orders, const
   return plan;
 }
 
-Infeasible Search::infeasible() const {
-  Infeasible out = infeasible(waves_.front());
-  for (const uint32_t waves : least_waves()) out = better_of(std::move(out), infeasible(waves));
+Infeasible Search::infeasible(uint64_t memory_bytes) const {
+  Infeasible out = infeasible(waves_.front(), memory_bytes);
+  for (const uint32_t waves : least_waves()) out = better_of(std::move(out), infeasible(waves, memory_bytes));
   return out;
 }
 
-Infeasible Search::infeasible(uint32_t waves) const {
+Infeasible Search::infeasible(uint32_t waves, uint64_t memory_bytes) const {
   Infeasible out;
   out.micro_batch = model_.micro_batch;
   const auto& [plan, least] = base(waves);
-  out.least_together = least.together();
+  out.least_together = least.together(memory_bytes);
   for (TierId t = 0; t < capacities_.size(); ++t) out.least.push_back(least.of_tier(t, capacities_));
   while (out.tier + 1u < capacities_.size() && out.least_together[out.tier] <= capacities_[out.tier])
     ++out.tier;

@@ -53,14 +53,17 @@ class Search {
   // kNotFeasible if none fits. A second call adds the rules, even where no work is left, and moves single
   // buffers; models of few layers get more work for that.
   double explore(uint64_t work);
+  int64_t micro_batch() const { return model_.micro_batch; }
   uint64_t work_left() const { return work_left_; }
   double best_seconds() const { return best_seconds_; }
 
   // Whether the least arrangement fits, and so finish() gives a plan. Ends the search.
   bool is_feasible();
 
-  // The best candidate, assembled whole, or else the least arrangement; or why even that does not fit.
-  std::variant<Plan, Infeasible> finish();
+  // The best candidate, assembled whole, or else the least arrangement; or why even that does not fit. Of the
+  // lowest memory tier, arenas have `memory_bytes` in any case (planning takes them): what it names takes
+  // that into account.
+  std::variant<Plan, Infeasible> finish(uint64_t memory_bytes);
 
  private:
   static constexpr double kWorthwhile = 0.998;    // a tie is no reason to move
@@ -137,8 +140,8 @@ class Search {
   std::optional<Plan> assembled(const Outcome& outcome) const;
   Plan finished(Plan plan, double seconds, const StepOrders& orders, const Arrangement& arrangement,
                 std::optional<HomeRule> rule) const;
-  Infeasible infeasible() const;
-  Infeasible infeasible(uint32_t waves) const;
+  Infeasible infeasible(uint64_t memory_bytes) const;
+  Infeasible infeasible(uint32_t waves, uint64_t memory_bytes) const;
   bool has_upper() const { return lowest_memory_tier(request_.machine) > 0; }
 
   PlanRequest request_;

@@ -1,11 +1,12 @@
 // plan_segments(): what lowerings of one model share is what each would make for itself.
 #include <gtest/gtest.h>
 
-#include <memory>
+#include <utility>
 
 #include "engine/plan/lower/lower.h"
 #include "tests/support/plan_support.h"
 #include "tests/support/same_program.h"
+#include "tests/support/search_support.h"
 
 namespace sluice {
 namespace {
@@ -28,6 +29,20 @@ TEST(SegmentPlans, LoweringsWithOtherOptionsShareThem) {
       EXPECT_TRUE(testing::same(program, c.program));
     }
   }
+}
+
+TEST(SegmentPlans, ASearchPlansThemOnce) {
+  PlanRequest request = testing::request_for(2, testing::kPlenty, true);
+  uint64_t asked = 0;  // for the workspace of an op
+  request.lower.workspace_bytes = [&](const OpShapes&, Pass) {
+    ++asked;
+    return uint64_t{64};
+  };
+  plan_segments(request.model(2, request.sequence), request.lower.workspace_bytes);
+  const uint64_t once = std::exchange(asked, 0);
+  ASSERT_GT(once, 0u);
+  ASSERT_TRUE(std::holds_alternative<Plan>(make_plan(request)));
+  EXPECT_EQ(asked, once);
 }
 
 }  // namespace

@@ -59,7 +59,7 @@ TEST(PlanSearch, GoesOnWhereNoWorkIsLeft) {
       Search search(request, 2, 0);
       EXPECT_LT(search.explore(1), Search::kNotFeasible);
       EXPECT_EQ(search.work_left(), 0u);
-      EXPECT_TRUE(std::holds_alternative<Plan>(search.finish()));
+      EXPECT_TRUE(std::holds_alternative<Plan>(search.finish(0)));
     }
 }
 
