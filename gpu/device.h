@@ -39,8 +39,8 @@ struct OpCall {
   std::byte* workspace = nullptr;  // workspace_bytes(shapes, pass), aligned to 64
   int64_t expert = 0;              // of an op of one expert
   uint32_t layer = 0;              // of an op that draws random numbers (engine/graph/draws.h)
-  // linear_cross_entropy, backward: two of the step's scalars, in the device's memory. d(objective) by
-  // d(sum of losses) is their quotient, rounded to fp32.
+  // The loss, backward; router_loss, both passes: two of the step's scalars, in the device's memory.
+  // d(objective) by d(sum of losses) is their quotient, rounded to fp32.
   const double *loss_scale = nullptr, *valid_tokens = nullptr;
 };
 
@@ -66,7 +66,7 @@ class Device {
   virtual DeviceSizes sizes() const { return {}; }
 
   virtual void forward(const OpCall& call) = 0;
-  // linear_cross_entropy's backward also adds the loss to outputs[0].
+  // That of an op that is a loss (OpRule::is_loss) also adds the loss to outputs[0], as its forward does.
   virtual void backward(const OpCall& call) = 0;
   virtual uint64_t workspace_bytes(const OpShapes& shapes, Pass pass) const = 0;
 

@@ -89,7 +89,7 @@ uint64_t router_workspace_bytes(const OpShapes& shapes, Pass pass, const Resourc
 void router_statistics_forward(const OpCall& call, const Resources& resources);
 void router_statistics_backward(const OpCall& call, const Resources& resources);
 uint64_t router_statistics_workspace_bytes(const OpShapes& shapes, Pass pass, const Resources& resources);
-void router_loss_forward(const OpCall& call, const Resources& resources);
+void router_loss_forward(const OpCall& call, const Resources& resources);  // both add it to outputs[0]
 void router_loss_backward(const OpCall& call, const Resources& resources);
 
 // route.cc, likewise.

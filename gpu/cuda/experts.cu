@@ -30,20 +30,21 @@ int64_t part_blocks(const Queue& queue, int64_t rows, int64_t columns) {
 
 // to[i] = from[i], or 0.
 template <typename T>
-__global__ void __launch_bounds__(kThreads) begin_kernel(T* to, const T* from, int64_t count) {
+__global__ void __launch_bounds__(kThreads) begin_kernel(T* to, const T* from, int64_t count, bool aligned) {
   for (int64_t i = first_item() * kWide; i < count; i += item_step() * kWide)
-    with_part(true, count - i, [&](auto part) {
+    with_part(aligned, count - i, [&](auto part) {
       float value[kWide] = {};
       if (from != nullptr) load(from + i, part, value);
       store(to + i, part, value);
     });
 }
-// Makes a gradient what its expert's rows add to.
+// Makes a gradient what its expert's rows add to. That of weights is a part for each rank, anywhere.
 template <typename T>
 void begin(const Queue& queue, const Gradient<T>& to, int64_t count) {
   if (to.data == nullptr || to.addend == to.data) return;
+  const bool aligned = aligned_to_16(to.data) && aligned_to_16(to.addend);  // null is, too
   launch(queue, begin_kernel<T>, striding_blocks(queue, div_up(count, kWide), kThreads), kThreads, 0, to.data,
-         to.addend, count);
+         to.addend, count, aligned);
 }
 
 // y[i] = x[row of i], and zeros behind the rows. With From float and To T also combine's backward.

@@ -149,9 +149,12 @@ TEST_F(NcclTraining, BitsOfDividedExpertsAreThoseOfHostMemory) {
   constexpr const char* kModels[] = {
       "mixtral:layers=1,width=32,heads=2,kv_heads=1,ffn=48,vocab=256,context=16,experts=4,top=2",
       "gpt2-moe:layers=1,width=32,heads=2,vocab=256,context=16,experts=4,every=1,top=2,capacity=1.25,second="
-      "random"};
+      "random",
+      // 17 choices of a rank: those of the second rank begin at no multiple of 16 bytes.
+      "mixtral:layers=1,width=32,heads=2,kv_heads=1,ffn=48,vocab=256,context=17,experts=4,top=1"};
   for (const auto& [model, ranks, precision, per_node, least] :
-       {std::tuple(kModels[0], 2, DType::bf16, 0, false), std::tuple(kModels[1], 4, DType::f32, 2, true)}) {
+       {std::tuple(kModels[0], 2, DType::bf16, 0, false), std::tuple(kModels[1], 4, DType::f32, 2, true),
+        std::tuple(kModels[2], 2, DType::bf16, 0, false)}) {
     SCOPED_TRACE(std::string(model) + ", " + std::to_string(ranks) + " ranks");
     const auto set_up = [](uint32_t seed) { emulation::set_up({.seed = seed, .count = 4}); };
     set_up(0);
@@ -161,6 +164,7 @@ TEST_F(NcclTraining, BitsOfDividedExpertsAreThoseOfHostMemory) {
     staged.options.batch.steps = 2;
     staged.options.ranks.experts_over = ranks;
     staged.options.ranks.per_node = per_node;
+    staged.options.batch.micro_batch = 1;
     const TestResult wanted = train_on(staged);
     EXPECT_FALSE(places(wanted, TaskKind::travel).contains("device"));
     const Tensors state = newest_tensors(staged.options.run.out);

@@ -47,6 +47,7 @@ class Guarded {
   std::vector<uint8_t> storage_, frozen_;
 };
 
+constexpr uint32_t kLayer = 5;     // of all calls: random draws depend on it
 constexpr uint8_t kPoison = 0xFF;  // NaN in every floating-point type, -1 as an index
 
 inline std::vector<double> read_values(const void* data, DType type, int64_t count) {
@@ -274,6 +275,7 @@ inline std::vector<Guarded> run_forward(Device& device, Operands& operands) {
   call.parameters = parameter_views;
   call.workspace = static_cast<std::byte*>(workspace.data());
   call.expert = operands.routing.expert;
+  call.layer = kLayer;
   device.forward(call);
   operands.expect_unchanged();
   EXPECT_TRUE(workspace.bands_intact()) << "forward wrote outside of its workspace";
@@ -417,6 +419,7 @@ inline std::vector<Result> run_backward(Device& device, Operands& operands, std:
   call.parameter_gradients = gradients.parameters;
   call.workspace = static_cast<std::byte*>(workspace.data());
   call.expert = operands.routing.expert;
+  call.layer = kLayer;
   const double loss_scale = kSeed * 3, valid_tokens = 3;
   if (loss) call.loss_scale = &loss_scale, call.valid_tokens = &valid_tokens;
   device.backward(call);

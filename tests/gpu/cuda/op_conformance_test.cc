@@ -61,6 +61,30 @@ TEST(CudaDevice, CublasLtIsOpenedAtRunTime) {
   }
 }
 
+// Products of op_cases() have too few tiles for the large ones, which occupy all multiprocessors. These have
+// 144, forward and backward.
+TEST(CudaDevice, LargeTilesAgreeWithTheCpu) {
+  if (!gpu().available) GTEST_SKIP() << gpu().reason;
+  const Routing one{.experts = 1, .chosen = 1};
+  const OpCase c{"expert_linear_large",
+                 OpKind::expert_linear,
+                 {.weight_out_in = true, .routing = one},
+                 {{RoutingLayout{1500, 1, 1}.size()}, {expert_rows_most(1500), 1500}},
+                 {{1500, 1500}},
+                 2};
+  const auto oracle = make_cpu_device(2);
+  for (const DType precision : {DType::f32, DType::bf16, DType::f16}) {
+    SCOPED_TRACE(dtype_name(precision));
+    HostOperands device(shared_device.get());
+    Operands operands(c, precision);
+    std::vector<Guarded> saved = run_forward(*oracle, operands);
+    expect_close(results_of(operands, run_forward(device, operands)), results_of(operands, saved),
+                 rounded_inside(c, precision));
+    const auto wanted = run_backward(*oracle, operands, saved);
+    expect_close(run_backward(device, operands, saved), wanted, rounded_inside(c, precision));
+  }
+}
+
 TEST(CudaDevice, WorkspacesNeedNoGpu) {
   for (const OpCase& c : op_cases())
     for (const Pass pass : {Pass::forward, Pass::backward}) {

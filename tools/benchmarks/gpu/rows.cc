@@ -117,9 +117,9 @@ std::vector<Row> test_rows() {
             filter_of(agree, {"embedding", "layer_norm", "rms_norm", "gelu", "swiglu", "rope", "add", "route",
                               "dispatch", "expert_swiglu", "combine", "repeat"}));
   sanitizer("memcheck", "updates", "DeviceConformance.Round*:DeviceConformance.Upd*:DeviceConformance.Zero*");
-  sanitizer(
-      "racecheck", "shared",
-      filter_of(agree, {"attention", "layer_norm", "rms_norm", "cross_entropy", "route", "expert_linear"}));
+  sanitizer("racecheck", "shared",
+            filter_of(agree, {"attention", "layer_norm", "rms_norm", "cross_entropy", "route", "router",
+                              "expert_linear"}));
   return rows;
 }
 
