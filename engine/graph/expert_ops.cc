@@ -1,6 +1,6 @@
 #include "engine/graph/expert_ops.h"
 
-#include <algorithm>
+#include <limits>
 
 #include "engine/graph/draws.h"
 #include "engine/graph/op_shapes.h"
@@ -137,8 +137,9 @@ void infer_route(const OpShapes& in, std::vector<Shape>& outputs, std::vector<DT
   const RoutingLayout layout{logits[0], r.experts, r.chosen};
   int64_t entries = 0;
   require(!__builtin_mul_overflow(2 * logits[0], r.chosen, &entries) &&
-              entries + r.experts < std::numeric_limits<int32_t>::max(),
-          in, "{} rows are too many for 32-bit entries.", logits[0]);
+              entries + r.experts < std::numeric_limits<int32_t>::max() &&
+              logits[0] <= std::numeric_limits<int32_t>::max() / r.experts,
+          in, "{} rows are too many for 32-bit entries and logits.", logits[0]);
   set_outputs(in, outputs, dtypes, {{logits[0], r.chosen}, {layout.size()}}, {DType::f32, DType::i32});
 }
 
@@ -206,10 +207,6 @@ void infer_expert_swiglu(const OpShapes& in, std::vector<Shape>& outputs, std::v
 void infer_combine(const OpShapes& in, std::vector<Shape>& outputs, std::vector<DType>& dtypes) {
   const int64_t rows = check_expert(in);
   set_outputs(in, outputs, dtypes, {{rows, in.inputs[1][1]}}, {DType::f32});
-}
-
-void infer_add_sum(const OpShapes& in, std::vector<Shape>& outputs, std::vector<DType>& dtypes) {
-  infer_elementwise(in, outputs, dtypes);
 }
 
 void infer_add_noise(const OpShapes& in, std::vector<Shape>& outputs, std::vector<DType>& dtypes) {

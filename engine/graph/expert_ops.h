@@ -18,7 +18,6 @@ void infer_dispatch(const OpShapes& in, std::vector<Shape>& outputs, std::vector
 void infer_expert_linear(const OpShapes& in, std::vector<Shape>& outputs, std::vector<DType>& dtypes);
 void infer_expert_swiglu(const OpShapes& in, std::vector<Shape>& outputs, std::vector<DType>& dtypes);
 void infer_combine(const OpShapes& in, std::vector<Shape>& outputs, std::vector<DType>& dtypes);
-void infer_add_sum(const OpShapes& in, std::vector<Shape>& outputs, std::vector<DType>& dtypes);
 void infer_add_noise(const OpShapes& in, std::vector<Shape>& outputs, std::vector<DType>& dtypes);
 void infer_add_shared_sum(const OpShapes& in, std::vector<Shape>& outputs, std::vector<DType>& dtypes);
 void infer_repeat(const OpShapes& in, std::vector<Shape>& outputs, std::vector<DType>& dtypes);

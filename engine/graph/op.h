@@ -145,8 +145,8 @@ struct Routing {
   };
   Scores scores = Scores::softmax;
   bool normalized = false;  // a row's weights are divided by their sum; of sigmoids, by it and 1e-20
-  // Experts are in so many groups of equal size. Only those in the best of them can be chosen; a group's
-  // score is the sum of its so many largest. 0: there are no groups.
+  // Experts are in so many groups of equal size. Only those in the best can be chosen; a group's score is the
+  // sum of its so many largest. 0: no groups, as in all families so far (DeepSeek-V3, arXiv:2412.19437).
   int64_t groups = 0, best_groups = 0, group_scores = 0;
   double scale = 0;  // a factor of all weights; 0: 1
   // Above 0: rows are in groups of group_rows, and an expert takes at most expert_capacity() (routing.h) of a
@@ -205,11 +205,11 @@ struct OpAttributes {
   // attention's scaled scores and the loss's scaled logits: s becomes soft_cap * tanh(s / soft_cap), and NaN
   // where it is infinite; 0: it stays.
   double soft_cap = 0;
-  // A factor: of wte's rows (embedding), of x * weight (linear), of the turned pairs (rope), of the logits
+  // A factor: of wte's rows (embedding), x * weight (linear, expert_linear), turned pairs (rope), logits
   // (linear_cross_entropy); 0: 1. Of q k (attention); 0: 1 / sqrt(head_size).
   double scale = 0;
   bool weight_from_one = false;  // rms_norm: a column's factor is 1 + weight
-  bool gelu_gate = false;        // swiglu: gelu, in the tanh form, in place of silu
+  bool gelu_gate = false;        // swiglu, expert_swiglu: gelu, in the tanh form, in place of silu
   // expert_swiglu. Above 0: (up + 1) * gate * sigmoid(alpha * gate) in place of silu(gate) * up, with the
   // gate at most the limit and up within +- limit.
   double swiglu_limit = 0, swiglu_alpha = 0;
@@ -302,7 +302,7 @@ struct OpRule {
   uint32_t fp32_inputs = 0;    // bit i: input i is fp32
   uint32_t host_inputs = 0;    // bit i: the host reads input i, to know what the op has to do
   bool of_an_expert = false;   // of the rows that routing gives to one expert: M is the most that may be
-  bool is_loss = false;        // its output is the loss, to which both passes add; it ends a segment
+  bool is_loss = false;        // its output is the loss, to which both passes add
   bool looks_up_rows = false;  // reads single rows of its parameters: their gradients are of high rank
   // Elements of a parameter that one pass touches; nullptr: all.
   uint64_t (*touched_elements)(const OpShapes& s, size_t parameter) = nullptr;

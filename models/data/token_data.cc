@@ -228,7 +228,7 @@ TokenData::Part TokenData::open_part(const std::string& path, int64_t vocabulary
     malformed(path,
               fmt::format("is text, whose bytes are tokens of a vocabulary of {}, but the model's has {}",
                           kTextVocabulary, vocabulary),
-              "Tokenize the text into a .bin file, or train a byte-level model (vocab=256).");
+              "Name a --tokenizer DIR, or train a model on bytes, such as gpt2:vocab=256.");
   if (type == TokenType::automatic) check_text(file);
   const uint64_t tokens = file.bytes();
   return {.file = std::move(file), .width = 1, .tokens = tokens, .trained = tokens};

@@ -1,10 +1,10 @@
 // The frame of a decoder-only model: a token embedding with learned positions or without, layers, and a head.
 // A family adds the names of its tensors and its layer.
 //
-// Layers of one type share a segment template, made from the parameter group of the first of them; all layers
-// have parameters of the same shapes. The head's weight is the token embedding's where the config ties them,
-// else lm_head.weight. Where there are document begins, the op that reads the position table gets them here,
-// and a layer takes them from SegmentBuilder::with_documents.
+// Layers of one type with as many experts share a segment template, made from the parameter group of the
+// first of them; all of these have parameters of the same shapes. The head's weight is the token embedding's
+// where the config ties them, else lm_head.weight. Where there are document begins, the op that reads the
+// position table gets them here, and a layer takes them from SegmentBuilder::with_documents.
 #pragma once
 
 #include <functional>
@@ -37,7 +37,8 @@ struct Experts {
 };
 
 // The part of a decoder that its layers with a mixture of experts have (ModelConfig::experts). Such a layer
-// is a segment that ends in the choice of experts, a segment for each expert, and one that adds their sum.
+// is a segment that ends in the choice of experts, a segment for each expert (where experts are divided over
+// ranks, those of divided_experts.h), and one that adds their sum.
 // Each expert has a parameter group of its own. In training, the host reads the statistics of layer i's first
 // router (OpKind::router_statistics): the model's output "experts.i".
 struct Mixture {

@@ -68,15 +68,18 @@ void check_length(const ModelConfig& config, int64_t length, const char* option)
         fmt::format("Use {} {} or less.", option, config.context));
 }
 
-// What experts get of so many tokens is numbered in 32 bits: twice every choice, and the experts (routing.h).
+// 32 bits number what experts get of so many tokens, that is, twice every choice and the experts (routing.h),
+// and the logits of routers.
 void check_choices(const ModelConfig& config, int64_t sequences, int64_t tokens, const char* remedy) {
-  const int64_t most = (INT32_MAX - 1 - config.experts) / 2;
-  if (config.experts == 0 || sequences * tokens <= most / config.experts_per_token) return;
+  if (config.experts == 0) return;
+  const int64_t most =
+      std::min((INT32_MAX - 1 - config.experts) / 2 / config.experts_per_token, INT32_MAX / config.experts);
+  if (sequences * tokens <= most) return;
   throw Error(
       ExitCode::usage,
       fmt::format(
-          "{} x {} tokens at once, each with {} experts, are too many: at most {} tokens are possible.",
-          sequences, tokens, config.experts_per_token, most / config.experts_per_token),
+          "{} x {} tokens at once, each with {} of {} experts, are too many: at most {} tokens are possible.",
+          sequences, tokens, config.experts_per_token, config.experts, most),
       remedy);
 }
 

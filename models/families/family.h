@@ -128,7 +128,8 @@ struct GenerationSizes {
 // The model for micro-batches of `micro_batch` sequences in working precision `precision`; its parameter
 // groups are laid out, and the model is checked. `documents`: see Model. With `samples`, it also has the
 // readings of build_generation_model(). Throws Error(usage) when the sequence is longer than the context, or
-// a micro-batch has 2^31 tokens or more, or so many that twice the choices of experts are 2^31 or more.
+// a micro-batch has 2^31 tokens or more, or so many that twice the choices of experts, or the logits of
+// a router, are 2^31 or more.
 Model build_model(const ModelConfig& config, DType precision, int64_t micro_batch, int64_t sequence,
                   bool documents = false, const std::optional<GenerationSizes>& samples = {});
 

@@ -83,7 +83,7 @@ class SegmentBuilder {
   Tensor linear(const std::string& name, Tensor x, bool weight_out_in, double scale = 0);
   // The same of an expert's rows. With `weights`, the rows' weights, the bias is times these.
   Tensor expert_linear(const std::string& name, Tensor routing, Tensor x, bool weight_out_in,
-                       const Routing& attributes, std::optional<Tensor> weights = {});
+                       const Routing& of, std::optional<Tensor> weights = {});
   // From here on, ops of experts run for each of so many parts: an expert has rows of so many ranks, which
   // its experts are divided over.
   void in_parts(int64_t ranks) { ranks_ = ranks; }

@@ -20,7 +20,8 @@ constexpr const char* kAdapterWeights = "adapter_model";  // .safetensors
 // What an adapter_config.json says. `notes` receives a sentence for what it says and training does not apply.
 // Throws Error(usage) where the directory has no such file, Error(malformed_file) for values that change the
 // mathematics in ways that Sluice does not compute.
-// `family`, if it is known, is that of the base: experts' parameters are read with it alone.
+// `family`, if it is known, is that of the base: experts' parameters (target_parameters) are read with it
+// alone, and refused without it.
 Adapters read_adapter_config(const std::string& directory, std::vector<std::string>& notes,
                              const Family* family = nullptr);
 // The same, with what files of weights need (peft_experts.h).

@@ -10,7 +10,8 @@ experts: 4 layers, 8192 tokens a step. Both run with micro-batches of 1024, 2048
 about 256, 512 and 1024 rows an expert and micro-batch. With experts on the drive, all that can live there
 does (--placement lowest), and a step has 32768 tokens, with which compute takes longer than the drive does;
 the same step with experts in memory is what it is compared with. transformers' Mixtral (torch_mixtral.py)
-runs in each way that it has of computing experts and in each of these micro-batches, and the fastest counts.
+runs in each way that it has of computing experts, by itself and compiled, and in each of these micro-batches,
+and the fastest counts.
 All run in turn; medians of their steps but the first two count.
 """
 import os
@@ -23,7 +24,8 @@ WARM, STEPS = 2, 4
 BATCH, MICRO_BATCHES = 16, (2, 4, 8)
 LARGE_BATCH = 64
 EXPERTS, TOP = 8, 2
-PEER_WAYS = ("eager", "grouped_mm")
+LAYERS, VOCABULARY = 4, 1024
+PEER_WAYS = (("eager", False), ("grouped_mm", False), ("grouped_mm", True))  # experts_implementation, compiled
 BAR_DENSE = BAR_DRIVE = 0.8
 BAR_PEER = 1.3
 
@@ -33,11 +35,11 @@ class Benchmark:
         self.options, self.work = options, work
         self.width, self.expert, self.sequence = (128, 128, 64) if options.small else (768, 2048, 512)
         self.heads = 4 if options.small else 12
-        shape = (f"layers=4,width={self.width},heads={self.heads},kv_heads={self.heads},vocab=1024,"
+        shape = (f"layers={LAYERS},width={self.width},heads={self.heads},kv_heads={self.heads},vocab={VOCABULARY},"
                  f"context={self.sequence}")
         self.mixture = f"mixtral:{shape},ffn={self.expert},experts={EXPERTS},top={TOP}"
         self.dense = f"mistral:{shape},ffn={TOP * self.expert}"
-        write_random_tokens(os.path.join(work, "tokens.bin"), 400_000, 1024)
+        write_random_tokens(os.path.join(work, "tokens.bin"), 400_000, VOCABULARY)
         self.python = find_torch(options.python)
         if self.python and not has_module(self.python, "transformers"):
             note("transformers: not found; the comparison with it is left out. See tools/benchmarks/peers.txt.")
@@ -54,12 +56,15 @@ class Benchmark:
         self.add(name, micro_batch, [step["seconds"] for step in train(self.options, words, self.work)])
 
     def peer(self, way, micro_batch):
+        implementation, compiled = way
         run = run_json([self.python, os.path.join(os.path.dirname(__file__), "torch_mixtral.py"),
-                        f"--precision={self.options.precision}", f"--experts={way}", f"--batch={BATCH}",
+                        f"--precision={self.options.precision}", f"--experts={implementation}", f"--batch={BATCH}",
                         f"--micro-batch={micro_batch}", f"--seq={self.sequence}", f"--width={self.width}",
-                        f"--heads={self.heads}", f"--ffn={self.expert}", f"--steps={WARM + STEPS}",
-                        f"--threads={self.options.threads}"])
-        self.add(f"transformers, {way}", micro_batch, run["seconds"])
+                        f"--heads={self.heads}", f"--ffn={self.expert}", f"--layers={LAYERS}",
+                        f"--vocab={VOCABULARY}", f"--experts-count={EXPERTS}", f"--top={TOP}",
+                        f"--steps={WARM + STEPS}", f"--threads={self.options.threads}",
+                        *(["--compile"] if compiled else [])])
+        self.add(f"transformers, {implementation}{', compiled' if compiled else ''}", micro_batch, run["seconds"])
 
     def round(self):
         for micro_batch in MICRO_BATCHES:
@@ -77,7 +82,7 @@ class Benchmark:
 
     def compare(self):
         for name, micro_batch in self.seconds:
-            note(f"{name:26}micro-batch {micro_batch}{self.speed(name, micro_batch):10.0f} tokens/s")
+            note(f"{name:38}micro-batch {micro_batch}{self.speed(name, micro_batch):10.0f} tokens/s")
         table = Table()
         for micro_batch in MICRO_BATCHES:
             rows = micro_batch * self.sequence * TOP // EXPERTS

@@ -48,13 +48,14 @@ void Waiting::run() {
   std::unique_lock lock(mutex_);
   const bool rewrites = screen_of(err_).is_terminal;
   for (int seconds = 1; !end_.wait_for(lock, std::chrono::seconds(1), [&] { return ended_; }); ++seconds)
-    if (rewrites || seconds == 1) say(seconds);
+    if (rewrites || said_ != what_) say(seconds);
   if (shown_ == 0) return;
   std::fprintf(err_, "\r%*s\r", static_cast<int>(shown_), "");
   std::fflush(err_);
 }
 
 void Waiting::say(int seconds) {
+  said_ = what_;
   const Screen screen = screen_of(err_);
   if (!screen.is_terminal) return show(err_, "sluice: " + what_ + ".\n");
   const std::string line = (what_ + fmt::format(" ({} s)", seconds)).substr(0, screen.columns - 1);

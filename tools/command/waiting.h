@@ -27,7 +27,7 @@ class Waiting {
   void say(int seconds);
 
   std::FILE* err_;
-  std::string what_;
+  std::string what_, said_;
   size_t shown_ = 0;  // characters of the terminal's line
   bool ended_ = false;
   std::mutex mutex_;

@@ -166,6 +166,7 @@ SweepPoint plan_point(Options options, const Quantity& quantity, uint64_t value,
   point.bottleneck_fraction = bottleneck.seconds / plan->step_seconds;
   point.work = token_work_of(*plan);
   point.sequence = plan->model.sequence;
+  point.parameters = parameter_count(plan->model);
   return point;
 }
 
@@ -323,6 +324,8 @@ ExitCode run_sweep(const Options& options, std::FILE* out) {
   }
   std::string text;
   for (const std::string& note : notes) text += note + "\n";
+  if (const auto one = std::ranges::find_if(points, &SweepPoint::feasible); one != points.end())
+    text += fmt::format("{} parameters, sequences of {} tokens\n", one->parameters, one->sequence);
   text += fmt::format("  {:<16}{:>12}{:>14}{:>12}   {}\n", sweep.quantity->name, "a step", "tokens/s",
                       "x limit", "bottleneck");
   for (const SweepPoint& p : points) text += row_of(*sweep.quantity, p);

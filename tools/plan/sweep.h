@@ -25,6 +25,7 @@ struct SweepPoint {
   double bottleneck_fraction = 0;  // of the step: how long the bottleneck is busy at its full rate
   TokenWork work = {};             // if it is feasible
   int64_t sequence = 0;            // tokens
+  uint64_t parameters = 0;         // of the model
   bool knee = false;
 };
 

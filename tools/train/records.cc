@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <utility>
 
 #include "engine/base/clock.h"
@@ -29,15 +30,31 @@ std::string sample_note(const SampleMetrics& samples) {
                      printable(first_characters(first.text, kTextBegin)));
 }
 
+bool trains_routers(const Model& model) {
+  const auto is_trained = [&](const SegmentUse& use) {
+    const Segment& segment = model.segments[use.segment];
+    return std::ranges::any_of(segment.ops, [&](const Op& op) {
+      return op.kind == OpKind::router && std::ranges::any_of(op.parameters, [&](uint32_t p) {
+               const SegmentParameter& of = segment.parameters[p];
+               const Group& group = model.groups[use.groups[of.slot]];
+               return group.trainable && !group.parameters[of.parameter].frozen;
+             });
+    });
+  };
+  return std::ranges::any_of(
+      model.layers, [&](const Layer& layer) { return std::ranges::any_of(layer.segments, is_trained); });
+}
+
 }  // namespace
 
-Records::Records(const Options& options, const std::string& metrics, int64_t done, const Program& program,
+Records::Records(const Options& options, const std::string& metrics, int64_t done, const Plan& plan,
                  const ModelConfig& model, std::FILE* out)
     : metrics_(metrics),
-      progress_(progress_of(program, options.batch.steps, out)),
+      progress_(progress_of(plan.program, options.batch.steps, out)),
       routers_({.tokens = options.batch.batch * options.batch.sequence.value(),
                 .router_loss = model.has_router_loss ? model.router_loss : 0,
-                .capacity = model.capacity_factor}) {
+                .capacity = model.capacity_factor,
+                .frozen = !trains_routers(plan.model)}) {
   if (options.run.tensorboard) events_.emplace(options.run.out, done, unix_seconds());
 }
 

@@ -7,7 +7,7 @@
 #include <optional>
 #include <string>
 
-#include "engine/program/program.h"
+#include "engine/plan/plan.h"
 #include "engine/run/options/options.h"
 #include "engine/run/train/event_file.h"
 #include "engine/run/train/metrics.h"
@@ -24,7 +24,7 @@ class Records {
  public:
   // `metrics`: path of the file. `done`: steps that the run has done before. Throws as MetricsFile
   // and EventFile do.
-  Records(const Options& options, const std::string& metrics, int64_t done, const Program& program,
+  Records(const Options& options, const std::string& metrics, int64_t done, const Plan& plan,
           const ModelConfig& model, std::FILE* out);
 
   // Shows and records every event. After the first step it also prints how much GPU memory is held, of at

@@ -43,6 +43,7 @@ void RouterWatch::begin_to_count() {
 }
 
 std::string RouterWatch::remedy() const {
+  if (run_.frozen) return "Routers are frozen in this run, so it cannot change that";
   if (run_.router_loss > 0)
     return fmt::format("A new run with --router-loss above {} spreads tokens", run_.router_loss);
   return "The routers' loss does not count here: a new run with --router-loss spreads tokens";

@@ -17,6 +17,7 @@ class RouterWatch {
     int64_t tokens;          // of a step, padding included
     double router_loss = 0;  // the factor of the routers' loss; 0: it does not count
     double capacity = 0;     // the experts' capacity factor; 0: they take all
+    bool frozen = false;     // routers are not trained
   };
   explicit RouterWatch(const Run& run) : run_(run), tokens_(static_cast<double>(run.tokens)) {}
 

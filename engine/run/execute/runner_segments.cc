@@ -1,6 +1,5 @@
 // The runner's part of segments: their ops, one after the other, on the device.
 #include <algorithm>
-#include <cstring>
 
 #include "engine/base/error.h"
 #include "engine/run/execute/runner.h"

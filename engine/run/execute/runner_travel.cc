@@ -1,5 +1,4 @@
 // What a runner does where experts are divided over ranks: it carries out segments of one op between ranks.
-#include <algorithm>
 #include <cstring>
 
 #include "engine/base/pack.h"

@@ -10,8 +10,8 @@
 //    body. Then it lets its own stream wait for the mark. The other thread takes instructions in turn: it
 //    waits until all that one had to wait for is counted, then until it is done, and counts it. While it is
 //    a collective that is not done, that thread looks whether other ranks are lost or late.
-//    The host must know an index (Pick) before it can enqueue what is picked: the first thread holds back
-//    until the instruction that writes the index is counted.
+//    The host must know an index (Pick) before it can enqueue what is picked, and the routing of all ranks
+//    before their rows travel: the first thread holds back until the instruction that writes it is counted.
 // 4. After an error nothing more is carried out: instructions are only counted, so that every waiter returns.
 //    Collectives in the streams are given up, since other ranks may never come.
 #include <algorithm>
@@ -372,7 +372,7 @@ class ThreadedExecutor final : public Executor {
   bool traced_ = true;
   Streams* const streams_;  // nullptr: no lane is a stream
   const LaneOrders orders_;
-  std::vector<std::vector<std::string>> ranges_;  // by body and instruction: names; empty without streams
+  std::vector<std::vector<std::string>> ranges_;      // by body and instruction: names; empty without streams
   std::vector<std::map<uint32_t, Wait>> host_waits_;  // by body, of instructions; empty without streams
   LaneProgress progress_;
   std::vector<std::unique_ptr<TransferLane>> files_;  // by lane; null where none moves bytes to or from files

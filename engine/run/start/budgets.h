@@ -57,8 +57,8 @@ struct Budgets {
 // What an accelerator's driver and libraries hold before anything is planned.
 struct AcceleratorUse {
   AcceleratorMemory device;
-  // The most that the process has held so far, with 20 MiB of code that the runtime's reserve has already;
-  // assumed where the plan is for another machine.
+  // The most that the process has held so far, with the part of its code that the runtime's reserve has
+  // already; assumed where the plan is for another machine.
   uint64_t host_bytes = 0;
   bool is_here = true;
 };

@@ -36,6 +36,8 @@ int64_t ranks_per_node(const RankOptions& ranks, const MachineRates& rates);
 // The ranks that experts are divided over. A number that comes from a run, which goes on or is read on other
 // ranks, need not divide these.
 int64_t experts_over(const Options& options);
+// A sentence where the run's number gave way to another; else "".
+std::string experts_over_note(const Options& options);
 
 // `needs`: the device's. `evaluate`: the plan has a validation. `ranks_meet_in_device`: as in
 // machine_of(). `samples`: the model also generates, between steps. Where the options leave open what ranks

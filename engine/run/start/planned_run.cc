@@ -132,8 +132,9 @@ void settle_threads(Options& options, bool of_this_process, const MachineRates* 
 }
 
 // Of a model with experts, predictions assume the imbalance that the run which goes on has measured, unless
-// one is given. Returns a sentence, or "" where nothing is measured.
-std::string assume_measured_imbalance(const RunStart& start, Options& options) {
+// one is given. Returns a sentence, or "" where nothing is measured. A plan does without metrics that cannot
+// be read.
+std::string assume_measured_imbalance(const RunStart& start, Options& options) try {
   if (options.model.imbalance || !start.checkpoint || start.source.config.experts == 0) return "";
   const std::filesystem::path run =
       std::filesystem::path(start.checkpoint->path()).parent_path().parent_path();
@@ -142,8 +143,12 @@ std::string assume_measured_imbalance(const RunStart& start, Options& options) {
   const std::optional<ImbalanceOfRun> measured = imbalance_of_run(metrics);
   if (!measured) return "";
   options.model.imbalance = measured->imbalance;
-  return fmt::format("--imbalance {:.3g}: as steps {} to {} of {} had it.", measured->imbalance,
-                     measured->first, measured->last, printable(run.string()));
+  const bool drops = start.source.config.capacity_factor > 0;
+  return fmt::format("--imbalance {:.3g}: as steps {} to {} of {} had it{}.", measured->imbalance,
+                     measured->first, measured->last, printable(run.string()),
+                     drops ? ", choices beyond an expert's capacity included" : "");
+} catch (const Error& error) {
+  return fmt::format("What the run measured of its experts is left out: {}", error.what());
 }
 
 Budgets planned_budgets(const Options& options, bool of_this_process, const PlannedDevice& planned,
@@ -184,7 +189,8 @@ PlannedRun planned_run(Options options) {
     notes.insert(notes.begin(), elsewhere_note(*elsewhere, options.ranks.count));
   else if (const std::string note = source_note(options.memory); !note.empty())
     notes.insert(notes.begin(), note);
-  if (!imbalance.empty()) notes.push_back(imbalance);
+  for (const std::string& note : {imbalance, experts_over_note(options)})
+    if (!note.empty()) notes.push_back(note);
   settle_threads(options, of_this_process, elsewhere);
   run.device = planned_device(options, of_this_process, elsewhere);
   notes.insert(notes.end(), run.device.notes.begin(), run.device.notes.end());

@@ -60,9 +60,8 @@ RankSetup::RankSetup(Options given, const ModelSource& source, bool plans_evalua
   connected_ = connect_accelerators(*device_, ranks_);
   ranks_.device = connected_.communicator.get();
   if (ranks_.size() > 1 && ranks_.is_first()) say_(ranks_text(ranks_, connected_.reason));
-  if (const int64_t over = experts_over(options_); over != options_.ranks.experts_over && ranks_.is_first())
-    say_(fmt::format("Experts were divided over {} ranks, which does not suit {}: now over {}.\n",
-                     options_.ranks.experts_over, options_.ranks.count, over));
+  if (const std::string note = experts_over_note(options_); !note.empty() && ranks_.is_first())
+    say_(note + "\n");
   budgets_ = budgets_now();
   if (ranks_.is_first()) {
     say_notes(share.notes);

@@ -54,9 +54,10 @@ TextModel open_text(const Options& options, const std::string& directory, const 
   if (are_bytes(options, directory, config)) return text_model_of_bytes(options.text.chat_template);
   const std::string& from = tokenizer_of(options, directory);
   if (!has_tokenizer(from))
-    throw Error(ExitCode::usage,
-                "There is no tokenizer" + (from.empty() ? "." : " in " + printable(from) + "."),
-                "Add --tokenizer DIR, with a tokenizer.json or tokenizer.model.");
+    throw Error(
+        ExitCode::usage, "There is no tokenizer" + (from.empty() ? "." : " in " + printable(from) + "."),
+        "Add --tokenizer DIR, with a tokenizer.json or tokenizer.model. A model that was trained on bytes of "
+        "text has none: name its run, which speaks in bytes.");
   return open_text_model(from, options.text.chat_template);
 }
 

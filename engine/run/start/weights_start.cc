@@ -31,6 +31,9 @@ WeightsStart open_weights_start(Options& options, Verb verb) {
           "Name the run that trained them, or a whole model: `sluice export --merge` makes one of a run.");
     if (std::filesystem::exists(std::filesystem::path(from) / "config.json", ignored))
       start.source = resolve_model(options.model);
+    if (!std::filesystem::exists(from, ignored))
+      throw Error(ExitCode::usage, "--from " + printable(from) + " does not exist.",
+                  "Name a run directory, one of its checkpoints, or a Hugging Face directory.");
     if (start.source.weights_directory.empty())
       throw Error(ExitCode::usage, "--from " + printable(from) + " holds no run, checkpoint or weights.",
                   "Name a run directory, one of its checkpoints, or a Hugging Face directory.");

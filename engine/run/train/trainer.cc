@@ -315,13 +315,13 @@ void Trainer::read_step(const Pending& p) {
   if (const auto layer = expert_tokens_.not_finite())
     throw Error(ExitCode::numerics,
                 fmt::format("The router of layer {} made NaN at step {}.", *layer, m.step),
-                way_on_from_bad_numbers(m.step, options_.run, directory()));
+                way_on_from_bad_numbers(m.step, !m.expert_tokens.empty(), options_.run, directory()));
   const bool scaled = plan.model.precision == DType::f16;
   if (!std::isfinite(m.loss) || (!scaled && !std::isfinite(m.grad_norm)))
     throw Error(ExitCode::numerics,
                 "The " + std::string(std::isfinite(m.loss) ? "gradient norm" : "loss") + " of step " +
                     std::to_string(m.step) + " is not finite.",
-                way_on_from_bad_numbers(m.step, options_.run, directory()));
+                way_on_from_bad_numbers(m.step, !m.expert_tokens.empty(), options_.run, directory()));
   if (scaled && state_.loss_scale < 1)
     throw Error(ExitCode::numerics,
                 "The fp16 loss scale fell below 1 at step " + std::to_string(m.step) + ".",

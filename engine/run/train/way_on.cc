@@ -59,7 +59,9 @@ std::string way_on_with(const std::string& change, const RunOptions& run, const 
   const Found found = found_in(*out);
   const std::string repeat =
       fmt::format("repeat the command with {} and {}.", resume_words(found, run, *out), change);
-  if (!found.any) return "There is no checkpoint yet: " + repeat;
+  if (!found.any)
+    return "There is no checkpoint yet: " + repeat +
+           " If that ends in the same way, look at the weights that the run begins with.";
   return fmt::format(
       "To go on{}, {} If that soon ends in the same way, the weights were spoiled before: then {}start anew "
       "in "
@@ -68,10 +70,13 @@ std::string way_on_with(const std::string& change, const RunOptions& run, const 
       found.before.empty() ? "" : "go back with --resume " + printable(found.before) + ", or ");
 }
 
-std::string way_on_from_bad_numbers(int64_t step, const RunOptions& run, const OutDirectory* out) {
+std::string way_on_from_bad_numbers(int64_t step, bool has_experts, const RunOptions& run,
+                                    const OutDirectory* out) {
   if (step > 1) return way_on_with("a smaller --lr", run, out);
-  return "No update was made before, so it is not --lr: look at the weights that the run begins with, at "
-         "--router-loss and --router-z-loss if they are given, and at --precision.";
+  return fmt::format(
+      "No update was made before, so it is not --lr: look at the weights that the run begins with{} and at "
+      "--precision.",
+      has_experts ? ", at --router-loss and --router-z-loss if they are given," : "");
 }
 
 std::string saved_words(int64_t step, int64_t steps, const OutDirectory& out) {

@@ -19,8 +19,10 @@ std::string way_on(const RunOptions& run, const OutDirectory* out);
 // Sentences: repeat the command with `change` ("a smaller --lr"), and what to do if that ends as before.
 std::string way_on_with(const std::string& change, const RunOptions& run, const OutDirectory* out);
 
-// The same where step `step` had numbers that are not finite. Before the first one, nothing was updated.
-std::string way_on_from_bad_numbers(int64_t step, const RunOptions& run, const OutDirectory* out);
+// The same where step `step` of a model, which may have experts, had numbers that are not finite. Before the
+// first one, nothing was updated.
+std::string way_on_from_bad_numbers(int64_t step, bool has_experts, const RunOptions& run,
+                                    const OutDirectory* out);
 
 // A sentence that says that the checkpoint after `step` of `steps` is written, and where.
 std::string saved_words(int64_t step, int64_t steps, const OutDirectory& out);

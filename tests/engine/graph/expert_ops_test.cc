@@ -70,7 +70,9 @@ TEST(ExpertOps, RoutersRefuseWhatDoesNotFit) {
   EXPECT_EQ(refusal(shapes(route, {{6, 4}}, {}, with([](Routing& r) { r.scale = -1; }))),
             "route: the scale -1 is neither a positive number nor 0.");
   EXPECT_EQ(refusal(shapes(route, {{int64_t{1} << 30, 4}})),
-            "route: 1073741824 rows are too many for 32-bit entries.");
+            "route: 1073741824 rows are too many for 32-bit entries and logits.");
+  EXPECT_EQ(refusal(shapes(route, {{int64_t{1} << 29, 4}})),
+            "route: 536870912 rows are too many for 32-bit entries and logits.");
   const auto capacity = [&](double factor, int64_t rows) {
     return with([&](Routing& r) { r.capacity_factor = factor, r.group_rows = rows; });
   };

@@ -146,6 +146,20 @@ TEST_F(Generate, ARunOnBytesSpeaks) {
                  static_cast<int>(ExitCode::usage), {"There is no tokenizer"});
 }
 
+// Also where only --data-type says so.
+TEST_F(Generate, ARunKeepsTheTypeOfItsData) {
+  Words words = train("typed", 1, {"--data-type", "text"});
+  *std::ranges::find(words, text) = file("song", std::string(2000, 'a'));
+  const CommandResult trained = run(words);
+  ASSERT_EQ(trained.code, 0) << trained.err;
+  const CommandResult spoken =
+      run({"generate", "--from", directory / "typed", "--prompt", "a", "--max-tokens", "1"});
+  EXPECT_EQ(spoken.code, 0) << spoken.err;
+  // Other data are looked at anew.
+  expect_refusal({"eval", "--from", directory / "typed", "--data", directory / "song"},
+                 static_cast<int>(ExitCode::usage), {"is neither a .txt nor a .bin file"});
+}
+
 // As its base with the adapters merged, and unlike its base.
 TEST_F(Generate, ARunOfAdaptersSpeaks) {
   const std::string base = directory / "base", moved = directory / "moved", out = directory / "out";
@@ -240,7 +254,7 @@ TEST_F(Generate, RefusesWhatItCannotAnswer) {
                  {"The budgets cannot work", "The least together"});
   expect_refusal({"generate", "--from", kFixtures + "llama", "--prompt", "a"}, usage,
                  {"There is no tokenizer", "--tokenizer"});
-  expect_refusal({"generate", "--from", directory / "nothing", "--prompt", "a"}, usage, {"holds no run"});
+  expect_refusal({"generate", "--from", directory / "nothing", "--prompt", "a"}, usage, {"does not exist"});
   expect_refusal({"generate", "--prompt", "a"}, usage, {"needs --from"});
   const auto of_file = [&](const std::string& content, const Words& parts) {
     expect_refusal(generate({"--prompts", file("bad.jsonl", content)}), malformed, parts);

@@ -1,6 +1,7 @@
 // `sluice plan --resume` assumes the imbalance of experts that the run has measured, and says so.
 #include <gtest/gtest.h>
 
+#include <fstream>
 #include <nlohmann/json.hpp>
 
 #include "tests/support/cli_support.h"
@@ -29,6 +30,21 @@ TEST_F(Cli, PlanAssumesTheImbalanceThatTheRunHasMeasured) {
   ASSERT_EQ(given.code, 0) << given.err;
   EXPECT_EQ(given.out.find(sentence), std::string::npos) << given.out;
   EXPECT_NE(given.out.find("one of each layer had 1.5 times the mean"), std::string::npos) << given.out;
+}
+
+TEST_F(Cli, PlanDoesWithoutMetricsThatCannotBeRead) {
+  const CommandResult trained =
+      run({"train", "--model",
+           "mixtral:layers=2,width=32,heads=2,kv_heads=2,ffn=32,vocab=256,context=32,experts=4,top=2",
+           "--data", text, "--batch", "4", "--micro-batch", "2", "--steps", "1", "--out", directory / "run",
+           "--device", "cpu", "--threads", "2"});
+  ASSERT_EQ(trained.code, 0) << trained.err;
+  std::ofstream(directory / "run/metrics.jsonl", std::ios::app) << "{\n{\n";
+  const CommandResult plan = run({"plan", "--out", directory / "run", "--resume", "auto", "--no-advice"});
+  ASSERT_EQ(plan.code, 0) << plan.err;
+  EXPECT_NE(plan.out.find("What the run measured of its experts is left out: "), std::string::npos)
+      << plan.out;
+  EXPECT_NE(plan.out.find("(--imbalance 1)"), std::string::npos) << plan.out;
 }
 
 // All choices are measured, also those that a capacity drops.

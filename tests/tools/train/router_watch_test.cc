@@ -49,6 +49,14 @@ TEST(RouterWatch, WithACapacityChoicesAreDropped) {
       << sentences[0];
 }
 
+TEST(RouterWatch, FrozenRoutersHaveNoRemedy) {
+  RouterWatch watch({.tokens = kTokens, .router_loss = 0.01, .frozen = true});
+  const auto sentences = told(watch, step_of({{3, {40, 45, 80, 35}}}), 10);
+  ASSERT_EQ(sentences.size(), 1u);
+  EXPECT_TRUE(sentences[0].ends_with(" Routers are frozen in this run, so it cannot change that."))
+      << sentences[0];
+}
+
 TEST(RouterWatch, TheWorstLayerIsNamedAndTheOthersCounted) {
   RouterWatch watch({.tokens = kTokens});
   const auto sentences =
