@@ -158,7 +158,7 @@ TEST(Noise, IsAddedInUnitsOfSoftplus) {
   set_indices(operands.inputs[2], words_of(draws));
   set(operands.output_gradients[0], {2, 5});
   operands.freeze();
-  const auto normal = draw_noise(draws, 0, 0, 0);
+  const auto normal = draw_noise(draws, kLayer, 0, 0);
   expect_outputs(std::move(operands),
                  {{3 + normal[0] * std::log(2), -1 + normal[1] * std::log1p(std::exp(2))}});
   Operands again = operands_of(add_noise, {}, {{1, 2}, {1, 2}, {kDrawWords}}, {{3, -1}, {0, 2}});

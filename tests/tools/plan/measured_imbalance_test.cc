@@ -9,14 +9,23 @@
 namespace sluice {
 namespace {
 
-TEST_F(Cli, PlanAssumesTheImbalanceThatTheRunHasMeasured) {
-  const CommandResult trained =
-      run({"train", "--model",
-           "mixtral:layers=2,width=32,heads=2,kv_heads=2,ffn=32,vocab=256,context=32,experts=4,top=2",
-           "--data", text, "--batch", "4", "--micro-batch", "2", "--steps", "3", "--out", directory / "run",
-           "--device", "cpu", "--threads", "2"});
-  ASSERT_EQ(trained.code, 0) << trained.err;
+constexpr const char* kMixture =
+    "mixtral:layers=2,width=32,heads=2,kv_heads=2,ffn=32,vocab=256,context=32,experts=4,top=2";
+
+class MeasuredImbalance : public Cli {
+ protected:
+  void train(const std::string& model) const {
+    const CommandResult trained =
+        run({"train", "--model", model, "--data", text, "--batch", "4", "--micro-batch", "2", "--steps", "3",
+             "--out", directory / "run", "--device", "cpu", "--threads", "2"});
+    ASSERT_EQ(trained.code, 0) << trained.err;
+  }
+
   const Words plan{"plan", "--out", directory / "run", "--resume", "auto", "--no-advice"};
+};
+
+TEST_F(MeasuredImbalance, IsAssumedByAPlanThatGoesOn) {
+  train(kMixture);
   const CommandResult measured = run(plan);
   ASSERT_EQ(measured.code, 0) << measured.err;
   const std::string sentence = ": as steps 1 to 3 of " + (directory / "run") + " had it.";
@@ -32,31 +41,22 @@ TEST_F(Cli, PlanAssumesTheImbalanceThatTheRunHasMeasured) {
   EXPECT_NE(given.out.find("one of each layer had 1.5 times the mean"), std::string::npos) << given.out;
 }
 
-TEST_F(Cli, PlanDoesWithoutMetricsThatCannotBeRead) {
-  const CommandResult trained =
-      run({"train", "--model",
-           "mixtral:layers=2,width=32,heads=2,kv_heads=2,ffn=32,vocab=256,context=32,experts=4,top=2",
-           "--data", text, "--batch", "4", "--micro-batch", "2", "--steps", "1", "--out", directory / "run",
-           "--device", "cpu", "--threads", "2"});
-  ASSERT_EQ(trained.code, 0) << trained.err;
+TEST_F(MeasuredImbalance, IsLeftOutWhereMetricsCannotBeRead) {
+  train(kMixture);
   std::ofstream(directory / "run/metrics.jsonl", std::ios::app) << "{\n{\n";
-  const CommandResult plan = run({"plan", "--out", directory / "run", "--resume", "auto", "--no-advice"});
-  ASSERT_EQ(plan.code, 0) << plan.err;
-  EXPECT_NE(plan.out.find("What the run measured of its experts is left out: "), std::string::npos)
-      << plan.out;
-  EXPECT_NE(plan.out.find("(--imbalance 1)"), std::string::npos) << plan.out;
+  const CommandResult without = run(plan);
+  ASSERT_EQ(without.code, 0) << without.err;
+  EXPECT_NE(without.out.find("What the run measured of its experts is left out: "), std::string::npos)
+      << without.out;
+  EXPECT_NE(without.out.find("(--imbalance 1)"), std::string::npos) << without.out;
 }
 
 // All choices are measured, also those that a capacity drops.
-TEST_F(Cli, PlanAssumesNoMoreThanACapacity) {
+TEST_F(MeasuredImbalance, IsAtMostWhatACapacityAllows) {
   const std::string model =
       "gpt2-moe:layers=2,width=32,heads=2,vocab=256,context=32,experts=4,every=1,top=1,capacity=1";
-  const CommandResult trained =
-      run({"train", "--model", model, "--data", text, "--batch", "4", "--micro-batch", "2", "--steps", "3",
-           "--out", directory / "run", "--device", "cpu", "--threads", "2"});
-  ASSERT_EQ(trained.code, 0) << trained.err;
-  const CommandResult json =
-      run({"plan", "--out", directory / "run", "--resume", "auto", "--no-advice", "--json"});
+  train(model);
+  const CommandResult json = run(plan + Words{"--json"});
   ASSERT_EQ(json.code, 0) << json.err;
   EXPECT_EQ(nlohmann::json::parse(json.out)["imbalance"], 1);
   const CommandResult given = run({"plan", "--model", model, "--batch", "4", "--imbalance", "2"});
