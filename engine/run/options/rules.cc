@@ -351,6 +351,7 @@ void adopt_manifest(Options& options, const std::vector<ManifestOption>& manifes
   for (const ManifestOption& stored : manifest) {
     const OptionRow& row = find_stored(stored);
     stored_values(row, stored);
+    // The type of files goes with them.
     const bool of_own_data = stored.name == "data-type" && !is_given(options, "data");
     if ((row.on_resume != OnResume::kept || of_own_data) && !is_given(options, stored.name))
       set_option(options, row, stored.values);

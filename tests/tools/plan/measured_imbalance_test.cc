@@ -59,6 +59,9 @@ TEST_F(MeasuredImbalance, IsAtMostWhatACapacityAllows) {
   const CommandResult json = run(plan + Words{"--json"});
   ASSERT_EQ(json.code, 0) << json.err;
   EXPECT_EQ(nlohmann::json::parse(json.out)["imbalance"], 1);
+  const CommandResult said = run(plan);
+  EXPECT_NE(said.out.find(" had it, choices beyond an expert's capacity included."), std::string::npos)
+      << said.out;
   const CommandResult given = run({"plan", "--model", model, "--batch", "4", "--imbalance", "2"});
   EXPECT_EQ(given.code, 2);
   EXPECT_NE(given.err.find("an expert of this model takes at most 1 times the mean"), std::string::npos)

@@ -71,8 +71,8 @@ TEST_F(Sweep, DoublesBatchesAndDrawsACurve) {
   const CommandResult result = sweep("batch=1:10", {"--host-mem", "auto"});
   ASSERT_EQ(result.code, 0) << result.err;
   size_t at = result.out.find("--host-mem auto:");
-  for (const char* row :
-       {"\n  1  ", "\n  2  ", "\n  4  ", "\n  8  ", "\n  10 ", "\n  a token\n", " 0 s |", "knee"})
+  for (const char* row : {" parameters, sequences of ", "\n  1  ", "\n  2  ", "\n  4  ", "\n  8  ", "\n  10 ",
+                          "\n  a token\n", " 0 s |", "knee"})
     EXPECT_NE(at = result.out.find(row, at), std::string::npos) << row << "\n" << result.out;
   EXPECT_NE(result.out.find("*"), std::string::npos);
   EXPECT_NE(result.out.find("\n  Weights and state "), std::string::npos) << result.out;

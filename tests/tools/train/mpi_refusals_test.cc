@@ -61,6 +61,15 @@ TEST_F(MpiRefusals, RanksThatDiffer) {
     EXPECT_FALSE(fs::exists(directory / "differs/checkpoints"));
     fs::remove_all(directory / "differs");
   }
+  const auto divided = [&](const char* over) {
+    return sluice_words(
+        {"train", "--model",
+         "gpt2-moe:layers=2,width=32,heads=2,vocab=256,context=32,experts=4,every=1,top=1", "--data", text,
+         "--batch", "8", "--steps", "2", "--out", directory / "divided", "--experts-over", over},
+        "sluice");
+  };
+  expect_once(mpirun_each({divided("2"), divided("1")}), 2,
+              "Rank 1 was started with another --experts-over than rank 0.");
 }
 
 // Ranks that validate at different steps, or on different numbers of batches, would wait for each other or

@@ -30,6 +30,16 @@ TEST(MicroBatches, AreDivisorsThatFillTheDevice) {
   EXPECT_THROW(micro_batch_candidates(in_waves, 1024, kCudaSizes.micro_batch_tokens), Error);
 }
 
+TEST(ExpertsOver, TheNumberOfARunGivesWayToOneThatDivides) {
+  Options options;
+  options.ranks.experts_over = 4;
+  options.ranks.count = 8;
+  EXPECT_EQ(experts_over_note(options), "");
+  options.ranks.count = 6;
+  EXPECT_EQ(experts_over_note(options),
+            "Experts were divided over 4 ranks, which does not suit 6: now over 2.");
+}
+
 // Of 8 experts, of which a token uses 2, each has a quarter of the rows; over 2 ranks, of twice as many rows.
 TEST(MicroBatches, OfMixturesFillTheDeviceWithAnExpert) {
   const ModelConfig config = config_from_name("mixtral:layers=1,width=64,heads=2,kv_heads=2,context=1024");
