@@ -18,17 +18,22 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::array<char, 8> kMagic = {'S', 'L', 'U', 'I', 'C', 'E', 'P', '2'};
+constexpr std::array<char, 8> kMagic = {'S', 'L', 'U', 'I', 'C', 'E', 'P', '3'};
 constexpr const char* kSetFile = "set.json";
-constexpr const char* kSetFormat = "sluice-prepared-2";
+constexpr const char* kSetFormat = "sluice-prepared-3";
 constexpr uint64_t kSetFileBytesMax = 1 << 20;
 constexpr uint64_t kPartsMax = 1 << 20;
 
 uint64_t mark_bytes(uint64_t tokens) { return round_up((tokens + 7) / 8, 8); }
 
-// Of ids[tokens], marks, samples and end. Marks begin at a multiple of 4 only, samples behind them as well.
-uint64_t part_bytes(uint64_t tokens, uint64_t samples) {
-  return tokens * sizeof(uint32_t) + mark_bytes(tokens) + samples * sizeof(PreparedSample) + sizeof(PartEnd);
+// Of ids[tokens], marks and samples: where the notes begin. Marks begin at a multiple of 4 only, what follows
+// as well.
+uint64_t bytes_before_notes(uint64_t tokens, uint64_t samples) {
+  return tokens * sizeof(uint32_t) + mark_bytes(tokens) + samples * sizeof(PreparedSample);
+}
+
+uint64_t part_bytes(const PartEnd& end) {
+  return bytes_before_notes(end.counts.tokens, end.counts.samples) + round_up(end.note_bytes, 8) + sizeof end;
 }
 
 [[noreturn]] void damaged(const std::string& path, const std::string& sentence) {
@@ -54,8 +59,10 @@ std::optional<PartEnd> end_of(const InputFile& file) {
   if (file.bytes() < sizeof end) return std::nullopt;
   file.read(file.bytes() - sizeof end, &end, sizeof end);
   constexpr uint64_t kMost = uint64_t{1} << 48;  // so that no product overflows
-  if (end.magic != kMagic || end.counts.tokens > kMost || end.counts.samples > kMost) return std::nullopt;
-  if (file.bytes() != part_bytes(end.counts.tokens, end.counts.samples)) return std::nullopt;
+  if (end.magic != kMagic || end.counts.tokens > kMost || end.counts.samples > kMost ||
+      end.note_bytes > kNoteBytesMax)
+    return std::nullopt;
+  if (file.bytes() != part_bytes(end)) return std::nullopt;
   return end;
 }
 
@@ -110,16 +117,20 @@ void PartWriter::add(std::span<const uint32_t> ids, const std::vector<bool>& tra
   if (s.ids.size() >= kFlushTokens) s.flush();
 }
 
-PreparedCounts PartWriter::commit(PreparedCounts counts) {
+PreparedCounts PartWriter::commit(PreparedCounts counts, const std::string& notes) {
+  CHECK(notes.size() <= kNoteBytesMax, "the notes of a part");
   State& s = *state_;
   s.flush();
   s.marks.resize(mark_bytes(s.tokens));
   s.write(s.marks.data(), s.marks.size());
   s.write(s.samples.data(), s.samples.size() * sizeof s.samples[0]);
+  std::string padded = notes;
+  padded.resize(round_up(notes.size(), 8));
+  s.write(padded.data(), padded.size());
   counts.samples = s.samples.size();
   counts.tokens = s.tokens;
   counts.trained = s.trained;
-  const PartEnd end{kMagic, XXH3_64bits_digest(s.hash.get()), counts};
+  const PartEnd end{kMagic, XXH3_64bits_digest(s.hash.get()), notes.size(), counts};
   s.file.write(&end, sizeof end);
   s.file.commit();
   return counts;
@@ -183,6 +194,9 @@ PreparedSet PreparedSet::open(const std::string& directory, int64_t vocabulary) 
     InputFile file(path);
     const std::optional<PartEnd> end = end_of(file);
     if (!end) damaged(path, "is damaged: its size contradicts what it says");
+    std::string notes(end->note_bytes, '\0');
+    file.read(bytes_before_notes(end->counts.tokens, end->counts.samples), notes.data(), notes.size());
+    set.notes_.push_back(std::move(notes));
     set.parts_.push_back(
         {std::move(file), end->counts.tokens, end->counts.samples, set.counts_.tokens, set.counts_.samples});
     set.counts_ += end->counts;

@@ -3,7 +3,7 @@
 // It is a directory of parts, which are written one by one and complete when they have their name, and of
 // set.json, which is written last and makes the set complete. A part, little-endian:
 //   u32 ids[tokens]; u8 marks[(tokens + 7) / 8], bit i % 8 of byte i / 8 for token i; zeros up to a multiple
-//   of 8 bytes; PreparedSample samples[samples]; PartEnd.
+//   of 8 bytes; PreparedSample samples[samples]; notes, and zeros up to a multiple of 8 bytes; PartEnd.
 // Samples lie in the order of the data. Sizes are checked when a set is opened, ids as they are read. Reads
 // are const, allocate nothing, and may come from any thread.
 #pragma once
@@ -19,6 +19,8 @@
 #include "models/files/file.h"
 
 namespace sluice {
+
+constexpr uint64_t kNoteBytesMax = 1 << 20;
 
 struct PreparedSample {
   uint64_t begin = 0;  // its first token: in its part; as PreparedSet::samples gives it, in the set
@@ -47,7 +49,8 @@ struct PreparedCounts {
 
 struct PartEnd {  // the last bytes of a part
   std::array<char, 8> magic{};
-  uint64_t checksum = 0;  // XXH3 of all bytes before this struct
+  uint64_t checksum = 0;    // XXH3 of all bytes before this struct
+  uint64_t note_bytes = 0;  // at most kNoteBytesMax
   PreparedCounts counts;
 };
 
@@ -61,8 +64,9 @@ class PartWriter {
 
   // trained[i] marks ids[i]. At least two tokens. Throws Error(io).
   void add(std::span<const uint32_t> ids, const std::vector<bool>& trained);
-  // `counts`: of the part's records; samples and tokens are filled in. Returns them. Throws Error(io).
-  PreparedCounts commit(PreparedCounts counts);
+  // `counts`: of the part's records; samples and tokens are filled in. Returns them. `notes`: text about the
+  // part that its reader understands. Throws Error(io).
+  PreparedCounts commit(PreparedCounts counts, const std::string& notes);
 
  private:
   struct State;
@@ -79,6 +83,7 @@ class PreparedSet {
   static PreparedSet open(const std::string& directory, int64_t vocabulary);
 
   const PreparedCounts& counts() const { return counts_; }
+  const std::vector<std::string>& notes() const { return notes_; }  // of the parts, in order
   uint64_t samples() const { return counts_.samples; }
   uint64_t checksum() const { return checksum_; }  // of all parts' checksums
   const std::string& directory() const { return directory_; }
@@ -98,6 +103,7 @@ class PreparedSet {
   int64_t vocabulary_ = 0;
   std::vector<Part> parts_;
   PreparedCounts counts_;
+  std::vector<std::string> notes_;
   uint64_t checksum_ = 0;
 };
 

@@ -13,6 +13,7 @@
 #include "engine/base/error.h"
 #include "engine/graph/op.h"
 #include "models/data/llmq_file.h"
+#include "models/files/data_path.h"
 
 namespace sluice {
 
@@ -73,21 +74,10 @@ const char* how_to_write(int64_t vocabulary) {
 
 // Throws for a file that begins as one of another format.
 void check_no_other_format(const InputFile& file, int64_t vocabulary) {
-  struct Format {
-    std::string_view magic;
-    const char *name, *remedy;
-  };
-  constexpr Format kFormats[] = {{"\x93NUMPY", "a NumPy file (.npy)", ""},
-                                 {"PK\x03\x04", "a zip archive (.npz, .zip)", "Unpack it. "},
-                                 {"\x1f\x8b\x08", "a gzip file (.gz)", "Unpack it. "},
-                                 {"PAR1", "a Parquet file", ""}};
-  std::array<char, 8> begin{};
-  file.read(0, begin.data(), std::min<uint64_t>(begin.size(), file.bytes()));
-  for (const Format& format : kFormats)
-    if (std::string_view(begin.data(), begin.size()).starts_with(format.magic))
-      malformed(file.path(), fmt::format("looks like {}", format.name),
-                fmt::format("{}{} If it holds raw tokens, say --data-type uint16.", format.remedy,
-                            how_to_write(vocabulary)));
+  if (const auto other = other_kind_of(file, false))
+    malformed(file.path(), "looks like " + other->name,
+              fmt::format("{} Tokens: {} If it holds raw tokens, say --data-type uint16.", other->remedy,
+                          how_to_write(vocabulary)));
 }
 
 // Whether, at the begin of the file, every second number of `width` bytes is 0, and some other one is not.
@@ -214,9 +204,9 @@ TokenData::Part TokenData::open_part(const std::string& path, int64_t vocabulary
   const std::string extension = std::filesystem::path(path).extension().string();
   if (extension == ".idx") megatron_is_planned(path);
   InputFile file(path);  // one that is missing is called so, whatever its name
-  if (type == TokenType::automatic && extension != ".txt" && extension != ".bin")
+  if (type == TokenType::automatic && extension != ".txt" && extension != ".md" && extension != ".bin")
     throw Error(
-        ExitCode::usage, fmt::format("{} is neither a .txt nor a .bin file.", printable(path)),
+        ExitCode::usage, fmt::format("{} is neither a .txt, a .md nor a .bin file.", printable(path)),
         "Give chats or texts as .jsonl, text as .txt, tokens as .bin (raw uint16, an llm.c shard or LLMQ's), "
         "or say --data-type.");
   if (file.bytes() == 0) malformed(path, "is empty", "Give a file with data.");

@@ -12,6 +12,7 @@
 
 #include "engine/base/error.h"
 #include "engine/base/parallel.h"
+#include "models/files/data_path.h"
 
 namespace sluice {
 
@@ -19,7 +20,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr uint64_t kVersion = 3;  // of what samples are made of given data, and what a set says about them
+constexpr uint64_t kVersion = 4;  // of what samples are made of given data, and what a set says about them
 constexpr uint64_t kStretchBytesLeast = 1 << 20;
 constexpr uint64_t kStretchesMost = 256;     // about, so that a set has few files
 constexpr uint64_t kListStretchesMost = 16;  // each scans its list from the beginning
@@ -77,12 +78,8 @@ bool ends_in(const std::string& path, const char* extension) {
 }
 
 // Of what is wrong with a record.
-const char* remedy_of(const std::invalid_argument& error) {
-  if (dynamic_cast<const NoChatTemplate*>(&error) != nullptr)
-    return "Give --chat-template FILE, a Jinja template, or the --tokenizer DIR of a model for chats.";
-  if (dynamic_cast<const UnknownForm*>(&error) != nullptr)
-    return "Say what its keys are called, as in --data-keys prompt=question,completion=answer, or leave "
-           "out what is malformed with --bad-records skip.";
+std::string remedy_of(const std::invalid_argument& error) {
+  if (const auto* refused = dynamic_cast<const RefusedRecord*>(&error)) return refused->remedy;
   return "Correct it, or leave out what is malformed with --bad-records skip.";
 }
 
@@ -92,10 +89,67 @@ bool is_record_file(const std::string& path) {
   return ends_in(path, ".jsonl") || ends_in(path, ".json") || ends_in(path, ".ndjson") ||
          ends_in(path, ".parquet");
 }
-bool is_text_file(const std::string& path) { return ends_in(path, ".txt"); }
+bool is_text_file(const std::string& path) { return ends_in(path, ".txt") || ends_in(path, ".md"); }
 
-std::vector<std::string> remarks_on(const PreparedCounts& counts) {
+SampleNotes notes_of(const PreparedSet& set) {
+  SampleNotes all;
+  for (const std::string& notes : set.notes()) try {
+      all += notes_of_json(notes);
+    } catch (const std::invalid_argument& error) {
+      throw Error(ExitCode::malformed_file,
+                  fmt::format("{} is damaged: {}.", printable(set.directory()), error.what()),
+                  "Delete the prepared set; it is made anew from the data.");
+    }
+  return all;
+}
+
+namespace {
+
+// "system (1), images (3)"
+std::string list_of(const SampleNotes::ByName& names) {
+  std::vector<std::string> all;
+  for (const auto& [name, times] : names) all.push_back(fmt::format("{} ({})", printable(name), times));
+  return fmt::format("{}", fmt::join(all, ", "));
+}
+
+std::string counted(uint64_t count, const char* one, const char* several) {
+  return fmt::format("{} {}", count, count == 1 ? one : several);
+}
+
+std::string without_blank_ends(const std::string& text) {
+  const size_t first = text.find_first_not_of(" \t\r\n"), last = text.find_last_not_of(" \t\r\n");
+  return first == text.npos ? "" : text.substr(first, last + 1 - first);
+}
+
+void add_remarks(const SampleNotes& notes, std::vector<std::string>& remarks) {
+  if (!notes.unread.empty()) remarks.push_back("not read: " + list_of(notes.unread));
+  if (!notes.unknown_roles.empty())
+    remarks.push_back("roles not known, whose messages are not trained: " + list_of(notes.unknown_roles));
+  if (notes.cut > 0)
+    remarks.push_back(counted(notes.cut, "answer lacks a part, which the chat template leaves out",
+                              "answers lack a part, which the chat template leaves out"));
+  if (notes.opened > 0)
+    remarks.push_back(counted(notes.opened, "answer does not begin with", "answers do not begin with") +
+                      fmt::format(" {}, with which the chat template's prompt ends",
+                                  printable(without_blank_ends(notes.opening))));
+  if (notes.rendered > 0)
+    remarks.push_back(counted(notes.rendered,
+                              "text was rendered by a chat template before: its control tokens are control "
+                              "tokens",
+                              "texts were rendered by a chat template before: their control tokens are "
+                              "control tokens"));
+  if (notes.endless > 0)
+    remarks.push_back(counted(notes.endless, "answer or text does not end with a control token",
+                              "answers and texts do not end with a control token") +
+                      ", so that the model does not learn to stop there" +
+                      (notes.no_end.empty() ? std::string() : fmt::format(" ({})", notes.no_end)));
+}
+
+}  // namespace
+
+std::vector<std::string> remarks_on(const PreparedCounts& counts, const SampleNotes& notes) {
   std::vector<std::string> remarks;
+  add_remarks(notes, remarks);
   const auto add = [&](uint64_t count, const char* one, const char* several) {
     if (count > 0) remarks.push_back(fmt::format("{} {}", count, count == 1 ? one : several));
   };
@@ -104,22 +158,22 @@ std::vector<std::string> remarks_on(const PreparedCounts& counts) {
       "otherwise",
       "characters are unknown to the installed Oniguruma, and transformers may cut the text around them "
       "otherwise");
-  add(counts.spelled_controls, "control token that text of users spells stays text",
-      "control tokens that text of users spells stay text");
+  add(counts.spelled_controls,
+      "control token that text of users spells stays text (but with --control-tokens anywhere)",
+      "control tokens that text of users spells stay text (but with --control-tokens anywhere)");
   return remarks;
 }
 
 Preparation::Preparation(PrepareRequest request)
     : request_(std::move(request)), model_(open_text_model(request_.tokenizer, request_.chat_template)) {
   for (const std::string& path : request_.files) {
-    if (ends_in(path, ".parquet"))
-      throw Error(ExitCode::usage, printable(path) + " is a Parquet file, which is not read.",
-                  "Convert it: python3 -c \"import sys, pandas; pandas.read_parquet(sys.argv[1])"
-                  ".to_json(sys.argv[2], orient='records', lines=True)\" IN.parquet OUT.jsonl");
+    if (const auto other = other_kind_of(InputFile(path), true))
+      throw Error(ExitCode::usage, fmt::format("{} is {}, which is not read.", printable(path), other->name),
+                  other->remedy);
     if (!is_record_file(path) && !is_text_file(path))
       throw Error(
           ExitCode::usage,
-          printable(path) + " is neither a .jsonl, a .json nor a .txt file, which hold chats or text.",
+          printable(path) + " is neither a .jsonl, a .json, a .txt nor a .md file, which hold chats or text.",
           "Convert it to JSON lines, as {\"messages\": [...]} or {\"text\": ...}, or to a .txt file.");
     const Division division = is_record_file(path)         ? division_of_json(path)
                               : request_.separator.empty() ? Division::stretches
@@ -160,6 +214,7 @@ std::string Preparation::name(const std::function<void(const PrepareProgress&)>&
   for (const char* place : {"files", "tokenizer"}) choices.erase(place);
   sum.add(choices.dump());
   sum.add(model_.chat_source);
+  sum.add(model_.tools_chat_source);
   for (const auto& [control, content] : model_.controls) sum.add(control + "\n" + content);
   sum.add(model_.end ? std::to_string(*model_.end) : "");
   // Beside a tokenizer.model, tokenizer_config.json says these two.
@@ -277,7 +332,8 @@ bool Preparation::make(const std::string& directory, const std::atomic<bool>& st
       };
       const PreparedCounts counts = make_samples(stretch, *maker, take, goes_on);
       require_as_opened(files_[stretch.file]);
-      if (!ends && !stop) part.commit(counts);
+      const SampleNotes notes = maker->take_notes();
+      if (!ends && !stop) part.commit(counts, json_of(notes));
     } catch (...) {
       const std::lock_guard lock(mutex);
       if (!fault) fault = std::current_exception();

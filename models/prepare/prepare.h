@@ -76,10 +76,14 @@ class Preparation {
   TextModel model_;
 };
 
-// What to know about prepared data beyond their numbers: sentences without a full stop; often none.
-std::vector<std::string> remarks_on(const PreparedCounts& counts);
+// What is to be told of all parts of a set. Throws Error(malformed_file) where they are damaged.
+SampleNotes notes_of(const PreparedSet& set);
 
-// Whether a file of data is prepared with a tokenizer (.jsonl; .txt where there is a tokenizer).
+// What to know about prepared data beyond their numbers: sentences without a full stop; often none.
+std::vector<std::string> remarks_on(const PreparedCounts& counts, const SampleNotes& notes);
+
+// Whether a file of data is prepared with a tokenizer (.jsonl; .txt and .md where there is a
+// tokenizer).
 bool is_record_file(const std::string& path);
 bool is_text_file(const std::string& path);
 

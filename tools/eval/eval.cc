@@ -71,6 +71,8 @@ void print(const Evaluation& found, bool json, std::FILE* out) {
 ExitCode run_eval(Options options, std::FILE* out) {
   WeightsStart start = open_weights_start(options, Verb::eval);
   options.batch.sequence = options.batch.sequence.value_or(start.source.config.context);
+  const std::vector<std::string> left_out = open_folders(options);
+  start.notes.insert(start.notes.end(), left_out.begin(), left_out.end());
   prepare_data(options, text_directory(start), start.source.config.vocabulary);
   const RunData data = open_evaluation_data(options, start.source.config);
   const std::unique_ptr<Device> device = make_device(options.memory, resolve_threads(options.memory));

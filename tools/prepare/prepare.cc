@@ -15,6 +15,7 @@
 #include "engine/base/clock.h"
 #include "engine/base/units.h"
 #include "engine/run/start/model_source.h"
+#include "engine/run/start/run_data.h"
 #include "engine/run/start/run_directory.h"
 #include "tools/command/screen.h"
 #include "tools/command/stop_signals.h"
@@ -155,7 +156,7 @@ void show_samples(const Preparation& preparation, int64_t count, std::FILE* out)
                   printable_lines(marked(sample, preparation.text_model().tokenizer)));
 }
 
-std::string summary(const PreparedCounts& c) {
+std::string summary(const PreparedCounts& c, const SampleNotes& notes) {
   std::string text = fmt::format(
       "{} samples of {} records: {} tokens, {} of them trained ({:.1f} %)\n", c.samples, c.records, c.tokens,
       c.trained,
@@ -167,11 +168,12 @@ std::string summary(const PreparedCounts& c) {
         c.divided);
   if (c.untrained > 0) text += fmt::format("{} samples without trained tokens are left out\n", c.untrained);
   if (c.bad > 0) text += fmt::format("{} malformed records are left out\n", c.bad);
-  for (const std::string& remark : remarks_on(c)) text += remark + "\n";
+  for (const std::string& remark : remarks_on(c, notes)) text += remark + "\n";
   return text;
 }
 
-nlohmann::ordered_json facts_of(const PreparedCounts& c, const std::string& directory) {
+nlohmann::ordered_json facts_of(const PreparedCounts& c, const SampleNotes& notes,
+                                const std::string& directory) {
   return {{"directory", directory},
           {"records", c.records},
           {"samples", c.samples},
@@ -181,7 +183,8 @@ nlohmann::ordered_json facts_of(const PreparedCounts& c, const std::string& dire
           {"untrained", c.untrained},
           {"malformed", c.bad},
           {"unknown_characters", c.unknown_characters},
-          {"spelled_control_tokens", c.spelled_controls}};
+          {"spelled_control_tokens", c.spelled_controls},
+          {"notes", nlohmann::ordered_json::parse(json_of(notes))}};
 }
 
 // Most samples without a trained token: the masks are not what the user means.
@@ -199,6 +202,7 @@ void check_counts(const PreparedCounts& c) {
 
 ExitCode run_prepare(Options options, std::FILE* out) {
   const TokenizerPlace place = tokenizer_of(options);
+  for (const std::string& sentence : open_folders(options)) show(stderr, "sluice: " + sentence + "\n");
   PrepareRequest request = prepare_request(options, options.data.train, place.directory, place.vocabulary);
   request.threads = static_cast<int>(
       options.memory.threads.value_or(std::max<int64_t>(1, std::thread::hardware_concurrency())));
@@ -214,11 +218,13 @@ ExitCode run_prepare(Options options, std::FILE* out) {
     }
   }
   line.reset();
-  const PreparedCounts counts = PreparedSet::open(directory, INT32_MAX).counts();
+  const PreparedSet set = PreparedSet::open(directory, INT32_MAX);
+  const PreparedCounts& counts = set.counts();
+  const SampleNotes notes = notes_of(set);
   if (options.print.json)
-    std::fprintf(out, "%s\n", facts_of(counts, directory).dump(2).c_str());
+    std::fprintf(out, "%s\n", facts_of(counts, notes, directory).dump(2).c_str());
   else
-    show(out, summary(counts) + "in " + printable(directory) + "\n");
+    show(out, summary(counts, notes) + "in " + printable(directory) + "\n");
   if (options.text.show > 0) show_samples(preparation, options.text.show, out);
   check_counts(counts);
   return ExitCode::done;

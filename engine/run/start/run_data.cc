@@ -8,6 +8,7 @@
 
 #include "engine/base/error.h"
 #include "models/data/window_rows.h"
+#include "models/files/data_path.h"
 #include "models/prepare/prepare.h"
 #include "models/text/samples/text_model.h"
 
@@ -61,7 +62,7 @@ class SampleData : public RowData {
       text += fmt::format(", {} parts without trained tokens left out", facts_.left_out);
     return text;
   }
-  std::vector<std::string> remarks() const override { return remarks_on(set_->counts()); }
+  std::vector<std::string> remarks() const override { return remarks_on(set_->counts(), notes_of(*set_)); }
   uint64_t rows_of_epochs(uint64_t epochs) const override {
     return PackedRows(*set_, samples_, choice_).rows_of_epochs(epochs);
   }
@@ -126,6 +127,16 @@ std::shared_ptr<const PreparedSet> open_set(const std::string& directory, const 
 
 const std::string& tokenizer_of(const Options& options, const std::string& model_directory) {
   return options.text.tokenizer.empty() ? model_directory : options.text.tokenizer;
+}
+
+std::vector<std::string> open_folders(Options& options) {
+  std::vector<std::string> notes;
+  for (std::vector<std::string>* paths : {&options.data.train, &options.data.validation}) {
+    DataFiles found = files_of(*paths);
+    *paths = std::move(found.files);
+    if (!found.left_out.empty()) notes.push_back(left_out_of_folders(found));
+  }
+  return notes;
 }
 
 bool are_texts(const Options& options, const std::vector<std::string>& files, const std::string& tokenizer,

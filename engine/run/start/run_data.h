@@ -39,6 +39,10 @@ class RowData {
 // --tokenizer, else the model's directory.
 const std::string& tokenizer_of(const Options& options, const std::string& model_directory);
 
+// Puts the files of folders in the place of these, in --data and --val-data. Returns a sentence on each
+// option of which files are left out. Throws as files_of().
+std::vector<std::string> open_folders(Options& options);
+
 // Whether the files are text or chats, which are prepared with a tokenizer: .jsonl, and .txt where
 // `tokenizer` has one. Throws Error(usage) for a mixture; `option` names the files in it.
 bool are_texts(const Options& options, const std::vector<std::string>& files, const std::string& tokenizer,

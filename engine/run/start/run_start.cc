@@ -8,6 +8,7 @@
 
 #include "engine/run/start/devices.h"
 #include "engine/run/start/loader.h"
+#include "engine/run/start/run_data.h"
 #include "engine/run/start/run_directory.h"
 #include "models/families/family.h"
 #include "models/weights/stacked.h"
@@ -30,9 +31,10 @@ void make_absolute(Options& options) {
   for (std::string* path :
        {&options.run.metrics, &options.lora.from, &options.lora.base, &options.sample.prompts})
     if (!path->empty()) *path = absolute(*path);
-  for (std::string* path : {&options.text.tokenizer, &options.text.chat_template, &options.text.cache})
+  for (std::string* path : {&options.text.tokenizer, &options.text.cache})
     if (!path->empty()) *path = absolute(*path);
-  for (std::string* name : {&options.model.model, &options.memory.machine})  // a name or a path
+  for (std::string* name :
+       {&options.model.model, &options.memory.machine, &options.text.chat_template})  // a name or a path
     if (fs::exists(*name, ignored)) *name = absolute(*name);
 }
 
@@ -181,6 +183,7 @@ RunStart open_run_start(Options& options, Verb verb) {
   const auto note = [&](const std::vector<std::string>& sentences) {
     start.notes.insert(start.notes.end(), sentences.begin(), sentences.end());
   };
+  note(open_folders(options));
   if (resuming || verb == Verb::train) start.checkpoint = open_resume(options.run);
   if (start.checkpoint) {
     std::error_code missing;

@@ -2,7 +2,9 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <array>
+#include <cctype>
 #include <nlohmann/json.hpp>
 #include <stdexcept>
 
@@ -20,7 +22,13 @@ template <typename... Values>
   throw std::invalid_argument(fmt::format(sentence, values...));
 }
 
-// Keys and roles of one line, under the names that this code has for them.
+// Nothing that anybody could miss.
+bool is_empty(const Json& value) {
+  return value.is_null() || ((value.is_array() || value.is_object()) && value.empty()) ||
+         (value.is_string() && value.get_ref<const std::string&>().empty());
+}
+
+// Keys and roles of one object, under the names that this code has for them.
 class Reader {
  public:
   Reader(const Json& object, const NameMap& names) : object_(object), names_(names) {}
@@ -30,9 +38,15 @@ class Reader {
     return found == names_.end() ? known : found->second;
   }
   // nullptr: absent, or null
-  const Json* find(const char* known) const {
+  const Json* peek(const char* known) const {
     const auto found = object_.find(name(known));
     return found == object_.end() || found->is_null() ? nullptr : &*found;
+  }
+  // The same of what counts as read from here on.
+  const Json* find(const char* known) const {
+    const Json* value = peek(known);
+    if (value) read_.push_back(value);
+    return value;
   }
   const Json& at(const char* known) const {
     if (const Json* value = find(known)) return *value;
@@ -48,6 +62,14 @@ class Reader {
     if (!value.is_array()) malformed("\"{}\" is no list", printable(name(known)));
     return value;
   }
+  // Keys that have content and that nobody asked for.
+  std::vector<std::string> unread() const {
+    std::vector<std::string> keys;
+    for (const auto& [key, value] : object_.items())
+      if (!is_empty(value) && std::find(read_.begin(), read_.end(), &value) == read_.end())
+        keys.push_back(key);
+    return keys;
+  }
 
  private:
   static std::string text_of(const Json& value, const std::string& key) {
@@ -56,6 +78,7 @@ class Reader {
   }
   const Json& object_;
   const NameMap& names_;
+  mutable std::vector<const Json*> read_;
 };
 
 // A conversation that grows.
@@ -67,28 +90,70 @@ struct Messages {
     list.push_back({{"role", role}, {"content", std::move(content)}});
     trained.push_back(std::string_view(role) == "assistant");
   }
-  Conversation finish(Json tools) {
-    if (list.empty()) malformed("the conversation is empty");
-    return {std::make_shared<const Json>(std::move(list)),
-            tools.is_null() ? nullptr : std::make_shared<const Json>(std::move(tools)), std::move(trained)};
+  // Before the first message, unless that is the same one.
+  void put_system_first(const std::string& system) {
+    if (system.empty()) return;
+    if (!list.empty() && list[0]["role"] == "system") {
+      if (list[0]["content"] == system) return;
+      malformed("it has two system prompts, \"system\" and its first message");
+    }
+    list.insert(list.begin(), Json{{"role", "system"}, {"content", system}});
+    trained.insert(trained.begin(), false);
   }
+  Conversation finish(const Reader& reader);
 };
 
 // The role as templates know it.
 std::string role_of(const std::string& given, const NameMap& names) {
-  static constexpr std::array<std::array<const char*, 2>, 6> kElsewhere = {{{"human", "user"},
-                                                                            {"gpt", "assistant"},
-                                                                            {"bot", "assistant"},
-                                                                            {"model", "assistant"},
-                                                                            {"function_call", "assistant"},
-                                                                            {"observation", "tool"}}};
+  static constexpr std::array<std::array<const char*, 2>, 16> kElsewhere = {{
+      {"human", "user"},
+      {"prompter", "user"},
+      {"gpt", "assistant"},
+      {"bot", "assistant"},
+      {"chatbot", "assistant"},
+      {"model", "assistant"},
+      {"chatgpt", "assistant"},
+      {"bing", "assistant"},
+      {"bard", "assistant"},
+      {"ai", "assistant"},
+      {"user", "user"},
+      {"assistant", "assistant"},
+      {"system", "system"},
+      {"tool", "tool"},
+      {"function_call", "assistant"},
+      {"observation", "tool"},
+  }};
   for (const char* known : {"user", "assistant", "system", "tool"}) {
     const auto named = names.find(known);
     if (named != names.end() && named->second == given) return known;
   }
+  std::string lower = given;
+  std::transform(lower.begin(), lower.end(), lower.begin(), [](unsigned char c) { return std::tolower(c); });
   for (const auto& [other, known] : kElsewhere)
-    if (given == other) return known;
+    if (lower == other) return known;
   return given;
+}
+
+// Arguments of a call that are JSON in a string become what they say.
+void parse_arguments(Json& call) {
+  Json* function = &call;
+  if (const auto inner = call.find("function"); inner != call.end() && inner->is_object()) function = &*inner;
+  const auto arguments = function->find("arguments");
+  if (arguments == function->end() || !arguments->is_string()) return;
+  try {
+    Json parsed = parse_strict_json_line(arguments->get_ref<const std::string&>());
+    if (parsed.is_object()) *arguments = std::move(parsed);
+  } catch (const std::invalid_argument&) {
+    // It stays the text that it is.
+  }
+}
+
+void parse_calls(Json& message) {
+  if (const auto calls = message.find("tool_calls"); calls != message.end() && calls->is_array())
+    for (Json& call : *calls)
+      if (call.is_object()) parse_arguments(call);
+  if (const auto call = message.find("function_call"); call != message.end() && call->is_object())
+    parse_arguments(*call);
 }
 
 // Whether an answer is to be trained: "weight" and "train" say it, and are no part of the message.
@@ -118,7 +183,7 @@ void add_messages(const Json& list, const char* role_key, const char* content_ke
       if (!content->is_string() && !content->is_array())
         malformed("a message's \"{}\" is neither a string nor a list", printable(reader.name(content_key)));
       message["content"] = *content;
-    } else if (!element.contains("tool_calls")) {
+    } else if (!element.contains("tool_calls") && !element.contains("function_call")) {
       malformed("a message has no \"{}\"", printable(reader.name(content_key)));
     }
     for (const auto& [key, value] : element.items()) {
@@ -127,6 +192,7 @@ void add_messages(const Json& list, const char* role_key, const char* content_ke
       if (key == "role" || (key == "content" && message.contains(key))) continue;
       message.get_ref<Json::object_t&>().push_back({key, value});  // new, so that it need not be looked for
     }
+    parse_calls(message);
     const bool trained = take_weight(message) && message["role"] == "assistant";
     to.list.push_back(std::move(message));
     to.trained.push_back(trained);
@@ -159,17 +225,38 @@ void add_dialog(const Json& list, bool is_sharegpt, const NameMap& names, Messag
   add_messages(list, keys[0], keys[1], names, to);
 }
 
-Conversation read_messages(const Reader& reader, const NameMap& names) {
-  Messages out;
-  add_dialog(reader.list("messages"), false, names, out);
-  return out.finish(tools_of(reader));
+// "chat_template_kwargs" and "enable_thinking", which are variables of the template.
+Json template_values_of(const Reader& reader) {
+  Json values = nullptr;
+  if (const Json* given = reader.find("chat_template_kwargs")) {
+    if (!given->is_object()) malformed("\"chat_template_kwargs\" is no object");
+    for (const char* own : {"messages", "tools", "add_generation_prompt"})
+      if (given->contains(own)) malformed("\"chat_template_kwargs\" sets {}, which the record says", own);
+    if (!given->empty()) values = *given;
+  }
+  if (const Json* given = reader.find("enable_thinking")) {
+    if (!given->is_boolean()) malformed("\"enable_thinking\" is neither true nor false");
+    values["enable_thinking"] = *given;
+  }
+  return values;
 }
 
-Conversation read_sharegpt(const Reader& reader, const NameMap& names) {
+Conversation Messages::finish(const Reader& reader) {
+  if (list.empty()) malformed("the conversation is empty");
+  Json tools = tools_of(reader), values = template_values_of(reader);
+  return {.messages = std::make_shared<const Json>(std::move(list)),
+          .tools = tools.is_null() ? nullptr : std::make_shared<const Json>(std::move(tools)),
+          .trained_messages = std::move(trained),
+          .template_values = values.is_null() ? nullptr : std::make_shared<const Json>(std::move(values)),
+          .unread_keys = reader.unread()};
+}
+
+// `key`: of the list. sharegpt has its own names for role and content.
+Conversation read_dialog(const Reader& reader, const char* key, bool is_sharegpt, const NameMap& names) {
   Messages out;
-  if (const std::string system = reader.text_or_empty("system"); !system.empty()) out.add("system", system);
-  add_dialog(reader.list("conversations"), true, names, out);
-  return out.finish(tools_of(reader));
+  add_dialog(reader.list(key), is_sharegpt, names, out);
+  out.put_system_first(reader.text_or_empty("system"));
+  return out.finish(reader);
 }
 
 Conversation read_alpaca(const Reader& reader) {
@@ -187,29 +274,57 @@ Conversation read_alpaca(const Reader& reader) {
   if (!input.empty()) question.append(1, '\n').append(input);
   out.add("user", std::move(question));
   out.add("assistant", reader.text("output"));
-  return out.finish(nullptr);
+  return out.finish(reader);
 }
 
 Record read_completion(const Reader& reader, const NameMap& names) {
   const Json &prompt = reader.at("prompt"), &completion = reader.at("completion");
+  const std::string system = reader.text_or_empty("system");
   if (prompt.is_string() && completion.is_string())
-    return PlainText{prompt.get<std::string>(), completion.get<std::string>(), false};
+    return PlainText{prompt.get<std::string>(), completion.get<std::string>(), false, system,
+                     reader.unread()};
   Messages out;
   add_messages(reader.list("prompt"), "role", "content", names, out);
   out.trained.assign(out.trained.size(), false);
   add_messages(reader.list("completion"), "role", "content", names, out);
-  return out.finish(tools_of(reader));
+  out.put_system_first(system);
+  return out.finish(reader);
+}
+
+Record read_text(const Reader& reader) {
+  std::string text = reader.text("text");
+  return PlainText{"", std::move(text), true, "", reader.unread()};
 }
 
 RecordForm recognised(const Reader& reader) {
-  if (reader.find("messages")) return RecordForm::messages;
-  if (reader.find("conversations")) return RecordForm::sharegpt;
-  if (reader.find("instruction") && reader.find("output")) return RecordForm::alpaca;
-  if (reader.find("prompt") && reader.find("completion")) return RecordForm::completion;
-  if (reader.find("text")) return RecordForm::text;
-  throw UnknownForm(
+  if (reader.peek("messages")) return RecordForm::messages;
+  if (reader.peek("conversations")) return RecordForm::sharegpt;
+  if (reader.peek("instruction") && reader.peek("output")) return RecordForm::alpaca;
+  if (reader.peek("prompt") && reader.peek("completion")) return RecordForm::completion;
+  if (reader.peek("text")) return RecordForm::text;
+  throw RefusedRecord(
       "it has none of the keys that are known: messages; conversations; instruction and output; prompt and "
-      "completion; text");
+      "completion; text",
+      "Say what its keys are called, as in --data-keys prompt=question,completion=answer, or leave out what "
+      "is malformed with --bad-records skip.");
+}
+
+// What would teach what it warns of. A key that --data-keys names for something else is taken at that word.
+void refuse_preferences(const Reader& reader, const NameMap& names) {
+  const auto is_named = [&](const std::string& key) {
+    return std::any_of(names.begin(), names.end(), [&](const auto& name) { return name.second == key; });
+  };
+  if ((reader.peek("chosen") || reader.peek("rejected")) && !is_named("chosen") && !is_named("rejected"))
+    throw RefusedRecord(
+        "it prefers one answer to another (\"chosen\", \"rejected\"), and preferences are not trained",
+        "To train the chosen answers alone, give --data-keys completion=chosen where a prompt stands beside "
+        "them, or --data-keys messages=chosen where they are whole conversations.");
+  if (const Json* label = reader.peek("label"); !is_named("label") && label && label->is_boolean()) {
+    if (reader.find("label")->get<bool>()) return;
+    throw RefusedRecord(
+        "its answer is marked as a bad one (\"label\": false), and only good ones can be trained",
+        "Leave such records out with --bad-records skip.");
+  }
 }
 
 }  // namespace
@@ -218,19 +333,20 @@ Record parse_record(const std::string& line, RecordForm form, const NameMap& nam
   const Json object = parse_strict_json_line(line);
   if (!object.is_object()) malformed("it is no JSON object");
   const Reader reader(object, names);
+  refuse_preferences(reader, names);
   switch (form == RecordForm::automatic ? recognised(reader) : form) {
     case RecordForm::automatic:
       break;
     case RecordForm::messages:
-      return read_messages(reader, names);
+      return read_dialog(reader, "messages", false, names);
     case RecordForm::sharegpt:
-      return read_sharegpt(reader, names);
+      return read_dialog(reader, "conversations", true, names);
     case RecordForm::alpaca:
       return read_alpaca(reader);
     case RecordForm::completion:
       return read_completion(reader, names);
     case RecordForm::text:
-      return PlainText{"", reader.text("text"), true};
+      return read_text(reader);
   }
   check_failed("a form", __FILE__, __LINE__, "");
 }

@@ -1,13 +1,17 @@
 // One record of a file of text or chats, whatever form it has there.
 //
 // Forms of a line of JSON (`.jsonl`), each recognised by its keys:
-//   messages    {"messages": [{"role": ..., "content": ...}, ...], "tools": [...]}, as OpenAI and TRL
+//   messages    {"messages": [{"role": ..., "content": ...}, ...], "system": ..., "tools": [...]}, as OpenAI
+//               and TRL
 //   sharegpt    {"conversations": [{"from": "human", "value": ...}, ...], "system": ..., "tools": ...}
 //   alpaca      {"instruction": ..., "input": ..., "output": ..., "system": ..., "history": [[..., ...]]}
-//   completion  {"prompt": ..., "completion": ...}, of strings or lists of messages
+//   completion  {"prompt": ..., "completion": ..., "system": ...}, of strings or lists of messages
 //   text        {"text": ...}
 // A record is a conversation, or a text with a part that is prompt. In messages, "weight" (0 or 1) or
-// "train" (true or false) says whether an answer is trained.
+// "train" (true or false) says whether an answer is trained. A conversation may have "chat_template_kwargs",
+// an object, and "enable_thinking": variables of the chat template, as TRL has them. Records that are marked
+// as bad, or that prefer one answer to another, are refused: trained as they are, they would teach what they
+// warn of.
 //
 // Callers: readers of data. Pure functions.
 #pragma once
@@ -17,6 +21,7 @@
 #include <nlohmann/json_fwd.hpp>
 #include <stdexcept>
 #include <string>
+#include <utility>
 #include <variant>
 #include <vector>
 
@@ -32,25 +37,34 @@ struct Conversation {
   std::shared_ptr<const nlohmann::ordered_json> messages;  // [{"role": ..., "content": ...}, ...]
   std::shared_ptr<const nlohmann::ordered_json> tools;     // a list; nullptr: none
   std::vector<bool> trained_messages;                      // by message: an answer that is trained
+  // An object: the record's own variables of the template; nullptr: none.
+  std::shared_ptr<const nlohmann::ordered_json> template_values = nullptr;
+  std::vector<std::string> unread_keys = {};  // of the record: neither read nor without content
 };
 
 struct PlainText {
   std::string prompt;  // never trained
   std::string text;
-  bool whole = true;  // text alone, of which every token is trained; else prompt and completion
+  bool whole = true;        // text alone, of which every token is trained; else prompt and completion
+  std::string system = "";  // before a prompt
+  std::vector<std::string> unread_keys = {};
 };
 
 using Record = std::variant<Conversation, PlainText>;
 
-// A record has no keys that tell its form.
-struct UnknownForm : std::invalid_argument {
-  using std::invalid_argument::invalid_argument;
+// A record that is refused although it is well-formed; `remedy` is a sentence with the option that helps.
+struct RefusedRecord : std::invalid_argument {
+  RefusedRecord(const std::string& what, std::string help)
+      : std::invalid_argument(what), remedy(std::move(help)) {}
+  std::string remedy;
 };
 
 // `line` is one JSON object. Throws std::invalid_argument whose what() is to be put behind "FILE, line N: ";
-// names from the line are printable in it. Where the line is not JSON, it says the column. A list of messages
-// may have the keys of either form, whatever it is called: files have `conversations` of roles and contents,
-// too.
+// names from the line are printable in it. Where the line is not JSON, it says the column. Of a
+// RefusedRecord, the remedy is its own. A list of messages may have the keys of either form, whatever it is
+// called: files have `conversations` of roles and contents, too. Roles that other tools write, in any case,
+// become "user", "assistant", "system" and "tool"; arguments of tool calls that are JSON in a string, as
+// OpenAI has them, become objects, as templates expect them.
 Record parse_record(const std::string& line, RecordForm form, const NameMap& names);
 
 }  // namespace sluice

@@ -4,25 +4,16 @@
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
-#include <stdexcept>
 
 #include "engine/base/error.h"
-#include "engine/base/strict_json.h"
 
 namespace sluice {
 
 namespace {
 
-// What strftime_now tells, so that the same data make the same samples on every day.
-std::tm fixed_day() {
-  std::tm day{};
-  day.tm_year = 2025 - 1900;
-  day.tm_mday = 1;
-  day.tm_wday = 3;  // Wednesday
-  return day;
-}
+using Json = nlohmann::ordered_json;
 
-bool is_blank(const std::string& text) { return text.find_first_not_of(" \t\r\n") == text.npos; }
+bool is_blank(std::string_view text) { return solid_bytes(text) == 0; }
 
 // The answers that are to be trained, as indices of messages.
 std::vector<size_t> chosen_answers(const Conversation& conversation, TrainOn train_on) {
@@ -35,14 +26,16 @@ std::vector<size_t> chosen_answers(const Conversation& conversation, TrainOn tra
 
 size_t answer_count(const Conversation& conversation) {
   return static_cast<size_t>(
-      std::ranges::count_if(*conversation.messages, [](const auto& m) { return m["role"] == "assistant"; }));
+      std::ranges::count_if(*conversation.messages, [](const Json& m) { return m["role"] == "assistant"; }));
 }
 
-// Which of the assistant's messages, counted from 0, message `index` is.
-size_t answer_number(const Conversation& conversation, size_t index) {
-  size_t number = 0;
-  for (size_t i = 0; i < index; ++i) number += (*conversation.messages)[i]["role"] == "assistant";
-  return number;
+std::vector<AnswerPart> all_of(const Rendered& text) { return {{{0, text.text.size()}, false}}; }
+
+// The token that begins last at `byte` or before it.
+size_t token_at(const Encoding& encoding, size_t byte) {
+  return static_cast<size_t>(std::upper_bound(encoding.begins.begin(), encoding.begins.end(), byte) -
+                             encoding.begins.begin()) -
+         1;
 }
 
 }  // namespace
@@ -54,158 +47,216 @@ size_t Sample::trained_tokens() const {
 SampleMaker::SampleMaker(const TextModel& model, const SampleChoices& choices)
     : model_(model),
       choices_(choices),
-      template_values_(
-          std::make_shared<const nlohmann::ordered_json>(parse_strict_json_line(choices.template_values))),
-      encoder_(model.tokenizer) {
-  if (!template_values_->is_object()) throw std::invalid_argument("the template's values are no JSON object");
-  render_options_.now = fixed_day();
-  for (const auto& [name, content] : model.controls) render_options_.control_variables.push_back(name);
-}
+      renderer_(model, choices.template_values),
+      encoder_(model.tokenizer) {}
 
 std::vector<Sample> SampleMaker::make(const Record& record) {
+  SampleNotes notes;
   const auto* const conversation = std::get_if<Conversation>(&record);
-  return conversation ? of_conversation(*conversation) : of_text(std::get<PlainText>(record));
+  for (const std::string& key :
+       conversation ? conversation->unread_keys : std::get<PlainText>(record).unread_keys)
+    count(notes.unread, key);
+  std::vector<Sample> samples =
+      conversation ? of_conversation(*conversation, notes) : of_text(std::get<PlainText>(record), notes);
+  notes_ += notes;
+  return samples;
 }
 
-// The first `messages` of the conversation; with the begin of the next answer if it `prompts`.
-Rendered SampleMaker::render(const Conversation& conversation, size_t messages, bool prompts) const {
-  nlohmann::ordered_json variables = nlohmann::ordered_json::object();
-  for (const auto& [name, content] : model_.controls) variables[name] = content;
-  auto& list = variables["messages"] = nlohmann::ordered_json::array();
-  for (size_t i = 0; i < messages; ++i) list.push_back((*conversation.messages)[i]);
-  if (conversation.tools) variables["tools"] = *conversation.tools;
-  variables["add_generation_prompt"] = prompts;
-  for (const auto& [name, value] : template_values_->items()) variables[name] = value;
-  try {
-    return model_.chat->render(variables, render_options_);
-  } catch (const Error& error) {
-    std::string what = error.what();
-    if (what.ends_with('.')) what.pop_back();  // it becomes a part of a sentence
-    throw std::invalid_argument("the chat template refuses it: " + what);
+SampleNotes SampleMaker::take_notes() { return std::exchange(notes_, {}); }
+
+// Control tokens of what a template wrote are tokens; of what came from users only if that is chosen.
+Encoding SampleMaker::encoded(const Rendered& text) {
+  const bool is_plain = choices_.control_tokens == ControlTokens::of_template;
+  return encoder_.encode(text.text, is_plain ? std::span(text.content) : std::span<const ByteRange>{});
+}
+
+bool SampleMaker::is_end(uint32_t id) const {
+  return model_.tokenizer.is_special(id) ||
+         std::find(model_.ends.begin(), model_.ends.end(), id) != model_.ends.end();
+}
+
+// What ends a trained part: its last token that is not blank, if it is a control token.
+void SampleMaker::note_end(const std::vector<uint32_t>& ids, size_t first, size_t end,
+                           SampleNotes& notes) const {
+  while (end > first && is_blank(model_.tokenizer.decode(std::span(ids).subspan(end - 1, 1), false))) --end;
+  if (end == first) return;
+  if (is_end(ids[end - 1])) {
+    ++notes.ends[ids[end - 1]];
+  } else {
+    ++notes.endless;
+    notes.no_end = model_.no_end;
   }
-}
-
-Sample SampleMaker::whole_sample(const Rendered& text) {
-  return sample_of(text, {{0, text.text.size()}}, false);
 }
 
 // `parts` are trained; ascending. `ends_at_control`: of each part, what lies behind its last control token is
 // not, if it is blank.
-Sample SampleMaker::sample_of(const Rendered& text, const std::vector<ByteRange>& parts,
-                              bool ends_at_control) {
-  const bool is_plain = choices_.control_tokens == ControlTokens::of_template;
-  Encoding encoding =
-      encoder_.encode(text.text, is_plain ? std::span(text.content) : std::span<const ByteRange>{});
+Sample SampleMaker::sample_of(const Rendered& text, Encoding encoding, const std::vector<AnswerPart>& parts,
+                              bool ends_at_control, SampleNotes& notes) const {
   Sample sample{.ids = std::move(encoding.ids),
                 .unknown_characters = encoding.unknown_characters,
                 .spelled_controls = encoding.spelled_controls};
   sample.trained.resize(sample.ids.size());
   size_t token = 0;
-  for (const ByteRange& part : parts) {
+  for (const auto& [part, end_is_cut] : parts) {
     while (token < sample.ids.size() && encoding.begins[token] < part.begin) ++token;
     // The token before it may have the part's first byte, too.
     const bool is_border = token == sample.ids.size() || encoding.begins[token] > part.begin;
     const size_t first = token > 0 && part.begin < part.end && is_border ? token - 1 : token;
     while (token < sample.ids.size() && encoding.begins[token] < part.end) ++token;
     size_t end = token;
+    if (end_is_cut && end > first && end < sample.ids.size() && encoding.begins[end] > part.end) --end;
     if (ends_at_control) {
-      size_t last = token;
+      size_t last = end;
       while (last > first && !model_.tokenizer.is_special(sample.ids[last - 1])) --last;
-      const size_t rest = last < token ? encoding.begins[last] : part.end;
-      if (last > first && is_blank(text.text.substr(rest, part.end - rest))) end = last;
+      const size_t rest = last < end ? encoding.begins[last] : part.end;
+      if (last > first && is_blank(std::string_view(text.text).substr(rest, part.end - rest))) end = last;
     }
     std::fill(sample.trained.begin() + static_cast<std::ptrdiff_t>(first),
               sample.trained.begin() + static_cast<std::ptrdiff_t>(end), true);
+    note_end(sample.ids, first, end, notes);
   }
   return sample;
 }
 
-void SampleMaker::require_chat_template() const {
-  if (!model_.chat) throw NoChatTemplate("it is a conversation, and the tokenizer has no chat template");
+Sample SampleMaker::conversation_sample(const Rendered& text, const std::vector<AnswerPart>& parts,
+                                        bool ends_at_control, SampleNotes& notes) {
+  return sample_of(text, encoded(text), parts, ends_at_control, notes);
 }
 
-std::vector<uint32_t> SampleMaker::prompt(const Conversation& conversation) {
-  require_chat_template();
-  return whole_sample(render(conversation, conversation.messages->size(), true)).ids;
+std::vector<uint32_t> SampleMaker::prompt(const Conversation& given) {
+  SampleNotes notes;
+  const Conversation conversation = renderer_.adapted(given, notes);
+  if (!notes.unread.empty())
+    throw std::invalid_argument("a text model does not read " + notes.unread.begin()->first);
+  return encoded(renderer_.render(conversation, conversation.messages->size(), true)).ids;
 }
 
 std::vector<uint32_t> SampleMaker::prompt(const std::string& text) {
   std::vector<uint32_t> ids = model_.tokenizer.prefix();
-  const Sample sample = whole_sample({text, {}, {{0, text.size()}}});
-  ids.insert(ids.end(), sample.ids.begin(), sample.ids.end());
+  const Encoding encoding = encoded({text, {}, {{0, text.size()}}, {}});
+  ids.insert(ids.end(), encoding.ids.begin(), encoding.ids.end());
   return ids;
 }
 
-SampleMaker::Turn SampleMaker::turn_of(const Conversation& conversation, size_t answer,
-                                       const Rendered& full) const {
-  const std::string prompt = render(conversation, answer, true).text;
-  const bool is_last = answer + 1 == conversation.messages->size();
-  Rendered text = is_last ? full : render(conversation, answer + 1, false);
-  if (!text.text.starts_with(prompt))
-    throw std::invalid_argument(
-        fmt::format("the chat template's text of message {} does not begin as its prompt does, so that the "
-                    "answer cannot be told apart",
-                    answer + 1));
-  const ByteRange added{prompt.size(), text.text.size()};
-  return {std::move(text), added};
+// A role that nobody knows is told, and refused where an answer would stand: that would be lost.
+void SampleMaker::check_roles(const Conversation& conversation, SampleNotes& notes) const {
+  const Json& messages = *conversation.messages;
+  const auto role = [&](size_t i) { return messages[i]["role"].get<std::string>(); };
+  const auto is_known = [&](const std::string& name) {
+    return name == "user" || name == "assistant" || name == "system" || name == "tool" ||
+           renderer_.mentions(conversation, name);
+  };
+  for (size_t i = 0; i < messages.size(); ++i) {
+    const std::string own = role(i);
+    if (is_known(own)) continue;
+    const bool is_asked = i > 0 && (role(i - 1) == "user" || role(i - 1) == "tool");
+    const bool is_answered = i + 1 < messages.size() && role(i + 1) == "assistant";
+    if (is_asked && !is_answered && choices_.train_on != TrainOn::all)
+      throw RefusedRecord(
+          fmt::format("message {} has the role {}, which is not known, and stands where an answer would",
+                      i + 1, printable(own)),
+          fmt::format("Say what it is: --data-keys assistant={0} trains it, user={0} does not. Or leave such "
+                      "records out with --bad-records skip.",
+                      printable(own)));
+    count(notes.unknown_roles, own);
+  }
 }
 
-std::vector<Sample> SampleMaker::of_conversation(const Conversation& conversation) {
-  require_chat_template();
-  const Rendered full = render(conversation, conversation.messages->size(), false);
+std::vector<Sample> SampleMaker::of_answers(const Conversation& conversation, const Rendered& whole,
+                                            const std::vector<size_t>& answers, UnreadStrings& unread,
+                                            SampleNotes& notes) {
+  AnswerFinder finder(renderer_, conversation, whole);
   std::vector<Sample> samples;
-  if (choices_.train_on == TrainOn::all) {
-    samples.push_back(whole_sample(full));
+  const auto add = [&](const Rendered& text, const std::vector<AnswerPart>& parts, bool ends_at_control) {
+    unread.add_sample(text);
+    samples.push_back(conversation_sample(text, parts, ends_at_control, notes));
+  };
+  if (!whole.generation.empty()) {
+    std::vector<AnswerPart> parts;
+    if (answers.size() == answer_count(conversation))
+      for (const ByteRange& marked : whole.generation) parts.push_back({marked, false});
+    else
+      parts = finder.generated(answers);
+    add(whole, parts, false);
     return samples;
   }
-  const std::vector<size_t> answers = chosen_answers(conversation, choices_.train_on);
-  if (full.generation.size() == answer_count(conversation) && !full.generation.empty()) {
-    std::vector<ByteRange> parts;
-    for (const size_t answer : answers) parts.push_back(full.generation[answer_number(conversation, answer)]);
-    samples.push_back(sample_of(full, parts, false));
+  if (const auto parts = finder.in_whole(answers)) {
+    add(whole, *parts, true);
+    notes.opened += finder.opened();
+    notes.opening = finder.opening();
     return samples;
   }
-  // All answers in one text, if each adds to it only. Else an answer at a time, so that only one text of a
-  // long conversation is in memory.
-  std::vector<ByteRange> parts;
+  // An answer at a time, so that only one text of a long conversation is in memory.
   for (const size_t answer : answers) {
-    const Turn turn = turn_of(conversation, answer, full);
-    if (!full.text.starts_with(turn.text.text)) break;
-    parts.push_back(turn.answer);
-  }
-  if (parts.size() == answers.size()) {
-    samples.push_back(sample_of(full, parts, true));
-    return samples;
-  }
-  for (const size_t answer : answers) {
-    const Turn turn = turn_of(conversation, answer, full);
-    samples.push_back(sample_of(turn.text, {turn.answer}, true));
+    const AnswerText turn = finder.alone(answer);
+    add(turn.text, {{turn.answer, false}}, true);
+    if (turn.opening.empty()) continue;
+    ++notes.opened;
+    if (notes.opening.empty()) notes.opening = turn.opening;
   }
   return samples;
 }
 
-std::vector<Sample> SampleMaker::of_text(const PlainText& text) {
-  if (!text.whole && model_.chat) {
-    nlohmann::ordered_json messages = nlohmann::ordered_json::array();
+std::vector<Sample> SampleMaker::of_conversation(const Conversation& given, SampleNotes& notes) {
+  const Conversation conversation = renderer_.adapted(given, notes);
+  check_roles(conversation, notes);
+  const Rendered whole = renderer_.render(conversation, conversation.messages->size(), false);
+  const std::vector<size_t> answers = chosen_answers(conversation, choices_.train_on);
+  UnreadStrings unread(conversation);
+  std::vector<Sample> samples;
+  if (choices_.train_on == TrainOn::all) {
+    unread.add_sample(whole);
+    samples.push_back(conversation_sample(whole, all_of(whole), false, notes));
+  } else {
+    samples = of_answers(conversation, whole, answers, unread, notes);
+  }
+  unread.note(renderer_, answers, notes);
+  return samples;
+}
+
+std::vector<Sample> SampleMaker::of_text(const PlainText& text, SampleNotes& notes) {
+  const Rendered rendered{text.prompt + text.text, {}, {{0, text.prompt.size() + text.text.size()}}, {}};
+  Encoding encoding = encoder_.encode(rendered.text, rendered.content);
+  bool was_rendered = false;
+  if (encoding.spelled_controls > 0 || choices_.control_tokens == ControlTokens::anywhere) {
+    Encoding other = encoder_.encode(rendered.text);
+    const size_t first = rendered.text.find_first_not_of(" \t\r\n"),
+                 last = rendered.text.find_last_not_of(" \t\r\n");
+    was_rendered =
+        first != std::string::npos && (model_.tokenizer.is_special(other.ids[token_at(other, first)]) ||
+                                       model_.tokenizer.is_special(other.ids[token_at(other, last)]));
+    if (was_rendered || choices_.control_tokens == ControlTokens::anywhere) encoding = std::move(other);
+  }
+  if (!text.whole && !was_rendered && (model_.chat || !text.system.empty())) {
+    Json messages = Json::array();
+    if (!text.system.empty()) messages.push_back({{"role", "system"}, {"content", text.system}});
     messages.push_back({{"role", "user"}, {"content", text.prompt}});
     messages.push_back({{"role", "assistant"}, {"content", text.text}});
-    return of_conversation(
-        {std::make_shared<const nlohmann::ordered_json>(std::move(messages)), nullptr, {false, true}});
+    Conversation conversation{std::make_shared<const Json>(std::move(messages)), nullptr, {}};
+    conversation.trained_messages.assign(conversation.messages->size(), false);
+    conversation.trained_messages.back() = true;
+    return of_conversation(conversation, notes);
   }
   if (is_blank(text.text)) return {Sample{.is_text = text.whole}};
-  Rendered rendered{text.prompt + text.text, {}, {}};
-  const ByteRange all{0, rendered.text.size()};
-  rendered.content = {all};
-  Sample sample = text.whole || choices_.train_on == TrainOn::all
-                      ? whole_sample(rendered)
-                      : sample_of(rendered, {{text.prompt.size(), all.end}}, false);
+  if (!text.system.empty()) count(notes.unread, "system");
+  notes.rendered += was_rendered && choices_.control_tokens == ControlTokens::of_template;
+  const bool is_all = text.whole || choices_.train_on == TrainOn::all;
+  SampleNotes before_suffix;  // the end of a text is what stands behind it
+  Sample sample =
+      sample_of(rendered, std::move(encoding),
+                {{{is_all ? 0 : text.prompt.size(), rendered.text.size()}, false}}, false, before_suffix);
+  const bool has_end = !before_suffix.ends.empty();
   const std::vector<uint32_t>& prefix = model_.tokenizer.prefix();
-  sample.ids.insert(sample.ids.begin(), prefix.begin(), prefix.end());
-  sample.trained.insert(sample.trained.begin(), prefix.size(), false);
+  if (!std::ranges::equal(std::span(sample.ids).first(std::min(prefix.size(), sample.ids.size())), prefix)) {
+    sample.ids.insert(sample.ids.begin(), prefix.begin(), prefix.end());
+    sample.trained.insert(sample.trained.begin(), prefix.size(), false);
+  }
   std::vector<uint32_t> suffix = model_.tokenizer.suffix();
   if (suffix.empty() && model_.end) suffix = {*model_.end};
+  if (was_rendered && has_end) suffix.clear();
   sample.ids.insert(sample.ids.end(), suffix.begin(), suffix.end());
   sample.trained.insert(sample.trained.end(), suffix.size(), true);
+  note_end(sample.ids, 0, sample.ids.size(), notes);
   sample.is_text = text.whole;
   std::vector<Sample> samples;
   samples.push_back(std::move(sample));

@@ -1,24 +1,27 @@
 // Records as samples: token ids, each with a mark whether it is trained.
 //
 // A conversation is rendered by the model's chat template. Trained are, of its answers, the parts that the
-// template renders inside {% generation %}, if it has any; else what an answer adds to the text before it,
-// that is, the template's text of the messages up to the answer less its text of those before, with
-// add_generation_prompt. A template may render earlier turns otherwise once others follow (Qwen3 drops their
-// thoughts); then each answer becomes a sample of its own. An answer is trained up to its last control token,
-// which ends the turn. A token is trained if it has a byte of a trained part.
+// template renders inside {% generation %}, if it has any; else the answers as AnswerFinder finds them. A
+// template may render earlier turns otherwise once others follow (Qwen3 drops their thoughts); then each
+// answer becomes a sample of its own. An answer is trained up to its last control token, which ends the turn.
+// A token is trained if it has a byte of a trained part.
+//
+// A text that begins or ends with a control token was rendered by a template before: its control tokens are
+// control tokens. In any other text of users they are text.
 //
 // One maker for each thread. The text model must outlive it.
 #pragma once
 
-#include <memory>
-#include <nlohmann/json_fwd.hpp>
-#include <stdexcept>
 #include <string>
 #include <vector>
 
 #include "models/text/records/record.h"
+#include "models/text/samples/answer_finder.h"
+#include "models/text/samples/chat_renderer.h"
 #include "models/text/samples/sample_choices.h"
+#include "models/text/samples/sample_notes.h"
 #include "models/text/samples/text_model.h"
+#include "models/text/samples/unread.h"
 
 namespace sluice {
 
@@ -37,44 +40,42 @@ struct Sample {
   size_t trained_tokens() const;  // the first token never counts: nothing predicts it
 };
 
-// A conversation, and a tokenizer without a chat template.
-struct NoChatTemplate : std::invalid_argument {
-  using std::invalid_argument::invalid_argument;
-};
-
 class SampleMaker {
  public:
-  // Throws std::invalid_argument for values that are no JSON object.
+  // Throws as ChatRenderer.
   SampleMaker(const TextModel& model, const SampleChoices& choices);
 
   // The samples of a record, perhaps some without a trained token. Throws std::invalid_argument as
   // parse_record does where the record does not suit the template, Error where the tokenizer fails.
   std::vector<Sample> make(const Record& record);
+  // What is to be told of the records since the last call.
+  SampleNotes take_notes();
 
   // The tokens of a prompt: a conversation with the begin of the next answer, or a text to go on with. Throw
-  // as make() does.
+  // as make() does, and where a part of a content cannot be read.
   std::vector<uint32_t> prompt(const Conversation& conversation);
   std::vector<uint32_t> prompt(const std::string& text);
 
  private:
-  struct Turn {
-    Rendered text;     // of the messages up to an answer
-    ByteRange answer;  // what that adds
-  };
-  void require_chat_template() const;
-  // `full`: of all messages.
-  Turn turn_of(const Conversation& conversation, size_t answer, const Rendered& full) const;
-  std::vector<Sample> of_conversation(const Conversation& conversation);
-  std::vector<Sample> of_text(const PlainText& text);
-  Rendered render(const Conversation& conversation, size_t messages, bool prompts) const;
-  Sample sample_of(const Rendered& text, const std::vector<ByteRange>& parts, bool ends_at_control);
-  Sample whole_sample(const Rendered& text);
+  std::vector<Sample> of_conversation(const Conversation& given, SampleNotes& notes);
+  std::vector<Sample> of_answers(const Conversation& conversation, const Rendered& whole,
+                                 const std::vector<size_t>& answers, UnreadStrings& unread,
+                                 SampleNotes& notes);
+  std::vector<Sample> of_text(const PlainText& text, SampleNotes& notes);
+  void check_roles(const Conversation& conversation, SampleNotes& notes) const;
+  Encoding encoded(const Rendered& text);
+  bool is_end(uint32_t id) const;
+  void note_end(const std::vector<uint32_t>& ids, size_t first, size_t end, SampleNotes& notes) const;
+  Sample sample_of(const Rendered& text, Encoding encoding, const std::vector<AnswerPart>& parts,
+                   bool ends_at_control, SampleNotes& notes) const;
+  Sample conversation_sample(const Rendered& text, const std::vector<AnswerPart>& parts, bool ends_at_control,
+                             SampleNotes& notes);
 
   const TextModel& model_;
   SampleChoices choices_;
-  std::shared_ptr<const nlohmann::ordered_json> template_values_;
+  ChatRenderer renderer_;
   Encoder encoder_;
-  RenderOptions render_options_;
+  SampleNotes notes_;
 };
 
 }  // namespace sluice

@@ -19,6 +19,8 @@ using Json = nlohmann::json;
 
 constexpr uint64_t kConfigBytesMax = uint64_t{64} << 20;  // tokenizer_config.json lists all added tokens
 constexpr uint64_t kTemplateBytesMax = uint64_t{4} << 20;
+constexpr const char* kDefault = "default";
+constexpr const char* kForTools = "tool_use";
 
 bool is_there(const fs::path& path) {
   std::error_code ignored;
@@ -62,15 +64,42 @@ std::string text_at(const Json& object, const char* name) {
   return found != object.end() && found->is_string() ? found->get<std::string>() : "";
 }
 
+struct NamedTemplate {
+  std::string source, place;  // the file that it stands in
+};
+// By name; one without a name is "default".
+using Templates = std::map<std::string, NamedTemplate>;
+
 // "chat_template" of tokenizer_config.json: a string, or a list of named ones.
-std::string template_of(const Json& config) {
-  if (!config.is_object() || !config.contains("chat_template")) return "";
+void add_templates_of_config(const Json& config, const std::string& place, Templates& to) {
+  if (!config.is_object() || !config.contains("chat_template")) return;
   const Json& given = config["chat_template"];
-  if (given.is_string()) return given.get<std::string>();
-  if (!given.is_array()) return "";
+  if (given.is_string()) to[kDefault] = {given.get<std::string>(), place};
+  if (!given.is_array()) return;
   for (const Json& one : given)
-    if (one.is_object() && text_at(one, "name") == "default") return text_at(one, "template");
-  return "";
+    if (one.is_object() && !text_at(one, "name").empty() && !text_at(one, "template").empty())
+      to[text_at(one, "name")] = {text_at(one, "template"), place};
+}
+
+// chat_template.jinja and additional_chat_templates/NAME.jinja.
+void add_templates_of_files(const std::string& directory, Templates& to) {
+  const auto add = [&](const fs::path& path, const std::string& name) {
+    to[name] = {read_text_file(path.string(), kTemplateBytesMax), path.string()};
+  };
+  if (const fs::path beside = fs::path(directory) / "chat_template.jinja"; is_there(beside))
+    add(beside, kDefault);
+  std::error_code missing;
+  for (const auto& entry : fs::directory_iterator(fs::path(directory) / "additional_chat_templates", missing))
+    if (entry.path().extension() == ".jinja") add(entry.path(), entry.path().stem().string());
+}
+
+// Files take the place of all that tokenizer_config.json has.
+Templates templates_of(const std::string& directory, const Json& config) {
+  Templates templates;
+  add_templates_of_files(directory, templates);
+  if (templates.empty())
+    add_templates_of_config(config, (fs::path(directory) / "tokenizer_config.json").string(), templates);
+  return templates;
 }
 
 void add_ids(const Json& file, std::vector<uint32_t>& ids) {
@@ -82,15 +111,48 @@ void add_ids(const Json& file, std::vector<uint32_t>& ids) {
       ids.push_back(id.get<uint32_t>());
 }
 
-// `where`: the file with the template's text, for messages. Without a text the model has no template.
-void set_chat(TextModel& model, std::string source, const std::string& where) {
-  model.chat_source = std::move(source);
-  if (!model.chat_source.empty()) try {
-      model.chat.emplace(model.chat_source);
-    } catch (const Error& error) {
-      throw Error(error.code(), fmt::format("The chat template of {}: {}", printable(where), error.what()),
-                  error.remedy());
-    }
+ChatTemplate chat_of(const NamedTemplate& named) {
+  try {
+    return ChatTemplate(named.source);
+  } catch (const Error& error) {
+    throw Error(error.code(),
+                fmt::format("The chat template of {}: {}", printable(named.place), error.what()),
+                error.remedy());
+  }
+}
+
+// Without a text the model has no template.
+void set_chat(TextModel& model, const NamedTemplate& named) {
+  model.chat_source = named.source;
+  if (!named.source.empty()) model.chat = chat_of(named);
+}
+
+NamedTemplate template_in(const std::string& file) { return {read_text_file(file, kTemplateBytesMax), file}; }
+
+// `chosen`: as open_text_model() has it.
+void choose_chat(TextModel& model, const Templates& templates, const std::string& chosen) {
+  if (!chosen.empty()) {
+    const auto named = templates.find(chosen);
+    return set_chat(model,
+                    named != templates.end() && !is_there(chosen) ? named->second : template_in(chosen));
+  }
+  if (const auto plain = templates.find(kDefault); plain != templates.end()) set_chat(model, plain->second);
+  if (const auto tools = templates.find(kForTools); tools != templates.end()) {
+    model.tools_chat_source = tools->second.source;
+    model.tools_chat = chat_of(tools->second);
+  }
+  for (const auto& [name, named] : templates)
+    if (name != kDefault) model.template_names.push_back(name);
+}
+
+void set_end(TextModel& model) {
+  const auto eos = model.controls.find("eos_token");
+  if (eos != model.controls.end()) model.end = model.tokenizer.id_of(eos->second);
+  if (model.end) return;
+  model.no_end = eos == model.controls.end()
+                     ? "tokenizer_config.json names no eos_token"
+                     : fmt::format("the eos_token of tokenizer_config.json, {}, is no token of the tokenizer",
+                                   printable(eos->second));
 }
 
 }  // namespace
@@ -102,24 +164,17 @@ bool has_tokenizer(const std::string& directory) {
 
 TextModel text_model_of_bytes(const std::string& template_file) {
   TextModel model{.tokenizer = Tokenizer::of_bytes()};
-  if (!template_file.empty())
-    set_chat(model, read_text_file(template_file, kTemplateBytesMax), template_file);
+  if (!template_file.empty()) set_chat(model, template_in(template_file));
+  model.no_end = "bytes have none";
   return model;
 }
 
-TextModel open_text_model(const std::string& directory, const std::string& template_file) {
+TextModel open_text_model(const std::string& directory, const std::string& chat_template) {
   TextModel model{.tokenizer = Tokenizer::open(directory)};
   const Json config = read_json(directory, "tokenizer_config.json");
   model.controls = controls_of(config, read_json(directory, "special_tokens_map.json"));
-  const std::string beside = (fs::path(directory) / "chat_template.jinja").string();
-  if (!template_file.empty() || is_there(beside)) {
-    const std::string& where = template_file.empty() ? beside : template_file;
-    set_chat(model, read_text_file(where, kTemplateBytesMax), where);
-  } else {
-    set_chat(model, template_of(config), (fs::path(directory) / "tokenizer_config.json").string());
-  }
-  if (const auto eos = model.controls.find("eos_token"); eos != model.controls.end())
-    model.end = model.tokenizer.id_of(eos->second);
+  choose_chat(model, templates_of(directory, config), chat_template);
+  set_end(model);
   add_ids(read_json(directory, "generation_config.json"), model.ends);
   if (model.ends.empty()) add_ids(read_json(directory, "config.json"), model.ends);
   if (model.end && std::find(model.ends.begin(), model.ends.end(), *model.end) == model.ends.end())

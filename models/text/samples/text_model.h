@@ -1,7 +1,8 @@
 // What a model directory says about text: tokenizer, chat template, control tokens by name, end tokens.
 //
 // Files: tokenizer.json or tokenizer.model; tokenizer_config.json and special_tokens_map.json (names of
-// control tokens, chat_template); chat_template.jinja; generation_config.json and config.json (eos_token_id).
+// control tokens, chat_template); chat_template.jinja and additional_chat_templates/; generation_config.json
+// and config.json (eos_token_id).
 // Sources: transformers 5.23, tokenization_utils_base.py.
 #pragma once
 
@@ -18,10 +19,14 @@ namespace sluice {
 struct TextModel {
   Tokenizer tokenizer;
   std::optional<ChatTemplate> chat = {};
-  std::string chat_source = {};                      // the template's text; empty: there is none
+  std::string chat_source = {};                 // the template's text; empty: there is none
+  std::optional<ChatTemplate> tools_chat = {};  // for conversations with tools, where there is one
+  std::string tools_chat_source = {};
+  std::vector<std::string> template_names = {};      // of all templates, where they have names
   std::map<std::string, std::string> controls = {};  // "bos_token" -> "<s>": variables of the template
   std::vector<uint32_t> ends = {};                   // ids that end an answer
   std::optional<uint32_t> end = {};                  // eos_token: behind a text
+  std::string no_end = {};                           // why there is none, as a clause; empty: there is one
 };
 
 bool has_tokenizer(const std::string& directory);
@@ -29,7 +34,9 @@ bool has_tokenizer(const std::string& directory);
 // Bytes as tokens (Tokenizer::of_bytes), and what open_text_model() says of `template_file`.
 TextModel text_model_of_bytes(const std::string& template_file);
 
-// `template_file`: instead of the directory's template; empty: none. Throws Error(usage, malformed_file).
-TextModel open_text_model(const std::string& directory, const std::string& template_file);
+// `chat_template`: a file, or the name of one of the directory's templates, for all conversations; empty: the
+// template that is named default or has no name and, for conversations with tools, the one that is named
+// tool_use. Throws Error(usage, malformed_file).
+TextModel open_text_model(const std::string& directory, const std::string& chat_template);
 
 }  // namespace sluice

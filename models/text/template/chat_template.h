@@ -13,6 +13,7 @@
 // Callers: readers of conversations. A ChatTemplate may be used from several threads at once.
 #pragma once
 
+#include <cstdint>
 #include <ctime>
 #include <memory>
 #include <nlohmann/json_fwd.hpp>
@@ -33,12 +34,24 @@ struct RenderOptions {
   TemplateLimits limits = {};
 };
 
+// Bytes [begin, end) of a text came from one string of the variables: its number among all strings that are
+// values there, from 0 in the order of the document; kNoValue for keys of objects.
+struct SourceRange {
+  static constexpr uint32_t kNoValue = UINT32_MAX;
+  size_t begin = 0, end = 0;
+  uint32_t source = kNoValue;
+  bool operator==(const SourceRange&) const = default;
+};
+
 struct Rendered {
   std::string text;
   std::vector<ByteRange> generation;  // rendered inside {% generation %}, ascending
   // From strings of the variables, values and keys, except control variables; ascending, never adjacent. To
   // be tokenized without recognizing control tokens.
   std::vector<ByteRange> content;
+  // The same bytes by the string that they came from; ascending. Bytes that were made of several strings at
+  // once count for the first.
+  std::vector<SourceRange> sources;
 };
 
 namespace jinja {

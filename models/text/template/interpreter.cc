@@ -20,21 +20,37 @@ void set_name(Frame& frame, std::string_view name, Value value, Budget& budget) 
   frame.names.emplace_back(name, std::move(value));
 }
 
+namespace {
+
+// Adjacent ranges as one, whatever their sources.
+std::vector<ByteRange> joined(const std::vector<SourceRange>& spans) {
+  std::vector<ByteRange> ranges;
+  for (const SourceRange& span : spans)
+    if (!ranges.empty() && ranges.back().end == span.begin)
+      ranges.back().end = span.end;
+    else
+      ranges.push_back({span.begin, span.end});
+  return ranges;
+}
+
+}  // namespace
+
 Rendered Interpreter::render(const Template& tree, const nlohmann::ordered_json& variables,
                              const std::vector<std::string>& control_variables) try {
   Frame given;
   if (!variables.is_object()) throw Fault("the variables are not an object");
+  uint32_t source = 0;
   for (const auto& [name, value] : variables.items()) {
     const bool is_control =
         std::find(control_variables.begin(), control_variables.end(), name) != control_variables.end();
-    set_name(given, name, value_of_json(value, is_control, budget_), budget_);
+    set_name(given, name, value_of_json(value, is_control, source, budget_), budget_);
   }
   Frame top{&given};
   frame_ = &top;
   Buffer buffer(*this);
   execute(tree.body);
   Text text = buffer.take();
-  return {std::move(text.bytes), std::move(generation_), std::move(text.content)};
+  return {std::move(text.bytes), std::move(generation_), joined(text.content), std::move(text.content)};
 } catch (const Fault& fault) {
   throw error_at(at_, fault);
 }

@@ -6,27 +6,27 @@
 namespace sluice::jinja {
 namespace {
 
-void mark(Text& text, size_t begin, size_t end) {
+void mark(Text& text, size_t begin, size_t end, uint32_t source) {
   if (begin == end) return;
-  if (!text.content.empty() && text.content.back().end == begin)
+  if (!text.content.empty() && text.content.back().end == begin && text.content.back().source == source)
     text.content.back().end = end;
   else
-    text.content.push_back({begin, end});
+    text.content.push_back({begin, end, source});
 }
 
 // The first span that ends behind `byte`.
 auto first_behind(const Text& text, size_t byte) {
   return std::partition_point(text.content.begin(), text.content.end(),
-                              [&](const ByteRange& span) { return span.end <= byte; });
+                              [&](const SourceRange& span) { return span.end <= byte; });
 }
 
 }  // namespace
 
 Text literal(std::string_view bytes) { return {std::string(bytes), {}, false}; }
 
-Text content(std::string_view bytes) {
+Text content(std::string_view bytes, uint32_t source) {
   Text text = literal(bytes);
-  mark(text, 0, bytes.size());
+  mark(text, 0, bytes.size(), source);
   return text;
 }
 
@@ -35,13 +35,13 @@ void append(Text& to, std::string_view literal) { to.bytes += literal; }
 void append(Text& to, const Text& part) {
   const size_t begin = to.bytes.size();
   to.bytes += part.bytes;
-  for (const ByteRange& span : part.content) mark(to, begin + span.begin, begin + span.end);
+  for (const SourceRange& span : part.content) mark(to, begin + span.begin, begin + span.end, span.source);
 }
 
 void append_derived(Text& to, std::string_view bytes, const Text& source) {
   const size_t begin = to.bytes.size();
   to.bytes += bytes;
-  if (!source.content.empty()) mark(to, begin, to.bytes.size());
+  if (!source.content.empty()) mark(to, begin, to.bytes.size(), source.content.front().source);
 }
 
 size_t find_bytes(std::string_view haystack, std::string_view needle, size_t from) {
@@ -57,7 +57,7 @@ Text slice(const Text& text, size_t begin, size_t end) {
   if (begin >= end) return part;
   part.bytes = text.bytes.substr(begin, end - begin);
   for (auto span = first_behind(text, begin); span != text.content.end() && span->begin < end; ++span)
-    mark(part, std::max(span->begin, begin) - begin, std::min(span->end, end) - begin);
+    mark(part, std::max(span->begin, begin) - begin, std::min(span->end, end) - begin, span->source);
   return part;
 }
 

@@ -15,12 +15,13 @@ namespace sluice::jinja {
 
 struct Text {
   std::string bytes;
-  std::vector<ByteRange> content;  // ascending, neither empty, overlapping nor adjacent
+  // What came from the input; ascending, neither empty nor overlapping, nor adjacent with the same source.
+  std::vector<SourceRange> content;
   bool safe = false;  // the result of filter 'safe': Python's Markup, to which + adds others escaped
 };
 
 Text literal(std::string_view bytes);
-Text content(std::string_view bytes);
+Text content(std::string_view bytes, uint32_t source);
 
 void append(Text& to, std::string_view literal);
 void append(Text& to, const Text& part);

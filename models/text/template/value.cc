@@ -88,11 +88,12 @@ Values characters_of(const Text& text, Budget& budget) {
 struct JsonReader {
   using Json = nlohmann::ordered_json;
   bool is_control;
+  uint32_t& source;  // the number of the next string
   Budget& budget;
 
-  Value string(const std::string& bytes) const {
+  Value string(const std::string& bytes, uint32_t number) const {
     if (!is_utf8(bytes)) throw Fault("a string of the conversation is not UTF-8");
-    return text_value(is_control ? literal(bytes) : content(bytes), budget);
+    return text_value(is_control ? literal(bytes) : content(bytes, number), budget);
   }
 
   Value value(const Json& json, int level) const {
@@ -109,7 +110,7 @@ struct JsonReader {
       case Json::value_t::number_float:
         return {json.get<double>()};
       case Json::value_t::string:
-        return string(json.get_ref<const std::string&>());
+        return string(json.get_ref<const std::string&>(), source++);
       case Json::value_t::array: {
         Values items;
         for (const Json& item : json) items.push_back(value(item, level + 1));
@@ -118,7 +119,7 @@ struct JsonReader {
       case Json::value_t::object: {
         std::vector<std::pair<Value, Value>> entries;
         for (const auto& [key, item] : json.items())
-          entries.emplace_back(string(key), value(item, level + 1));
+          entries.emplace_back(string(key, SourceRange::kNoValue), value(item, level + 1));
         return dict_value(std::move(entries), budget);
       }
       default:
@@ -154,7 +155,7 @@ std::string_view shown(std::string_view name) {
 }
 
 Value text_value(Text text, Budget& budget) {
-  budget.make(sizeof(Text) + text.bytes.size() + text.content.size() * sizeof(ByteRange));
+  budget.make(sizeof(Text) + text.bytes.size() + text.content.size() * sizeof(SourceRange));
   return {std::make_shared<const Text>(std::move(text))};
 }
 
@@ -200,8 +201,8 @@ int depth_with(const Values& items) {
   return deeper(depth);
 }
 
-Value value_of_json(const nlohmann::ordered_json& json, bool is_control, Budget& budget) {
-  return JsonReader{is_control, budget}.value(json, 0);
+Value value_of_json(const nlohmann::ordered_json& json, bool is_control, uint32_t& source, Budget& budget) {
+  return JsonReader{is_control, source, budget}.value(json, 0);
 }
 
 std::string_view type_name(const Value& value) {

@@ -127,8 +127,9 @@ Value method_value(const Value& object, std::string_view name);
 int depth_of(const Value& value);
 int depth_with(const Values& items);  // of what holds these; throws Fault beyond kValueDepthMax
 
-// Strings of the JSON are content unless `is_control`.
-Value value_of_json(const nlohmann::ordered_json& json, bool is_control, Budget& budget);
+// Strings of the JSON are content unless `is_control`. Values among them are numbered from `source` on, which
+// is then the next number.
+Value value_of_json(const nlohmann::ordered_json& json, bool is_control, uint32_t& source, Budget& budget);
 
 // ---- Asking values ----
 

@@ -42,7 +42,7 @@ class PackedRowsTest : public FormatTest {
       PartWriter part(place + "/" + part_name(parts++));
       for (size_t i = first; i < std::min(first + per_part, samples.size()); ++i)
         part.add(samples[i].ids, samples[i].trained);
-      part.commit({});
+      part.commit({}, "");
     }
     complete_set(place, parts, "{}");
     return PreparedSet::open(place, kVocabulary);
@@ -282,7 +282,7 @@ TEST_F(PackedRowsTest, ManyGroups) {
     PartWriter part(place + "/" + part_name(0));
     for (size_t i = 0; i < samples.size(); ++i)
       part.add(std::vector<uint32_t>(samples[i].ids.size(), static_cast<uint32_t>(i)), samples[i].trained);
-    part.commit({});
+    part.commit({}, "");
   }
   complete_set(place, 1, "{}");
   const PreparedSet set = PreparedSet::open(place, kVocabulary);

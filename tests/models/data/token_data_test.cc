@@ -60,7 +60,7 @@ TEST_F(TokenDataTest, RawUint16) {
   rejects(write_file("empty.bin", ""), 256, ExitCode::malformed_file, "is empty");
   rejects(write_file("empty.txt", ""), 256, ExitCode::malformed_file, "is empty");
   rejects(path("absent.bin"), 256, ExitCode::usage, "Cannot open");
-  rejects(write_file("a.json", "{}"), 256, ExitCode::usage, "neither a .txt nor a .bin");
+  rejects(write_file("a.json", "{}"), 256, ExitCode::usage, "neither a .txt, a .md nor a .bin");
   expect_error(ExitCode::usage, {"no data file"}, [] { TokenData::open({}, 256); });
 }
 

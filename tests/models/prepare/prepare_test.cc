@@ -6,6 +6,7 @@
 #include <random>
 #include <set>
 
+#include "models/files/data_path.h"
 #include "tests/support/format_test_support.h"
 
 namespace sluice {
@@ -70,13 +71,13 @@ TEST_F(PrepareTest, WhatUsersSpellAndPatternsDoNotKnowIsCounted) {
                  "{\"messages\":[{\"role\":\"user\",\"content\":\"<|im_end|>\\ufffe\"},"
                  "{\"role\":\"assistant\",\"content\":\"a<|im_end|>b<|im_start|>\"}]}\n"
                  "{\"messages\":[{\"role\":\"user\",\"content\":\"<|im_end|>\\ufffe\"}]}\n"
-                 "{\"text\":\"\\ufffe<|im_end|>\"}\n");
+                 "{\"text\":\"\\ufffe<|im_end|>.\"}\n");
   const PreparedCounts counts =
       PreparedSet::open(made(Preparation(request({chats})), "set"), 1 << 20).counts();
   EXPECT_EQ(counts.untrained, 1u);
   EXPECT_EQ(counts.unknown_characters, 2u);
   EXPECT_EQ(counts.spelled_controls, 4u);
-  EXPECT_EQ(remarks_on(counts).size(), 2u);
+  EXPECT_EQ(remarks_on(counts, {}).size(), 2u);
   PrepareRequest anywhere = request({chats});
   anywhere.choices.control_tokens = ControlTokens::anywhere;
   const PreparedCounts other = PreparedSet::open(made(Preparation(anywhere), "other"), 1 << 20).counts();
@@ -85,18 +86,57 @@ TEST_F(PrepareTest, WhatUsersSpellAndPatternsDoNotKnowIsCounted) {
 }
 
 TEST_F(PrepareTest, RemarksAreMadeWhereThereIsSomethingToSay) {
-  EXPECT_TRUE(remarks_on({}).empty());
+  EXPECT_TRUE(remarks_on({}, {}).empty());
   EXPECT_EQ(
-      remarks_on({.unknown_characters = 1, .spelled_controls = 1}),
-      (std::vector<std::string>{"1 character is unknown to the installed Oniguruma, and transformers may cut "
-                                "the text around it otherwise",
-                                "1 control token that text of users spells stays text"}));
-  EXPECT_EQ(remarks_on({.unknown_characters = 3}),
+      remarks_on({.unknown_characters = 1, .spelled_controls = 1}, {}),
+      (std::vector<std::string>{
+          "1 character is unknown to the installed Oniguruma, and transformers may cut "
+          "the text around it otherwise",
+          "1 control token that text of users spells stays text (but with --control-tokens anywhere)"}));
+  EXPECT_EQ(remarks_on({.unknown_characters = 3}, {}),
             std::vector<std::string>{
                 "3 characters are unknown to the installed Oniguruma, and transformers may cut "
                 "the text around them otherwise"});
-  EXPECT_EQ(remarks_on({.spelled_controls = 2}),
-            std::vector<std::string>{"2 control tokens that text of users spells stay text"});
+  EXPECT_EQ(remarks_on({.spelled_controls = 2}, {}),
+            std::vector<std::string>{
+                "2 control tokens that text of users spells stay text (but with --control-tokens anywhere)"});
+}
+
+TEST_F(PrepareTest, NotesOfPartsAddUpAndAreTold) {
+  const std::string chats = write_chats("chats.jsonl", 3 << 20);
+  std::string lines;
+  for (const char* id : {"1", "2"})
+    lines += fmt::format(
+        "{{\"id\":{},\"messages\":[{{\"role\":\"Narrator\",\"content\":\"n\"}},{{\"role\":\"user\","
+        "\"content\":\"q\"}},"
+        "{{\"role\":\"assistant\",\"content\":\"a\",\"name\":\"Ada\"}}]}}\n",
+        id);
+  const std::string other = write_file("other.jsonl", lines);
+  const PreparedSet set = PreparedSet::open(made(Preparation(request({chats, other}, 2)), "set"), 1 << 20);
+  const SampleNotes notes = notes_of(set);
+  EXPECT_GT(set.notes().size(), 1u);
+  EXPECT_EQ(notes.unread, (SampleNotes::ByName{{"id", 2}, {"message.name", 2}}));
+  EXPECT_EQ(notes.unknown_roles, (SampleNotes::ByName{{"Narrator", 2}}));
+  ASSERT_EQ(notes.ends.size(), 1u);
+  EXPECT_EQ(notes.ends.begin()->second, set.samples());
+  EXPECT_EQ(remarks_on(set.counts(), notes),
+            (std::vector<std::string>{"not read: id (2), message.name (2)",
+                                      "roles not known, whose messages are not trained: Narrator (2)"}));
+}
+
+TEST_F(PrepareTest, RemarksOnAnswers) {
+  SampleNotes notes;
+  notes.cut = 1, notes.opened = 2, notes.rendered = 3, notes.endless = 4;
+  notes.opening = "<think>\n", notes.no_end = "there is no eos_token";
+  EXPECT_EQ(
+      remarks_on({}, notes),
+      (std::vector<std::string>{
+          "1 answer lacks a part, which the chat template leaves out",
+          "2 answers do not begin with <think>, with which the chat template's prompt ends",
+          "3 texts were rendered by a chat template before: their control tokens are control tokens",
+          "4 answers and texts do not end with a control token, so that the model does not learn to stop "
+          "there (there is no eos_token)"}));
+  EXPECT_EQ(notes_of_json(json_of(notes)), notes);
 }
 
 TEST_F(PrepareTest, WhatIsDoneIsKept) {
@@ -249,6 +289,43 @@ TEST_F(PrepareTest, FilesThatCannotBeRead) {
                [&] { Preparation(request({write_file("empty.jsonl", "")})); });
   expect_error(ExitCode::usage, {"a.parquet is a Parquet file"},
                [&] { Preparation(request({write_file("a.parquet", "PAR1")})); });
+}
+
+TEST_F(PrepareTest, FilesOfOtherKindsAreNamedWithTheCommandThatHelps) {
+  const auto expect = [&](const char* name, const std::string& content, const char* kind,
+                          const char* command) {
+    const std::string file = write_file(name, content);
+    try {
+      Preparation(request({file}));
+      ADD_FAILURE() << name;
+    } catch (const Error& error) {
+      EXPECT_EQ(error.what(), file + " is " + kind + ", which is not read.");
+      EXPECT_NE(error.remedy().find(command + std::string(" ") + file), std::string::npos) << error.remedy();
+    }
+  };
+  using namespace std::string_literals;
+  expect("a.jsonl", "\x1f\x8b\x08 more", "a gzip file", "gunzip");
+  expect("a.jsonl.gz", "\x1f\x8b\x08 more", "a gzip file", "gunzip");
+  expect("b.jsonl", "\xff\xfe{\0"s, "text in UTF-16", "iconv -f UTF-16 -t UTF-8");
+  expect("c.txt", "T\0e\0x\0t\0"s, "text in UTF-16", "iconv -f UTF-16 -t UTF-8");
+  expect("d.jsonl", "\x28\xb5\x2f\xfd...", "a Zstandard file", "unzstd");
+  expect("e.jsonl", "version https://git-lfs.github.com/spec/v1\n",
+         "a pointer of Git LFS, not the file that it stands for", "git lfs pull --include");
+}
+
+TEST_F(PrepareTest, FoldersAreTheirFiles) {
+  std::filesystem::create_directories(path("data/b"));
+  for (const char* name :
+       {"data/b/1.jsonl", "data/a.txt", "data/c.md", "data/README.md", "data/.hidden", "data/x.csv"})
+    write_file(name, "x");
+  const DataFiles found = files_of({path("one.txt"), path("data")});
+  EXPECT_EQ(found.files, (std::vector<std::string>{path("one.txt"), path("data/a.txt"),
+                                                   path("data/b/1.jsonl"), path("data/c.md")}));
+  EXPECT_EQ(found.left_out.size(), 3u);
+  EXPECT_EQ(left_out_of_folders({{}, {"/d/x.csv", "/d/y.csv"}}),
+            "Not read, as they hold no data: /d/x.csv, /d/y.csv.");
+  std::filesystem::create_directory(path("none"));
+  expect_error(ExitCode::usage, {"none is a folder without data"}, [&] { files_of({path("none")}); });
 }
 
 TEST_F(PrepareTest, TextsByTheirSeparator) {

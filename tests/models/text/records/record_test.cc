@@ -120,7 +120,94 @@ TEST(RecordTest, ListsMayHaveTheKeysOfTheOtherForm) {
             "\"role\" is missing")
       << "within a list, keys are of one form";
   EXPECT_EQ(fault(R"({"conversations":[{"who":"user","content":"q"}]})"), "\"from\" is missing");
-  EXPECT_THROW(parse_record(R"({"question":"q"})", RecordForm::automatic, {}), UnknownForm);
+  EXPECT_THROW(parse_record(R"({"question":"q"})", RecordForm::automatic, {}), RefusedRecord);
+}
+
+TEST(RecordTest, RolesOfOtherToolsInAnyCase) {
+  const auto role = [](const std::string& given) {
+    return (*chat(R"({"messages":[{"role":")" + given + R"(","content":"x"}]})").messages)[0]["role"]
+        .get<std::string>();
+  };
+  for (const char* user : {"user", "User", "human", "HUMAN", "prompter"})
+    EXPECT_EQ(role(user), "user") << user;
+  for (const char* assistant :
+       {"Assistant", "gpt", "GPT", "bot", "Chatbot", "chatgpt", "bing", "Bard", "model"})
+    EXPECT_EQ(role(assistant), "assistant") << assistant;
+  EXPECT_EQ(role("System"), "system");
+  EXPECT_EQ(role("Tool"), "tool");
+  EXPECT_EQ(role("observation"), "tool");
+  EXPECT_EQ(role("Narrator"), "Narrator");
+}
+
+TEST(RecordTest, ASystemPromptBesideMessagesIsTheFirst) {
+  const Json three = Json::parse(R"([{"role":"system","content":"s"},{"role":"user","content":"q"},)"
+                                 R"({"role":"assistant","content":"a"}])");
+  const std::string two = R"([{"role":"user","content":"q"},{"role":"assistant","content":"a"}])";
+  const Conversation c = chat(R"({"system":"s","messages":)" + two + "}");
+  EXPECT_EQ(*c.messages, three);
+  EXPECT_EQ(c.trained_messages, (std::vector{false, false, true}));
+  EXPECT_EQ(*chat(R"({"system":"s","messages":)" + three.dump() + "}").messages, three);
+  EXPECT_EQ(*chat(R"({"system":"s","conversations":)" + two + "}").messages, three);
+  EXPECT_EQ(*chat(R"({"system":"s","prompt":[{"role":"user","content":"q"}],)"
+                  R"("completion":[{"role":"assistant","content":"a"}]})")
+                 .messages,
+            three);
+  EXPECT_EQ(text(R"({"system":"s","prompt":"q","completion":"a"})").system, "s");
+  EXPECT_EQ(fault(R"({"system":"other","messages":)" + three.dump() + "}"),
+            "it has two system prompts, \"system\" and its first message");
+}
+
+TEST(RecordTest, VariablesOfTheTemplate) {
+  const auto values = [](const std::string& keys) {
+    const Conversation c = chat("{" + keys + R"("messages":[{"role":"user","content":"q"}]})");
+    return c.template_values ? c.template_values->dump() : "";
+  };
+  EXPECT_EQ(values(""), "");
+  EXPECT_EQ(values(R"("enable_thinking":false,)"), R"({"enable_thinking":false})");
+  EXPECT_EQ(values(R"("chat_template_kwargs":{"a":1},"enable_thinking":true,)"),
+            R"({"a":1,"enable_thinking":true})");
+  EXPECT_EQ(fault(R"({"chat_template_kwargs":{"messages":[]},"messages":[{"role":"user","content":"q"}]})"),
+            "\"chat_template_kwargs\" sets messages, which the record says");
+  EXPECT_EQ(fault(R"({"enable_thinking":"no","messages":[{"role":"user","content":"q"}]})"),
+            "\"enable_thinking\" is neither true nor false");
+}
+
+TEST(RecordTest, KeysThatNothingReadsAreTold) {
+  const std::vector<std::string> two{"id", "images"};
+  EXPECT_EQ(
+      chat(R"({"id":7,"messages":[{"role":"user","content":"q"}],"images":["a.png"],"system":"","x":[]})")
+          .unread_keys,
+      two);
+  EXPECT_EQ(text(R"({"id":7,"text":"t","images":["a.png"],"y":null})").unread_keys, two);
+  EXPECT_EQ(chat(R"({"prompt":"p","messages":[{"role":"user","content":"q"}]})").unread_keys,
+            std::vector<std::string>{"prompt"});
+}
+
+TEST(RecordTest, WhatWouldTeachTheOppositeIsRefused) {
+  const std::string label = R"({"prompt":"p","completion":"c","label":)";
+  EXPECT_EQ(fault(label + "false}"),
+            "its answer is marked as a bad one (\"label\": false), and only good ones can be trained");
+  EXPECT_EQ(text(label + "true}").text, "c");
+  EXPECT_EQ(text(label + "1}").unread_keys, std::vector<std::string>{"label"});
+  const std::string pair = R"({"prompt":"p","chosen":"c","rejected":"r"})";
+  EXPECT_EQ(fault(pair),
+            "it prefers one answer to another (\"chosen\", \"rejected\"), and preferences are not trained");
+  const auto chosen =
+      std::get<PlainText>(parse_record(pair, RecordForm::automatic, {{"completion", "chosen"}}));
+  EXPECT_EQ(chosen.text, "c");
+  EXPECT_EQ(chosen.unread_keys, std::vector<std::string>{"rejected"});
+}
+
+TEST(RecordTest, ArgumentsInAStringBecomeAnObject) {
+  const auto arguments = [](const std::string& given) {
+    return (*chat(R"({"messages":[{"role":"assistant","tool_calls":[{"function":{"name":"f","arguments":)" +
+                  given + "}}]}]}")
+                 .messages)[0]["tool_calls"][0]["function"]["arguments"]
+        .dump();
+  };
+  EXPECT_EQ(arguments(R"("{\"b\":1,\"a\":2}")"), R"({"b":1,"a":2})");
+  EXPECT_EQ(arguments(R"({"a":2})"), R"({"a":2})");
+  EXPECT_EQ(arguments(R"("{a}")"), R"("{a}")");
 }
 
 TEST(RecordTest, FaultsAreNamed) {

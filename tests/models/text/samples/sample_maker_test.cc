@@ -156,6 +156,214 @@ TEST_F(SampleMakerTest, OneTurnThatChangesMakesSamplesOfAll) {
             "<|im_start|>user\nOne?<|im_end|>\n<|im_start|>assistant\nTwo.<|im_end|>\n");
 }
 
+// As the models distilled from DeepSeek-R1: the prompt opens a thought, the text does not have it.
+const char* const kThought =
+    "{% for m in messages %}{% if m['role'] == 'user' %}{{ '<|im_start|>' + m['content'] }}{% else %}"
+    "{{ '<|object_ref_start|>' + m['content'].split('</think>')[-1] + '<|im_end|>' }}{% endif %}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|object_ref_start|><think>\\n' }}{% endif %}";
+
+TEST_F(SampleMakerTest, APromptMayOpenAThoughtThatTheTextLacks) {
+  const TextModel text = model("qwen2", kThought, kControls);
+  SampleMaker maker(text, {});
+  const std::vector<Sample> samples = maker.make(conversation(kTwoTurns));
+  ASSERT_EQ(samples.size(), 1u);
+  EXPECT_EQ(trained_text(text, samples[0]), "Two.<|im_end|>Four.<|im_end|>");
+  SampleNotes notes = maker.take_notes();
+  EXPECT_EQ(notes.opened, 2u);
+  EXPECT_EQ(notes.opening, "<think>\n");
+  EXPECT_EQ(notes.cut, 0u);
+  EXPECT_EQ(maker.take_notes(), SampleNotes()) << "they were taken";
+  Json thoughts = kTwoTurns;
+  thoughts[1]["content"] = "<think>Hm.</think>Two.";
+  maker.make(conversation(thoughts));
+  EXPECT_EQ(maker.take_notes().cut, 1u);
+}
+
+// As Phi-3: every text ends with a token of its own.
+TEST_F(SampleMakerTest, ATemplateThatEndsTheTextDoesNotDivide) {
+  const TextModel text =
+      model("qwen2",
+            "{% for m in messages %}{{ '<|im_start|>' + m['role'] + '\n' + m['content'] + '<|im_end|>\n' }}"
+            "{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% else %}"
+            "{{ '<|endoftext|>' }}{% endif %}",
+            kControls);
+  const std::vector<Sample> samples = SampleMaker(text, {}).make(conversation(kTwoTurns));
+  ASSERT_EQ(samples.size(), 1u);
+  EXPECT_EQ(trained_text(text, samples[0]), "Two.<|im_end|>Four.<|im_end|>\n<|endoftext|>");
+}
+
+TEST_F(SampleMakerTest, MarksHoldHoweverManyAMessageHas) {
+  const TextModel text =
+      model("qwen2",
+            "{% for m in messages %}{{ '<|im_start|>' + m['role'] + '\n' }}{% if m['role'] == 'assistant' %}"
+            "{% for word in m['content'].split(' ') %}{% generation %}{{ word }}{% endgeneration %}{{ ' ' }}"
+            "{% endfor %}{% generation %}{{ '<|im_end|>' }}{% endgeneration %}{% else %}{{ m['content'] }}"
+            "{% endif %}{% endfor %}",
+            kControls);
+  Json messages = kTwoTurns;
+  messages[1]["content"] = "One two";
+  messages[3]["content"] = "three four";
+  const auto trained = [&](const Conversation& c) {
+    const std::vector<Sample> samples = SampleMaker(text, {}).make(c);
+    EXPECT_EQ(samples.size(), 1u);
+    return trained_text(text, samples[0]);
+  };
+  EXPECT_EQ(trained(conversation(messages)), "Onetwo<|im_end|>three four<|im_end|>");
+  Conversation weighed = conversation(messages);
+  weighed.trained_messages[1] = false;
+  EXPECT_EQ(trained(weighed), "three four<|im_end|>") << "a token has the blank and what is marked";
+}
+
+TEST_F(SampleMakerTest, WhatNoSampleHasIsNoted) {
+  const TextModel text = model("qwen2",
+                               "{% for m in messages %}{% if m.role != 'tool' %}{{ '<|im_start|>' + m.role + "
+                               "'\n' + m.content + '<|im_end|>\n' }}{% endif %}{% endfor %}"
+                               "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}",
+                               kControls);
+  SampleMaker maker(text, {});
+  Conversation c = conversation(Json::parse(
+      R"([{"role":"critic","content":"Hm."},{"role":"tool","content":"x"},)"
+      R"({"role":"user","content":[{"type":"text","text":"One"},{"type":"image","image":"a.png"},)"
+      R"({"type":"text","text":"Two"}],"name":"Ada"},{"role":"assistant","content":"Three.","n":5}])"));
+  c.tools = std::make_shared<const Json>(Json::parse(R"([{"name":"find_city"}])"));
+  c.template_values = std::make_shared<const Json>(Json{{"enable_thinking", true}});
+  c.unread_keys = {"id"};
+  const std::vector<Sample> samples = maker.make(c);
+  EXPECT_EQ(text.tokenizer.decode(samples.at(0).ids, false),
+            "<|im_start|>critic\nHm.<|im_end|>\n<|im_start|>user\nOne\nTwo<|im_end|>\n"
+            "<|im_start|>assistant\nThree.<|im_end|>\n");
+  const SampleNotes notes = maker.take_notes();
+  EXPECT_EQ(notes.unread, (SampleNotes::ByName{{"id", 1},
+                                               {"message of tool", 1},
+                                               {"message.n", 1},
+                                               {"message.name", 1},
+                                               {"part image", 1},
+                                               {"tools", 1},
+                                               {"variable enable_thinking", 1}}));
+  EXPECT_EQ(notes.unknown_roles, (SampleNotes::ByName{{"critic", 1}}));
+  EXPECT_EQ(notes.ends, (std::map<uint32_t, uint64_t>{{*text.tokenizer.id_of("<|im_end|>"), 1}}));
+}
+
+TEST_F(SampleMakerTest, WhatLosesAnAnswerIsRefused) {
+  const TextModel text = model("qwen2", kChatMl, kControls);
+  const auto fault = [&](const TextModel& of, const Json& messages) -> std::string {
+    try {
+      SampleMaker(of, {}).make(conversation(messages));
+    } catch (const RefusedRecord& error) {
+      return error.what() + std::string(" / ") + error.remedy;
+    }
+    return "";
+  };
+  EXPECT_EQ(
+      fault(text, Json::parse(R"([{"role":"user","content":"q"},{"role":"oracle","content":"a"}])")),
+      "message 2 has the role oracle, which is not known, and stands where an answer would / Say what it "
+      "is: --data-keys assistant=oracle trains it, user=oracle does not. Or leave such records out with "
+      "--bad-records skip.");
+  const TextModel short_one = model("qwen2",
+                                    "{% for m in messages %}<|im_start|>{% if loop.index != 2 %}"
+                                    "{{ m['content'] }}{% endif %}{% endfor %}",
+                                    kControls);
+  EXPECT_EQ(fault(short_one, kTwoTurns).substr(0, 83),
+            "the chat template leaves out message 2, an answer that is to be trained / Give --ch");
+}
+
+// Beyond what is measured answer by answer, answers are where literals say, and it takes no quadratic time.
+TEST_F(SampleMakerTest, LongConversations) {
+  const TextModel text = model("qwen2", kChatMl, kControls);
+  Json messages = Json::array();
+  std::string answers;
+  for (int i = 0; i < 1000; ++i) {
+    messages.push_back({{"role", "user"}, {"content", "What is " + std::to_string(i) + "?"}});
+    const std::string answer = i % 3 == 0 ? " yes " : "It is " + std::string(size_t(i % 7), 'a') + ".\n";
+    messages.push_back({{"role", "assistant"}, {"content", answer}});
+    answers += answer + "<|im_end|>";
+  }
+  const std::vector<Sample> samples = SampleMaker(text, {}).make(conversation(messages));
+  ASSERT_EQ(samples.size(), 1u);
+  EXPECT_EQ(trained_text(text, samples[0]), answers);
+}
+
+TEST_F(SampleMakerTest, TextsThatWereRenderedBefore) {
+  const TextModel text = model("qwen2", kChatMl, kControls);
+  const uint32_t start = *text.tokenizer.id_of("<|im_start|>"), end = *text.tokenizer.id_of("<|im_end|>");
+  SampleMaker maker(text, {});
+  const auto controls = [&](const PlainText& given) {
+    const Sample sample = maker.make(given).at(0);
+    return std::pair{std::count(sample.ids.begin(), sample.ids.end(), start),
+                     std::count(sample.ids.begin(), sample.ids.end(), end)};
+  };
+  const std::string question = "<|im_start|>user\nq<|im_end|>\n<|im_start|>assistant\n";
+  EXPECT_EQ(controls({"", question + "a<|im_end|>\n", true}), (std::pair{2l, 2l}));
+  EXPECT_EQ(controls({question, "a<|im_end|>", false}), (std::pair{2l, 2l})) << "no template around it";
+  EXPECT_EQ(controls({"", "### Answer:\na<|im_end|>", true}), (std::pair{0l, 1l}));
+  EXPECT_EQ(maker.take_notes().rendered, 3u);
+  EXPECT_EQ(controls({"", "A turn ends with <|im_end|>, I think.", true}), (std::pair{0l, 1l}));
+  EXPECT_EQ(maker.take_notes().rendered, 0u);
+}
+
+TEST_F(SampleMakerTest, WhatEndsAnswersIsNoted) {
+  const char* const headings =
+      "{% for m in messages %}{{ '### ' + m['role'] + '\n' + m['content'] + '\n' }}"
+      "{% endfor %}{% if add_generation_prompt %}{{ '### assistant\n' }}{% endif %}";
+  const auto notes = [&](const TextModel& of, const Record& record) {
+    SampleMaker maker(of, {});
+    maker.make(record);
+    return maker.take_notes();
+  };
+  const SampleNotes answers = notes(model("qwen2", headings, kControls), conversation(kTwoTurns));
+  EXPECT_EQ(answers.endless, 2u);
+  EXPECT_EQ(answers.no_end, "");
+  const SampleNotes unknown = notes(model("qwen2", "", {{"eos_token", "</s>"}}), PlainText{"", "text", true});
+  EXPECT_EQ(unknown.endless, 1u);
+  EXPECT_EQ(unknown.no_end, "the eos_token of tokenizer_config.json, </s>, is no token of the tokenizer");
+  EXPECT_EQ(notes(model("qwen2", "", Json::object()), PlainText{"p", "text", false}).no_end,
+            "tokenizer_config.json names no eos_token");
+  EXPECT_EQ(notes(model("qwen2", "", kControls), PlainText{"", "text", true}).endless, 0u);
+}
+
+TEST_F(SampleMakerTest, TemplatesByName) {
+  model("qwen2", "", kControls);
+  const std::string tools = std::string("{{ tools | tojson }}") + kChatMl;
+  const auto text_of = [&](const std::string& chosen, bool has_tools) {
+    const TextModel text = open_text_model(directory.string(), chosen);
+    Conversation c = conversation(kTwoTurns);
+    if (has_tools) c.tools = std::make_shared<const Json>(Json::parse(R"([{"name":"f"}])"));
+    return text.tokenizer.decode(SampleMaker(text, {}).make(c).at(0).ids, false).substr(0, 12);
+  };
+  Json config = kControls;
+  config["chat_template"] = Json::array({{{"name", "default"}, {"template", kChatMl}},
+                                         {{"name", "rag"}, {"template", std::string("rag") + kChatMl}},
+                                         {{"name", "tool_use"}, {"template", tools}}});
+  write_file("tokenizer_config.json", config.dump());
+  EXPECT_EQ(text_of("", false), "<|im_start|>");
+  EXPECT_EQ(text_of("", true), R"([{"name": "f)");
+  EXPECT_EQ(text_of("rag", true), "rag<|im_star");
+  config["chat_template"].erase(0);
+  write_file("tokenizer_config.json", config.dump());
+  EXPECT_EQ(text_of("", true), R"([{"name": "f)");
+  try {
+    text_of("", false);
+    FAIL();
+  } catch (const RefusedRecord& error) {
+    EXPECT_EQ(error.what(), std::string("it is a conversation, and the tokenizer has no chat template of the "
+                                        "name default, but rag, tool_use"));
+    EXPECT_EQ(error.remedy, "Choose one of them with --chat-template NAME.");
+  }
+  write_file("chat_template.jinja", kChatMl);
+  std::filesystem::create_directory(path("additional_chat_templates"));
+  write_file("additional_chat_templates/tool_use.jinja", "file" + tools);
+  EXPECT_EQ(text_of("", true), R"(file[{"name")");
+  EXPECT_EQ(text_of("", false), "<|im_start|>");
+}
+
+TEST_F(SampleMakerTest, VariablesThatTheTemplateLacksAreRefused) {
+  const TextModel text = model("qwen2", kChatMl, kControls);
+  SampleChoices choices;
+  choices.template_values = R"({"enable_thinking": false})";
+  expect_error(ExitCode::usage, {"The chat template has no variable enable_thinking"},
+               [&] { SampleMaker(text, choices); });
+}
+
 TEST_F(SampleMakerTest, FaultsAreNamed) {
   const auto fault = [&](const std::string& chat_template) -> std::string {
     const TextModel text = model("qwen2", chat_template, kControls);
@@ -174,8 +382,8 @@ TEST_F(SampleMakerTest, FaultsAreNamed) {
       fault("{{ messages | length }}"),
       "the chat template's text of message 2 does not begin as its prompt does, so that the answer cannot "
       "be told apart");
-  EXPECT_EQ(fault("{% for m in messages %}{% endfor %}"), "")
-      << "an answer without text has no trained token";
+  EXPECT_EQ(fault("{% for m in messages %}{% endfor %}"),
+            "the chat template leaves out message 2, an answer that is to be trained");
 }
 
 TEST_F(SampleMakerTest, DirectoriesThatContradictThemselves) {

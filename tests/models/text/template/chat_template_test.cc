@@ -44,6 +44,21 @@ TEST(ChatTemplate, RendersWhatJinjaRendersAndFailsWhereItFails) {
 
 // ---- Marks of content ----
 
+TEST(ChatTemplate, TellsFromWhichStringEachByteCame) {
+  const Json variables = {{"messages", Json::array({{{"role", "user"}, {"content", " q "}}, "x"})},
+                          {"tools", Json::array({{{"k", "v"}}})}};
+  const Rendered rendered = ChatTemplate(
+                                "{{ messages[0].content | trim ~ messages[1] }}:{{ tools[0].k | upper }}{% "
+                                "for k in tools[0] %}{{ k }}"
+                                "{% endfor %}{{ messages[0].role }}")
+                                .render(variables, {});
+  EXPECT_EQ(rendered.text, "qx:Vkuser");
+  using S = SourceRange;
+  EXPECT_EQ(rendered.sources,
+            (std::vector<S>{{0, 1, 1}, {1, 2, 2}, {3, 4, 3}, {4, 5, S::kNoValue}, {5, 9, 0}}));
+  EXPECT_EQ(rendered.content, (std::vector<ByteRange>{{0, 2}, {3, 9}}));
+}
+
 // The rendered text with [ and ] around what is content.
 std::string marked(const std::string& source, const Json& variables) {
   RenderOptions options;

@@ -1,0 +1,91 @@
+// Where the answers of a conversation stand in its text.
+//
+// An answer is what it adds to the text of the messages before it: the template's text of the messages up to
+// the answer, less its text of those before, with add_generation_prompt.
+// 1. Where a prompt ends with tags that the answer's text does not have (DeepSeek-R1's opens a thought), the
+//    answer begins where the two part, if only tags stand between there and its content.
+// 2. Where the text of the messages up to an answer ends with something that the whole text does not have
+//    there (Phi-3 ends every text), the answer ends where the two part, if literals stand before.
+// 3. A template may render an answer otherwise once others follow (Qwen3 drops its thoughts). Then no answer
+//    is looked for in the whole text, and each has a text of its own.
+// Each answer takes two renders, so a long conversation would take a time that grows with its square. Once
+// 16 MiB were rendered for one conversation, an answer is taken to begin and to end as an earlier one did
+// that stood between the same literals of the template, if all of its content is there. Caller: SampleMaker.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "models/text/samples/chat_renderer.h"
+
+namespace sluice {
+
+// Of a text, what is to be trained. A token that goes beyond a cut end is no part of it.
+struct AnswerPart {
+  ByteRange bytes;
+  bool end_is_cut = false;
+};
+
+// An answer in the text of the messages up to it.
+struct AnswerText {
+  Rendered text;
+  ByteRange answer;
+  std::string opening;  // what the prompt ends with and the answer lacks
+};
+
+class AnswerFinder {
+ public:
+  // `whole`: the text of the adapted conversation. All outlive the finder.
+  AnswerFinder(const ChatRenderer& renderer, const Conversation& conversation, const Rendered& whole);
+
+  // Of the answers, given as indices of messages, the parts of the whole text; nullopt where the template
+  // renders one of them otherwise once others follow. Throws RefusedRecord where an answer cannot be told
+  // from its prompt.
+  std::optional<std::vector<AnswerPart>> in_whole(const std::vector<size_t>& answers);
+  AnswerText alone(size_t answer) const;
+  // Of the parts that {% generation %} marks, those of these answers, which ascend.
+  std::vector<AnswerPart> generated(const std::vector<size_t>& answers) const;
+
+  size_t opened() const { return opened_; }  // answers of in_whole() that step 1 is about
+  const std::string& opening() const { return opening_; }
+
+ private:
+  struct Span {
+    size_t begin, end;  // from the first byte of a message's content to behind its last
+  };
+  // The literals of the template on one side of a content, and how far into them an answer reaches.
+  struct Border {
+    size_t reach = 0;
+    bool is_cut = false, is_opened = false;
+  };
+  std::optional<Span> content_of(const Rendered& text, size_t message) const;
+  bool is_complete(size_t message) const;
+  std::optional<AnswerPart> measured(size_t answer);
+  std::optional<AnswerPart> as_others(size_t answer);
+  void count_opened(const std::string& opening);
+  std::vector<SourceRange>::const_iterator source_from(size_t byte) const;
+  std::string literals_before(size_t message) const;
+  std::string literals_behind(size_t message) const;
+
+  const ChatRenderer& renderer_;
+  const Conversation& conversation_;
+  const Rendered& whole_;
+  std::vector<size_t> first_source_;   // by message, and one more
+  std::vector<Span> spans_;            // of the whole text, by message; empty ones where it has no content
+  std::vector<uint64_t> used_bytes_;   // by source: bytes in the whole text that are not blank
+  std::vector<uint64_t> given_bytes_;  // and in the conversation
+  std::map<std::string, Border> before_, behind_;
+  uint64_t rendered_bytes_ = 0;
+  size_t opened_ = 0;
+  std::string opening_;
+};
+
+// Bytes of a text that are not blank: blank ones may be cut off by any template.
+uint64_t solid_bytes(std::string_view text);
+// By source, the bytes of the text that are not blank.
+std::vector<uint64_t> solid_bytes_by_source(const Rendered& text, size_t sources);
+
+}  // namespace sluice

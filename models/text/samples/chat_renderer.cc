@@ -1,0 +1,169 @@
+#include "models/text/samples/chat_renderer.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cctype>
+#include <nlohmann/json.hpp>
+#include <stdexcept>
+
+#include "engine/base/error.h"
+#include "engine/base/strict_json.h"
+
+namespace sluice {
+
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+// What strftime_now tells, so that the same data make the same samples on every day.
+std::tm fixed_day() {
+  std::tm day{};
+  day.tm_year = 2025 - 1900;
+  day.tm_mday = 1;
+  day.tm_wday = 3;  // Wednesday
+  return day;
+}
+
+bool has_word(const std::string& text, const std::string& word) {
+  const auto is_part = [](char c) { return std::isalnum(static_cast<unsigned char>(c)) || c == '_'; };
+  for (size_t at = text.find(word); at != text.npos; at = text.find(word, at + 1)) {
+    const size_t end = at + word.size();
+    if ((at == 0 || !is_part(text[at - 1])) && (end == text.size() || !is_part(text[end]))) return true;
+  }
+  return false;
+}
+
+std::string type_of(const Json& part) {
+  const auto type = part.find("type");
+  return type != part.end() && type->is_string() ? type->get<std::string>() : "without a type";
+}
+
+// A part of a content that is text: a string, or an object of that type.
+const std::string* text_of(const Json& part) {
+  if (part.is_string()) return &part.get_ref<const std::string&>();
+  if (!part.is_object()) return nullptr;
+  const std::string type = part.contains("type") ? type_of(part) : "text";
+  const auto text = part.find("text");
+  const bool is_text = type == "text" || type == "input_text" || type == "output_text";
+  return is_text && text != part.end() && text->is_string() ? &text->get_ref<const std::string&>() : nullptr;
+}
+
+void join_parts(Json& content, SampleNotes& notes) {
+  std::string joined;
+  bool is_first = true;
+  for (const Json& part : content) {
+    if (const std::string* text = text_of(part)) {
+      if (!is_first) joined += '\n';
+      joined += *text;
+      is_first = false;
+    } else {
+      count(notes.unread, "part " + (part.is_object() ? type_of(part) : "that is no object"));
+    }
+  }
+  content = std::move(joined);
+}
+
+}  // namespace
+
+ChatRenderer::ChatRenderer(const TextModel& model, const std::string& template_values)
+    : model_(model), values_(std::make_shared<const Json>(parse_strict_json_line(template_values))) {
+  if (!values_->is_object()) throw std::invalid_argument("the template's values are no JSON object");
+  options_.now = fixed_day();
+  for (const auto& [name, content] : model_.controls) options_.control_variables.push_back(name);
+  for (const auto& [name, value] : values_->items())
+    if (!has_word(model_.chat_source, name) && !has_word(model_.tools_chat_source, name))
+      throw Error(
+          ExitCode::usage,
+          fmt::format("The chat template has no variable {}, which --template-values sets.", printable(name)),
+          "Look into the template for its name, or leave it out.");
+  plain_reads_parts_ = model_.chat && reads_parts(*model_.chat);
+  tools_reads_parts_ = model_.tools_chat && reads_parts(*model_.tools_chat);
+}
+
+const ChatTemplate* ChatRenderer::template_for(const Conversation& conversation) const {
+  if (conversation.tools && model_.tools_chat) return &*model_.tools_chat;
+  return model_.chat ? &*model_.chat : nullptr;
+}
+
+const std::string& ChatRenderer::source_for(const Conversation& conversation) const {
+  return conversation.tools && model_.tools_chat ? model_.tools_chat_source : model_.chat_source;
+}
+
+bool ChatRenderer::mentions(const Conversation& conversation, const std::string& name) const {
+  return has_word(source_for(conversation), name);
+}
+
+Rendered ChatRenderer::render_by(const ChatTemplate& chat, const Json& variables) const {
+  try {
+    return chat.render(variables, options_);
+  } catch (const Error& error) {
+    std::string what = error.what();
+    if (what.ends_with('.')) what.pop_back();  // it becomes a part of a sentence
+    throw std::invalid_argument("the chat template refuses it: " + what);
+  }
+}
+
+// Whether it renders the texts of parts, and not the list as a whole with all its keys and types.
+bool ChatRenderer::reads_parts(const ChatTemplate& chat) const {
+  const auto part = [](const char* text) { return Json::array({{{"type", "text"}, {"text", text}}}); };
+  Conversation probe;
+  probe.messages =
+      std::make_shared<const Json>(Json::array({{{"role", "user"}, {"content", part("question")}},
+                                                {{"role", "assistant"}, {"content", part("answer")}}}));
+  Json variables{{"messages", *probe.messages}, {"add_generation_prompt", false}};
+  for (const auto& [name, content] : model_.controls) variables[name] = content;
+  try {
+    const Rendered rendered = render_by(chat, variables);
+    const auto has = [&](uint32_t source) {
+      return std::any_of(rendered.sources.begin(), rendered.sources.end(),
+                         [&](const SourceRange& range) { return range.source == source; });
+    };
+    // Of both messages, the strings are the role, the type and the text.
+    return has(2) && has(5) && !has(1) && !has(4) && !has(SourceRange::kNoValue);
+  } catch (const std::invalid_argument&) {
+    return false;
+  }
+}
+
+Conversation ChatRenderer::adapted(const Conversation& conversation, SampleNotes& notes) const {
+  if (template_for(conversation) == nullptr)
+    throw RefusedRecord(
+        "it is a conversation, and the tokenizer has no chat template" +
+            (model_.template_names.empty()
+                 ? std::string()
+                 : fmt::format(" of the name default, but {}", fmt::join(model_.template_names, ", "))),
+        model_.template_names.empty()
+            ? "Give --chat-template FILE, a Jinja template, or the --tokenizer DIR of a "
+              "model for chats."
+            : "Choose one of them with --chat-template NAME.");
+  if (conversation.template_values)
+    for (const auto& [name, value] : conversation.template_values->items())
+      if (!mentions(conversation, name)) count(notes.unread, "variable " + name);
+  const bool has_parts = std::any_of(
+      conversation.messages->begin(), conversation.messages->end(),
+      [](const Json& message) { return message.contains("content") && message["content"].is_array(); });
+  const bool is_plain = !(conversation.tools && model_.tools_chat);
+  if (!has_parts || (is_plain ? plain_reads_parts_ : tools_reads_parts_)) return conversation;
+  Conversation joined = conversation;
+  Json messages = *conversation.messages;
+  for (Json& message : messages)
+    if (message.contains("content") && message["content"].is_array()) join_parts(message["content"], notes);
+  joined.messages = std::make_shared<const Json>(std::move(messages));
+  return joined;
+}
+
+Rendered ChatRenderer::render(const Conversation& conversation, size_t messages, bool prompts) const {
+  Json variables = Json::object();  // messages first, so that their strings have the first numbers
+  auto& list = variables["messages"] = Json::array();
+  for (size_t i = 0; i < messages; ++i) list.push_back((*conversation.messages)[i]);
+  if (conversation.tools) variables["tools"] = *conversation.tools;
+  for (const auto& [name, content] : model_.controls) variables[name] = content;
+  variables["add_generation_prompt"] = prompts;
+  for (const Json* values : {values_.get(), conversation.template_values.get()})
+    if (values != nullptr)
+      for (const auto& [name, value] : values->items()) variables[name] = value;
+  return render_by(*template_for(conversation), variables);
+}
+
+}  // namespace sluice

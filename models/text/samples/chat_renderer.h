@@ -1,0 +1,51 @@
+// Conversations as the text of a model's chat template, and which string of a conversation each byte of that
+// text came from.
+//
+// Of a model with several named templates, a conversation with tools has the one that is named tool_use, as
+// in transformers. A template that reads a message's content as a string only gets lists of parts as one
+// string: the texts of the parts, joined by line ends, as vLLM and llama.cpp do it. One renderer for each
+// thread; the text model must outlive it. Caller: SampleMaker.
+#pragma once
+
+#include <memory>
+#include <nlohmann/json_fwd.hpp>
+#include <string>
+#include <vector>
+
+#include "models/text/records/record.h"
+#include "models/text/samples/sample_notes.h"
+#include "models/text/samples/text_model.h"
+
+namespace sluice {
+
+class ChatRenderer {
+ public:
+  // `template_values`: a JSON object, variables of the template. Throws std::invalid_argument where it is no
+  // object, Error(usage) where the template has no such variable.
+  ChatRenderer(const TextModel& model, const std::string& template_values);
+
+  // The conversation as the template can read it. Notes parts of contents that are left out, and variables
+  // that the template does not have. Throws RefusedRecord where there is no template for it.
+  Conversation adapted(const Conversation& conversation, SampleNotes& notes) const;
+
+  // The first `messages` of an adapted conversation; with the begin of the next answer if it `prompts`.
+  // Sources are numbered over the messages given, then the tools. Throws std::invalid_argument where the
+  // template refuses them.
+  Rendered render(const Conversation& conversation, size_t messages, bool prompts) const;
+
+  // Whether the template of the conversation has the name, as a whole word anywhere in it.
+  bool mentions(const Conversation& conversation, const std::string& name) const;
+
+ private:
+  const ChatTemplate* template_for(const Conversation& conversation) const;
+  const std::string& source_for(const Conversation& conversation) const;
+  Rendered render_by(const ChatTemplate& chat, const nlohmann::ordered_json& variables) const;
+  bool reads_parts(const ChatTemplate& chat) const;
+
+  const TextModel& model_;
+  std::shared_ptr<const nlohmann::ordered_json> values_;
+  RenderOptions options_;
+  bool plain_reads_parts_ = false, tools_reads_parts_ = false;
+};
+
+}  // namespace sluice

@@ -1,0 +1,39 @@
+// What is to be told about the samples of some data, so that nothing in them is passed over unseen.
+//
+// One thread makes notes, record by record; notes of parts of the data add up to those of the whole. Callers:
+// SampleMaker makes them, models/prepare keeps them in the prepared set and tells them.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+
+namespace sluice {
+
+struct SampleNotes {
+  using ByName = std::map<std::string, uint64_t>;  // of how many records, messages or parts
+  // Which no sample has: keys of records ("images"), fields of messages ("message.name"), parts of contents
+  // ("part image_url"), whole messages ("message of developer"), the record's "tools".
+  ByName unread;
+  ByName unknown_roles;               // messages by a role that neither Sluice nor the chat template knows
+  std::map<uint32_t, uint64_t> ends;  // trained answers and texts, by the control token that ends them
+  uint64_t endless = 0;               // trained answers and texts that no control token ends
+  std::string no_end;                 // why texts have none, as a clause; empty: they have one
+  uint64_t cut = 0;                   // answers of which the chat template leaves a part out of every sample
+  uint64_t rendered = 0;              // texts that a chat template had rendered before, with control tokens
+  uint64_t opened = 0;  // answers that do not begin with all that the template's prompt ends with
+  std::string opening;  // what such prompts end with: the first one's
+
+  bool operator==(const SampleNotes&) const = default;
+  SampleNotes& operator+=(const SampleNotes& other);
+};
+
+// Adds to the count of a name. Beyond 64 names, and beyond 64 bytes of a name, all others share one name, so
+// that notes are small whatever the data.
+void count(SampleNotes::ByName& names, const std::string& name, uint64_t times = 1);
+
+// JSON text, and back. notes_of_json throws std::invalid_argument.
+std::string json_of(const SampleNotes& notes);
+SampleNotes notes_of_json(const std::string& json);
+
+}  // namespace sluice
