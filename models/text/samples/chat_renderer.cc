@@ -49,6 +49,15 @@ const std::string* text_of(const Json& part) {
   return is_text && text != part.end() && text->is_string() ? &text->get_ref<const std::string&>() : nullptr;
 }
 
+bool has_parts(const Json& message) { return message.contains("content") && message["content"].is_array(); }
+
+// nullptr: it has none.
+const Json* reasoning_of(const Json& message) {
+  for (const char* field : kReasoningFields)
+    if (const auto found = message.find(field); found != message.end() && !found->is_null()) return &*found;
+  return nullptr;
+}
+
 void join_parts(Json& content, SampleNotes& notes) {
   std::string joined;
   bool is_first = true;
@@ -140,17 +149,25 @@ Conversation ChatRenderer::adapted(const Conversation& conversation, SampleNotes
   if (conversation.template_values)
     for (const auto& [name, value] : conversation.template_values->items())
       if (!mentions(conversation, name)) count(notes.unread, "variable " + name);
-  const bool has_parts = std::any_of(
-      conversation.messages->begin(), conversation.messages->end(),
-      [](const Json& message) { return message.contains("content") && message["content"].is_array(); });
   const bool is_plain = !(conversation.tools && model_.tools_chat);
-  if (!has_parts || (is_plain ? plain_reads_parts_ : tools_reads_parts_)) return conversation;
-  Conversation joined = conversation;
+  const bool joins = !(is_plain ? plain_reads_parts_ : tools_reads_parts_);
+  const auto is_adapted = [&](const Json& message) {
+    return (joins && has_parts(message)) || reasoning_of(message) != nullptr;
+  };
+  if (std::none_of(conversation.messages->begin(), conversation.messages->end(), is_adapted))
+    return conversation;
+  Conversation out = conversation;
   Json messages = *conversation.messages;
-  for (Json& message : messages)
-    if (message.contains("content") && message["content"].is_array()) join_parts(message["content"], notes);
-  joined.messages = std::make_shared<const Json>(std::move(messages));
-  return joined;
+  for (Json& message : messages) {
+    if (joins && has_parts(message)) join_parts(message["content"], notes);
+    if (const Json* found = reasoning_of(message)) {
+      const Json reasoning = *found;
+      message["reasoning_content"] = reasoning;
+      if (!message.contains("thinking")) message["thinking"] = reasoning;
+    }
+  }
+  out.messages = std::make_shared<const Json>(std::move(messages));
+  return out;
 }
 
 Rendered ChatRenderer::render(const Conversation& conversation, size_t messages, bool prompts) const {

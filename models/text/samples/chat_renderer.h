@@ -2,11 +2,13 @@
 // text came from.
 //
 // Of a model with several named templates, a conversation with tools has the one that is named tool_use, as
-// in transformers. A template that reads a message's content as a string only gets lists of parts as one
-// string: the texts of the parts, joined by line ends, as vLLM and llama.cpp do it. One renderer for each
-// thread; the text model must outlive it. Caller: SampleMaker.
+// in transformers 5.23. A message's reasoning reaches the template under all names that templates read it by,
+// as there. A template that reads a message's content as a string only gets lists of parts as one string: the
+// texts of the parts, joined by line ends, as vLLM and llama.cpp do it. One renderer for each thread; the
+// text model must outlive it. Caller: SampleMaker.
 #pragma once
 
+#include <array>
 #include <memory>
 #include <nlohmann/json_fwd.hpp>
 #include <string>
@@ -17,6 +19,9 @@
 #include "models/text/samples/text_model.h"
 
 namespace sluice {
+
+// Names of a message's reasoning; the first that a message has gives it.
+inline constexpr std::array kReasoningFields = {"reasoning_content", "thinking", "reasoning"};
 
 class ChatRenderer {
  public:

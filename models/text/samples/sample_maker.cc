@@ -6,6 +6,8 @@
 #include <nlohmann/json.hpp>
 
 #include "engine/base/error.h"
+#include "models/text/samples/answer_finder.h"
+#include "models/text/samples/unread.h"
 
 namespace sluice {
 

@@ -16,14 +16,15 @@
 #include <vector>
 
 #include "models/text/records/record.h"
-#include "models/text/samples/answer_finder.h"
 #include "models/text/samples/chat_renderer.h"
 #include "models/text/samples/sample_choices.h"
 #include "models/text/samples/sample_notes.h"
 #include "models/text/samples/text_model.h"
-#include "models/text/samples/unread.h"
 
 namespace sluice {
+
+struct AnswerPart;
+class UnreadStrings;
 
 struct SampleChoices {
   TrainOn train_on = TrainOn::answers;

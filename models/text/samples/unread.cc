@@ -108,18 +108,27 @@ void UnreadStrings::note(const ChatRenderer& renderer, const std::vector<size_t>
   size_t source = 0;
   for (size_t m = 0; m < conversation_.messages->size(); ++m) {
     const Json& message = (*conversation_.messages)[m];
+    Use reasoning;  // all its fields have the same, of which one is enough
     for (const auto& [key, value] : message.items()) {
       if (key == "role") {
         ++source;
-      } else if (key == "content") {
-        note_content(message, m, source, std::binary_search(answers.begin(), answers.end(), m), notes);
-      } else {
-        const Use use = use_of(value, source);
-        const bool is_read = use.given > 0 ? use.used > 0 : renderer.mentions(conversation_, key);
-        const bool is_empty = value.is_structured() ? value.empty() : value.is_string() && use.given == 0;
-        if (!is_read && !is_empty) count(notes.unread, "message." + key);
+        continue;
       }
+      if (key == "content") {
+        note_content(message, m, source, std::binary_search(answers.begin(), answers.end(), m), notes);
+        continue;
+      }
+      const Use use = use_of(value, source);
+      if (std::find(kReasoningFields.begin(), kReasoningFields.end(), key) != kReasoningFields.end()) {
+        reasoning = {std::max(reasoning.given, use.given), std::max(reasoning.used, use.used)};
+        continue;
+      }
+      const bool is_read = use.given > 0 ? use.used > 0 : renderer.mentions(conversation_, key);
+      const bool is_empty = value.is_structured() ? value.empty() : value.is_string() && use.given == 0;
+      if (!is_read && !is_empty) count(notes.unread, "message." + key);
     }
+    if (reasoning.used < reasoning.given)
+      count(notes.unread, reasoning.used == 0 ? "message.reasoning_content" : "a part of reasoning_content");
   }
   if (!conversation_.tools) return;
   const Use tools = use_of(*conversation_.tools, source);

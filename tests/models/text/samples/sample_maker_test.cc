@@ -244,6 +244,21 @@ TEST_F(SampleMakerTest, WhatNoSampleHasIsNoted) {
   EXPECT_EQ(notes.ends, (std::map<uint32_t, uint64_t>{{*text.tokenizer.id_of("<|im_end|>"), 1}}));
 }
 
+// As transformers: gpt-oss reads "thinking", most others "reasoning_content".
+TEST_F(SampleMakerTest, ReasoningHasAllItsNames) {
+  const TextModel text = model(
+      "qwen2", "{% for m in messages %}<|im_start|>{{ m.thinking }}|{{ m.content }}{% endfor %}", kControls);
+  for (const char* name : kReasoningFields) {
+    Json messages = kTwoTurns;
+    messages[1][name] = "Hm.";
+    SampleMaker maker(text, {});
+    EXPECT_NE(text.tokenizer.decode(maker.make(conversation(messages)).at(0).ids, false).find("Hm.|Two."),
+              std::string::npos)
+        << name;
+    EXPECT_TRUE(maker.take_notes().unread.empty()) << name;
+  }
+}
+
 TEST_F(SampleMakerTest, WhatLosesAnAnswerIsRefused) {
   const TextModel text = model("qwen2", kChatMl, kControls);
   const auto fault = [&](const TextModel& of, const Json& messages) -> std::string {
