@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <iterator>
 #include <nlohmann/json.hpp>
 
 namespace sluice {
@@ -68,13 +69,17 @@ AnswerFinder::AnswerFinder(const ChatRenderer& renderer, const Conversation& con
   for (const auto& message : *conversation.messages) {
     for (const auto& [key, value] : message.items()) {
       add_given(value, given_bytes_);
-      if (key == "role") given_bytes_.back() = 0;  // templates write it or leave it out as they like
+      if (key != "role") continue;
+      role_sources_.push_back(static_cast<uint32_t>(given_bytes_.size() - 1));
+      given_bytes_.back() = 0;  // templates write it or leave it out as they like
     }
     first_source_.push_back(given_bytes_.size());
   }
+  std::copy_if(whole.sources.begin(), whole.sources.end(), std::back_inserter(content_),
+               [&](const SourceRange& range) { return !is_role(range.source); });
   used_bytes_ = solid_bytes_by_source(whole, given_bytes_.size());
   spans_.assign(first_source_.size() - 1, {0, 0});
-  for (const SourceRange& range : whole.sources) {
+  for (const SourceRange& range : content_) {
     const auto next = std::upper_bound(first_source_.begin(), first_source_.end(), range.source);
     if (next == first_source_.end()) continue;
     Span& span = spans_[static_cast<size_t>(next - first_source_.begin()) - 1];
@@ -86,7 +91,8 @@ AnswerFinder::AnswerFinder(const ChatRenderer& renderer, const Conversation& con
 std::optional<AnswerFinder::Span> AnswerFinder::content_of(const Rendered& text, size_t message) const {
   std::optional<Span> span;
   for (const SourceRange& range : text.sources)
-    if (range.source >= first_source_[message] && range.source < first_source_[message + 1]) {
+    if (range.source >= first_source_[message] && range.source < first_source_[message + 1] &&
+        !is_role(range.source)) {
       if (!span) span = Span{range.begin, range.end};
       span->end = range.end;
     }
@@ -124,21 +130,25 @@ AnswerText AnswerFinder::alone(size_t answer) const {
   return out;
 }
 
-// The first source that begins at `byte` or behind it.
-std::vector<SourceRange>::const_iterator AnswerFinder::source_from(size_t byte) const {
-  return std::partition_point(whole_.sources.begin(), whole_.sources.end(),
+bool AnswerFinder::is_role(uint32_t source) const {
+  return std::binary_search(role_sources_.begin(), role_sources_.end(), source);
+}
+
+// The first content that begins at `byte` or behind it.
+std::vector<SourceRange>::const_iterator AnswerFinder::content_from(size_t byte) const {
+  return std::partition_point(content_.begin(), content_.end(),
                               [&](const SourceRange& range) { return range.begin < byte; });
 }
 
 std::string AnswerFinder::literals_before(size_t message) const {
-  const auto own = source_from(spans_[message].begin);
-  const size_t begin = own == whole_.sources.begin() ? 0 : std::prev(own)->end;
+  const auto own = content_from(spans_[message].begin);
+  const size_t begin = own == content_.begin() ? 0 : std::prev(own)->end;
   return whole_.text.substr(begin, spans_[message].begin - begin);
 }
 
 std::string AnswerFinder::literals_behind(size_t message) const {
-  const auto next = source_from(spans_[message].end);
-  const size_t end = next == whole_.sources.end() ? whole_.text.size() : next->begin;
+  const auto next = content_from(spans_[message].end);
+  const size_t end = next == content_.end() ? whole_.text.size() : next->begin;
   return whole_.text.substr(spans_[message].end, end - spans_[message].end);
 }
 
@@ -198,7 +208,7 @@ std::optional<std::vector<AnswerPart>> AnswerFinder::in_whole(const std::vector<
 std::vector<AnswerPart> AnswerFinder::generated(const std::vector<size_t>& answers) const {
   // The message of the last content that begins before a byte; none where there is no such content.
   const auto message_before = [&](size_t byte) -> std::optional<size_t> {
-    for (auto range = source_from(byte); range != whole_.sources.begin();)
+    for (auto range = content_from(byte); range != content_.begin();)
       if ((--range)->source < first_source_.back())
         return static_cast<size_t>(
                    std::upper_bound(first_source_.begin(), first_source_.end(), range->source) -

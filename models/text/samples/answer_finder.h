@@ -66,17 +66,20 @@ class AnswerFinder {
   std::optional<AnswerPart> measured(size_t answer);
   std::optional<AnswerPart> as_others(size_t answer);
   void count_opened(const std::string& opening);
-  std::vector<SourceRange>::const_iterator source_from(size_t byte) const;
+  bool is_role(uint32_t source) const;
+  std::vector<SourceRange>::const_iterator content_from(size_t byte) const;
   std::string literals_before(size_t message) const;
   std::string literals_behind(size_t message) const;
 
   const ChatRenderer& renderer_;
   const Conversation& conversation_;
   const Rendered& whole_;
-  std::vector<size_t> first_source_;   // by message, and one more
-  std::vector<Span> spans_;            // of the whole text, by message; empty ones where it has no content
-  std::vector<uint64_t> used_bytes_;   // by source: bytes in the whole text that are not blank
-  std::vector<uint64_t> given_bytes_;  // and in the conversation
+  std::vector<size_t> first_source_;    // by message, and one more
+  std::vector<uint32_t> role_sources_;  // ascending
+  std::vector<SourceRange> content_;    // of the whole text, without roles
+  std::vector<Span> spans_;             // of the whole text, by message; empty ones where it has no content
+  std::vector<uint64_t> used_bytes_;    // by source: bytes in the whole text that are not blank
+  std::vector<uint64_t> given_bytes_;   // and in the conversation
   std::map<std::string, Border> before_, behind_;
   uint64_t rendered_bytes_ = 0;
   size_t opened_ = 0;

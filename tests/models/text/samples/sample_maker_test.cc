@@ -158,9 +158,9 @@ TEST_F(SampleMakerTest, OneTurnThatChangesMakesSamplesOfAll) {
 
 // As the models distilled from DeepSeek-R1: the prompt opens a thought, the text does not have it.
 const char* const kThought =
-    "{% for m in messages %}{% if m['role'] == 'user' %}{{ '<|im_start|>' + m['content'] }}{% else %}"
-    "{{ '<|object_ref_start|>' + m['content'].split('</think>')[-1] + '<|im_end|>' }}{% endif %}{% endfor %}"
-    "{% if add_generation_prompt %}{{ '<|object_ref_start|><think>\\n' }}{% endif %}";
+    "{% for m in messages %}{{ '<|im_start|>' + m['role'] + '\\n' + m['content'].split('</think>')[-1] + "
+    "'<|im_end|>' }}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n<think>\\n' }}{% endif %}";
 
 TEST_F(SampleMakerTest, APromptMayOpenAThoughtThatTheTextLacks) {
   const TextModel text = model("qwen2", kThought, kControls);
