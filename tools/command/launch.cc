@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cstdlib>
@@ -11,6 +12,7 @@
 #include <fstream>
 #include <optional>
 #include <stop_token>
+#include <string_view>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -94,6 +96,20 @@ void write_unless_held(const std::string& out_directory, int rank, const std::st
   if (*launcher_number(launcher.rank_here) == 0) throw error;
   std::this_thread::sleep_for(kGrace);  // else the launcher might end the first one before it has printed
   throw Error(error.code(), "", "");
+}
+
+// Of processes that were started together and cannot find each other.
+Error without_mpi(const LauncherVariables& launcher) {
+  const std::string count = std::getenv(launcher.size);
+  if (std::string_view(launcher.size) == kSlurmStep.size)
+    return {ExitCode::environment,
+            "srun has started " + count + " processes, but without MPI, so each of them would train alone.",
+            "Add --mpi=pmix to srun (srun --mpi=list says what this Slurm has), or write mpirun -np " +
+                count + " in place of srun."};
+  return {ExitCode::environment,
+          "A launcher has started " + count +
+              " processes that Open MPI knows nothing of, so each of them would train alone.",
+          "Start them with Open MPI's mpirun -np " + count + "."};
 }
 
 // MPI waits without a time limit for a rank that does not come, for example one that was stopped. So another
@@ -236,9 +252,7 @@ void check_alone(Verb verb) {
 }
 
 std::unique_ptr<Launch> open_launch(const std::string& out_directory, std::optional<double> timeout) {
-  const LauncherVariables* launcher = nullptr;
-  for (const LauncherVariables& l : kMpiLaunchers)
-    if (!launcher && has_started_several(l)) launcher = &l;
+  const LauncherVariables* const launcher = mpi_launcher();
   if (!launcher && has_started_several(kTorchrun))
     refuse(kTorchrun, out_directory,
            Error(ExitCode::usage,
@@ -247,6 +261,9 @@ std::unique_ptr<Launch> open_launch(const std::string& out_directory, std::optio
                  "Start them with mpirun -np " + std::string(std::getenv(kTorchrun.size)) +
                      " sluice ..., or train on one machine with sluice train --gpus N."));
   if (!launcher) return nullptr;
+  const bool is_srun = std::string_view(launcher->size) == kSlurmStep.size;
+  if (is_srun && std::ranges::none_of(kPmiVariables, [](const char* name) { return std::getenv(name); }))
+    refuse(*launcher, out_directory, without_mpi(*launcher));
   const fs::path folder = fs::read_symlink("/proc/self/exe").parent_path();
   fs::path path = folder / kMpiModule;
   std::error_code ignored;
@@ -280,7 +297,7 @@ std::unique_ptr<Launch> open_launch(const std::string& out_directory, std::optio
   std::jthread deadline(end_if_late, *launcher, out_directory, patience);
   MpiRanks* const mpi = open(hooks);
   deadline = {};
-  if (mpi->lane->size() == 1) return nullptr;  // Slurm's variables are also set in a batch script
+  if (mpi->lane->size() == 1) refuse(*launcher, out_directory, without_mpi(*launcher));
   ending->ranks = {mpi->lane.get(), mpi->trainer.get(), mpi->local_rank, mpi->local_size, mpi->local_first};
   if (timeout) ending->ranks.set_patience(*timeout);
   note_terminations();

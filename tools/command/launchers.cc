@@ -16,6 +16,12 @@ bool has_started_several(const LauncherVariables& launcher) {
          launcher_number(launcher.rank_here);
 }
 
+const LauncherVariables* mpi_launcher() {
+  for (const LauncherVariables& launcher : kMpiLaunchers)
+    if (std::getenv(launcher.size)) return has_started_several(launcher) ? &launcher : nullptr;
+  return nullptr;
+}
+
 bool is_launched() { return std::any_of(std::begin(kLaunchers), std::end(kLaunchers), has_started_several); }
 
 }  // namespace sluice

@@ -9,14 +9,17 @@ struct LauncherVariables {
   const char *size, *rank, *rank_here;
 };
 
-// Variables of launchers that start MPI: Open MPI's own, Slurm's, and those that use PMI.
+// In a Slurm batch script SLURM_NTASKS is set although one process runs; only srun sets SLURM_STEP_NUM_TASKS.
+constexpr LauncherVariables kSlurmStep = {"SLURM_STEP_NUM_TASKS", "SLURM_PROCID", "SLURM_LOCALID"};
+// Launchers that start MPI: Open MPI's own, srun, and those that use PMI. One may start another; the first of
+// them that is there is the one that has started this process.
 constexpr LauncherVariables kMpiLaunchers[] = {
     {"OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_LOCAL_RANK"},
-    {"SLURM_NTASKS", "SLURM_PROCID", "SLURM_LOCALID"},
+    kSlurmStep,
     {"PMI_SIZE", "PMI_RANK", "PMI_RANK"}};
-// In a Slurm batch script, SLURM_NTASKS is set although one process runs; only srun sets this one.
-constexpr LauncherVariables kSlurmStep = {"SLURM_STEP_NUM_TASKS", "SLURM_PROCID", "SLURM_LOCALID"};
 constexpr LauncherVariables kTorchrun = {"WORLD_SIZE", "RANK", "LOCAL_RANK"};
+// By which a process finds MPI's other ranks: srun sets one of them where it was asked to with --mpi.
+constexpr const char* kPmiVariables[] = {"PMIX_RANK", "PMI_RANK"};
 
 // All that may start several processes of the command.
 constexpr LauncherVariables kLaunchers[] = {kMpiLaunchers[0], kSlurmStep, kMpiLaunchers[2], kTorchrun};
@@ -26,6 +29,9 @@ std::optional<int> launcher_number(const char* variable);
 
 // Whether `launcher` has started this process as one of several.
 bool has_started_several(const LauncherVariables& launcher);
+
+// The launcher of MPI that has started this process as one of several; nullptr: none has.
+const LauncherVariables* mpi_launcher();
 
 // Whether any launcher has started several ranks. Then the terminal of this process is one that the launcher
 // made, and not what a person looks at.

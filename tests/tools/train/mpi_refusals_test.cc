@@ -263,6 +263,42 @@ TEST_F(MpiRefusals, VerbsOfOneProcess) {
   EXPECT_EQ(mpirun(1, Words{"plan"} + model).code, 0);
 }
 
+// srun starts processes that find each other only if it was asked to start MPI, too.
+TEST_F(MpiRefusals, SrunWithoutMpi) {
+  fs::create_directory(directory / "out");
+  const auto rank = [&](const std::string& number, const Words& more) {
+    const Words variables{"env",
+                          "SLURM_JOB_ID=7",
+                          "SLURM_NTASKS=16",
+                          "SLURM_STEP_ID=0",
+                          "SLURM_STEP_NUM_TASKS=16",
+                          "SLURM_PROCID=" + number,
+                          "SLURM_LOCALID=" + number};
+    return Command(directory / "", variables + more + sluice_words(train_rows("out", 2, 8), "sluice")).wait();
+  };
+  const std::string alone =
+      "srun has started 16 processes, but without MPI, so each of them would train alone.";
+  // The second: a PMI that Open MPI does not speak.
+  for (const Words& pmi : {Words{}, Words{"PMI_RANK=0", "PMI_SIZE=16"}}) {
+    expect_once(rank("0", pmi), 4, alone + "\n  Add --mpi=pmix to srun (srun --mpi=list says what");
+    expect_status("out", 0, "4 " + alone);
+  }
+  const CommandResult other = rank("3", {});
+  EXPECT_EQ(other.code, 4);
+  EXPECT_EQ(other.err, "");
+  expect_status("out", 3, "4 " + alone);
+}
+
+// In a batch script one process runs, although the job has more tasks. So it is below mpirun of one rank.
+TEST_F(MpiRefusals, ABatchScriptTrainsAlone) {
+  const Words batch{"env", "SLURM_JOB_ID=7", "SLURM_NTASKS=16", "SLURM_PROCID=0", "SLURM_LOCALID=0"};
+  EXPECT_EQ(Command(directory / "", batch + sluice_words(train_rows("out", 1, 8), "sluice")).wait().code, 0);
+  const Words below{"env", "SLURM_STEP_NUM_TASKS=2", "SLURM_PROCID=0", "SLURM_LOCALID=0",
+                    "OMPI_COMM_WORLD_SIZE=1"};
+  EXPECT_EQ(Command(directory / "", below + sluice_words(train_rows("below", 1, 8), "sluice")).wait().code,
+            0);
+}
+
 // torchrun starts processes that know of each other through variables alone.
 TEST_F(MpiRefusals, Torchrun) {
   fs::create_directory(directory / "out");
