@@ -15,8 +15,10 @@
 #include "engine/base/error.h"
 #include "tools/command/command_line.h"
 #include "tools/command/launch.h"
+#include "tools/command/launchers.h"
 #include "tools/command/report_error.h"
 #include "tools/command/screen.h"
+#include "tools/command/stop_signals.h"
 #include "tools/command/verbs.h"
 
 namespace {
@@ -75,6 +77,16 @@ sluice::ParsedCommand parse(int argc, char** argv) {
   }
 }
 
+// Before a verb has anything to save. A training that a launcher has started leaves signals to launch.cc.
+void answer_early_signals(sluice::Verb verb) {
+  if (verb == sluice::Verb::train && !sluice::is_launched())
+    sluice::end_on_early_signals(
+        sluice::ExitCode::stopped,
+        "sluice: stopped before the first step, with nothing to save. Start it again in the same way.\n");
+  else if (getpid() == 1)
+    sluice::end_on_early_signals(sluice::ExitCode::done, "");
+}
+
 int parse_and_run(int argc, char** argv) {
   try {
     const sluice::ParsedCommand command = parse(argc, argv);
@@ -82,6 +94,7 @@ int parse_and_run(int argc, char** argv) {
       std::fputs(command.text.c_str(), stdout);
       return static_cast<int>(finish_output(sluice::ExitCode::done));
     }
+    answer_early_signals(command.verb);
     allow_open_files();
     check_stacks();
     const sluice::VerbRow& verb = sluice::verb_row(command.verb);

@@ -13,18 +13,44 @@ namespace {
 std::atomic<bool> terminated{false}, something_to_save{false}, stop_requested{false};
 std::atomic<bool> is_watched{false};  // another thread polls signalled_end()
 std::atomic<bool> insisted{false};    // a second signal came
+std::atomic<bool> ends_early{false};  // signals are handled although there is nothing to save
 
 volatile std::sig_atomic_t first_signal_at = 0;  // seconds, truncated
-char answer_text[512];                           // written before something_to_save is set
-size_t answer_bytes = 0;
+struct Words {
+  char text[512];
+  size_t bytes = 0;
+  void set(const std::string& words) { bytes = words.copy(text, sizeof text); }
+  void print() const { (void)!write(STDERR_FILENO, text, bytes); }
+};
+Words answer_begin, answer_end;                      // written before something_to_save is set
+std::atomic<const StopForecast*> forecast{nullptr};  // what is said between the two
+Words early_answer;                                  // these two: written before ends_early is set
+int early_code = 0;
 
 constexpr int kEnding[] = {SIGINT, SIGTERM, SIGHUP}, kHandled[] = {SIGINT, SIGTERM, SIGHUP, SIGUSR1};
 
 // Only calls what a signal handler may. A launcher's SIGTERM is not answered: it may mean that another rank
 // has died.
 void answer(int number) {
-  if ((number == SIGUSR1 || !is_watched) && answer_bytes > 0)
-    (void)!write(STDERR_FILENO, answer_text, answer_bytes);
+  if ((number != SIGUSR1 && is_watched) || answer_begin.bytes == 0) return;
+  timespec now{};
+  clock_gettime(CLOCK_MONOTONIC, &now);  // the clock of steady_seconds()
+  answer_begin.print();
+  if (const StopForecast* const known = forecast) {
+    Words sentence;
+    sentence.bytes = known->describe(
+        static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec), sentence.text);
+    sentence.print();
+  }
+  answer_end.print();
+}
+
+// Ends the process when the handler returns, or at once. The first process of a container has no default
+// actions: a signal that it does not handle is dropped.
+void die(int number) {
+  if (getpid() == 1) _exit(128 + number);  // as shells count
+  std::signal(number, SIG_DFL);
+  std::raise(number);
 }
 
 // True for the first request.
@@ -36,6 +62,11 @@ bool request_stop(int number) {
 
 extern "C" void on_signal(int number) {
   const int error = errno;
+  if (ends_early && !something_to_save) {
+    early_answer.print();
+    if (early_code != 0) _exit(early_code);
+    return die(number);
+  }
   if (number == SIGUSR1) {
     request_stop(number);
     errno = error;
@@ -52,8 +83,7 @@ extern "C" void on_signal(int number) {
   } else if (static_cast<std::sig_atomic_t>(now.tv_sec) - first_signal_at > 1) {
     insisted = true;
     if (is_watched) return;
-    std::signal(number, SIG_DFL);
-    std::raise(number);
+    die(number);
   }
 }
 
@@ -66,8 +96,19 @@ void handle(int number) {
 
 }  // namespace
 
-void stop_on_signals(const std::string& text) {
-  answer_bytes = text.copy(answer_text, sizeof answer_text);
+void end_on_early_signals(ExitCode code, const std::string& words) {
+  early_code = static_cast<int>(code);
+  early_answer.set(words);
+  ends_early = true;
+  for (const int number : kEnding) handle(number);
+  if (early_code != 0) std::signal(SIGUSR1, on_signal);
+}
+
+void forecast_stops(const StopForecast* known) { forecast = known; }
+
+void stop_on_signals(const std::string& begin, const std::string& end) {
+  answer_begin.set(begin);
+  answer_end.set(end);
   something_to_save = true;
   for (const int number : kEnding) handle(number);
   std::signal(SIGUSR1, on_signal);
@@ -78,6 +119,8 @@ void stop_on_signals(const std::string& text) {
 }
 
 void end_on_signals() {
+  something_to_save = false;
+  if (ends_early) return;
   for (const int number : kHandled) {
     struct sigaction now {};
     if (sigaction(number, nullptr, &now) == 0 && now.sa_handler == on_signal) std::signal(number, SIG_DFL);

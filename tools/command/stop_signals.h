@@ -13,12 +13,22 @@
 #include <optional>
 #include <string>
 
+#include "engine/base/error.h"
+#include "engine/run/train/stop_forecast.h"
+
 namespace sluice {
 
-// From here on signals ask for a clean end. The first one is answered on standard error with `answer`, at
-// most 500 bytes; "" on ranks that do not print. To be called once in a process: of several ranks that are
-// threads, by the first. Callers: the verbs train and profile.
-void stop_on_signals(const std::string& answer);
+// From here until stop_on_signals() a signal ends the process with `code`, and `words` (at most 500 bytes) on
+// standard error; or as by default where the code is `done`, which the first process of a container needs,
+// since the system drops what it does not handle. Caller: main, before the verb.
+void end_on_early_signals(ExitCode code, const std::string& words);
+
+// From here on signals ask for a clean end. The first one is answered on standard error with `begin`, what
+// forecast_stops() has named, and `end`, at most 500 bytes each; "" on ranks that do not print. To be called
+// once in a process: of several ranks that are threads, by the first. Callers: verbs.
+void stop_on_signals(const std::string& begin, const std::string& end = "");
+// How long a stop takes; it must outlive its name here. nullptr: that is not known.
+void forecast_stops(const StopForecast* forecast);
 // Nothing could be lost any more: from here on a signal ends the process at once. Caller: the verb profile,
 // which runs alone.
 void end_on_signals();

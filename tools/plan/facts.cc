@@ -10,6 +10,7 @@
 #include "engine/base/units.h"
 #include "engine/rates/drives.h"
 #include "engine/run/start/plan_request.h"
+#include "engine/run/start/stopping.h"
 #include "engine/run/train/guess_choice.h"
 #include "tools/command/progress.h"
 #include "tools/command/wrap.h"
@@ -140,11 +141,11 @@ std::string wear_words(const PlanFacts& f) {
                      rounded(days_to_endurance(f)));
 }
 
-// Of a run of so many steps; checkpoints and validations not counted.
+// Of a run of so many steps with its checkpoints; validations are not counted.
 std::string total_words(const PlanFacts& f, int64_t steps) {
-  const double count = static_cast<double>(steps), bytes = count * static_cast<double>(f.bytes_written);
-  std::string out =
-      fmt::format("{} step{} take {}", steps, steps == 1 ? "" : "s", format_duration(count * f.seconds));
+  const double bytes = static_cast<double>(steps) * static_cast<double>(f.bytes_written);
+  std::string out = fmt::format("{} step{} take {}", steps, steps == 1 ? "" : "s",
+                                format_duration(f.saving.run_seconds(steps)));
   if (f.bytes_written == 0) return out;
   const double part = f.drive_part * bytes / kDriveEndurance;
   return out + fmt::format(" and write {} TB, {} of 600 TBW", rounded(bytes / 1e12),
@@ -264,6 +265,7 @@ PlanFacts facts_of(const Plan& plan, const Options& options) {
   PlanFacts f;
   f.ranks = static_cast<uint64_t>(ranks_per_node(options.ranks, plan.rates));
   f.seconds = plan.step_seconds;
+  f.saving = predicted_saving(options, plan);
   f.slowed = run.lane_slowed;
   for (size_t l = 0; l < lanes; ++l) {
     f.busy.push_back(run.lane_busy[l] - shorter.lane_busy[l]);
@@ -303,6 +305,12 @@ std::string facts_text(const Plan& plan, const PlanFacts& f, std::optional<int64
   return out;
 }
 
+std::string short_wear_text(const PlanFacts& f, int64_t steps) {
+  constexpr double kYear = 365;
+  if (f.bytes_written == 0 || days_to_endurance(f) >= kYear) return "";
+  return fmt::format("  drive wear: {}; {}\n", wear_words(f), total_words(f, steps));
+}
+
 std::optional<int64_t> steps_of(const Options& options) {
   return is_given(options, "steps") ? std::optional(options.batch.steps) : std::nullopt;
 }
@@ -329,7 +337,7 @@ void add_facts(const Plan& plan, const PlanFacts& f, std::optional<int64_t> step
   add_token_work(token_work_of(plan), out);
   if (steps)
     out["total"] = {{"steps", *steps},
-                    {"seconds", static_cast<double>(*steps) * f.seconds},
+                    {"seconds", f.saving.run_seconds(*steps)},
                     {"bytes_written", static_cast<uint64_t>(*steps) * f.bytes_written}};
   if (f.bytes_written == 0) return;
   out["drive_wear"] = {{"bytes_per_step", f.bytes_written},

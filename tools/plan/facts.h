@@ -10,6 +10,7 @@
 #include "engine/plan/plan.h"
 #include "engine/profile/attribute.h"
 #include "engine/run/options/options.h"
+#include "engine/run/train/saving.h"
 
 namespace sluice {
 
@@ -36,6 +37,7 @@ double recompute_seconds(const Plan& plan);
 struct PlanFacts {
   uint64_t ranks = 1;                       // number of ranks that write to the same drives
   double seconds = 0;                       // of the step
+  Saving saving;                            // what checkpoints add to it
   std::vector<double> busy;                 // by lane
   std::vector<std::vector<double>> slowed;  // part of `busy`, as SimulationResult::lane_slowed
   std::vector<double> waited_for;           // by lane: idle seconds of compute that are charged to it
@@ -49,6 +51,9 @@ PlanFacts facts_of(const Plan& plan, const Options& options);
 
 // The facts as `sluice plan` prints them: a table and some lines. `steps`: of the run, where they are given.
 std::string facts_text(const Plan& plan, const PlanFacts& facts, std::optional<int64_t> steps);
+
+// A line for a run of so many steps whose drive would not last a year; else "".
+std::string short_wear_text(const PlanFacts& facts, int64_t steps);
 
 // Adds them to the output of `plan --json`.
 void add_facts(const Plan& plan, const PlanFacts& facts, std::optional<int64_t> steps,

@@ -135,6 +135,16 @@ std::string network_text(const Plan& plan) {
 
 double tokens_per_second(const Plan& plan) { return tokens_of(plan) / plan.step_seconds; }
 
+// What checkpoints on the way make of a step. Nothing where that does not show in three digits.
+std::string saving_text(const Plan& plan, const Saving& saving) {
+  constexpr double kShows = 1.005;
+  const double mean = saving.mean_step();
+  if (mean < kShows * saving.step_seconds) return "";
+  return fmt::format("  with a checkpoint every {}: {} a step, {:.0f} tokens/s\n",
+                     saving.steps == 1 ? "step" : fmt::format("{} steps", saving.steps),
+                     readable_seconds(mean), tokens_of(plan) / mean);
+}
+
 std::string device_name(const Options& options) {
   return option_values(options, *find_option("device")).front();
 }
@@ -220,8 +230,7 @@ std::string plan_text(const Plan& plan, const Budgets& budgets, const Options& o
   if (const std::optional<StopTime> stop = stop_time(plan))
     out += fmt::format(" and {}; a stop, from the signal on, up to {}", readable_seconds(stop->checkpoint),
                        readable_seconds(stop->longest));
-  out += '\n';
-  return out;
+  return out + "\n" + saving_text(plan, predicted_saving(options, plan));
 }
 
 std::string plan_json(const Plan& plan, const Budgets& budgets, const Options& options,
@@ -281,6 +290,11 @@ std::string plan_json(const Plan& plan, const Budgets& budgets, const Options& o
   const std::optional<StopTime> stop = stop_time(plan);
   out["checkpoint_seconds"] = stop ? ordered_json(stop->checkpoint) : ordered_json();
   out["stop_seconds"] = stop ? ordered_json(stop->longest) : ordered_json();
+  const Saving saving = predicted_saving(options, plan);
+  out["checkpoint_every"] = saving.steps;
+  out["seconds_with_checkpoints"] = stop ? ordered_json(saving.mean_step()) : ordered_json();
+  out["tokens_per_second_with_checkpoints"] =
+      stop ? ordered_json(tokens_of(plan) / saving.mean_step()) : ordered_json();
   if (options.plan.explain) add_weighed(plan, out);
   out["smallest_budgets"] = nullptr;
   return out.dump(2) + "\n";

@@ -5,7 +5,6 @@
 #include <algorithm>
 
 #include "engine/base/units.h"
-#include "tools/plan/facts.h"
 
 namespace sluice {
 
@@ -23,9 +22,9 @@ double median(std::vector<double> values) {
 
 }  // namespace
 
-Comparison::Comparison(const Plan& plan, const Options& options)
+Comparison::Comparison(const Plan& plan, const PlanFacts& facts, const Options& options)
     : predicted_(plan.step_seconds),
-      busy_(facts_of(plan, options).busy),
+      busy_(facts.busy),
       is_described_(!options.memory.machine.empty()),
       is_one_phase_(plan.lowering.phases.size() == 1),
       busy_samples_(busy_.size()) {

@@ -8,13 +8,13 @@
 #include "engine/plan/plan.h"
 #include "engine/run/options/options.h"
 #include "engine/run/train/metrics.h"
+#include "tools/plan/facts.h"
 
 namespace sluice {
 
 class Comparison {
  public:
-  // Simulates a step, so it is made before the arenas are filled.
-  Comparison(const Plan& plan, const Options& options);
+  Comparison(const Plan& plan, const PlanFacts& facts, const Options& options);
 
   // A sentence with the kSteps-th step, otherwise nothing.
   std::optional<std::string> add(const StepMetrics& metrics);

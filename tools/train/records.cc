@@ -48,14 +48,28 @@ bool trains_routers(const Model& model) {
 }  // namespace
 
 Records::Records(const Options& options, const std::string& metrics, int64_t done, const Plan& plan,
-                 const ModelConfig& model, std::FILE* out)
+                 const ModelConfig& model, std::FILE* out, StopForecast& forecast)
     : metrics_(metrics),
       progress_(progress_of(plan.program, options.batch.steps, out)),
       routers_({.tokens = options.batch.batch * options.batch.sequence.value(),
                 .router_loss = model.has_router_loss ? model.router_loss : 0,
                 .capacity = model.capacity_factor,
-                .frozen = !trains_routers(plan.model)}) {
+                .frozen = !trains_routers(plan.model)}),
+      forecast_(forecast),
+      stop_within_(options.run.stop_within.seconds) {
   if (options.run.tensorboard) events_.emplace(options.run.out, done, unix_seconds());
+}
+
+// What was predicted at the start was within --stop-within.
+std::optional<std::string> Records::late_stop(const StepMetrics& newest) {
+  if (stop_within_ == 0 || !forecast_.has_measured()) return std::nullopt;
+  const double most = forecast_.longest(steps_before_stop(newest.seconds));
+  if (most <= stop_within_) return std::nullopt;
+  return fmt::format(
+      "A stop may take {}, by what steps and checkpoints of this run take: longer than --stop-within {}. "
+      "Send "
+      "the signal earlier, or --resume auto with a smaller --checkpoint-every.",
+      readable_seconds(most), readable_seconds(std::exchange(stop_within_, 0)));
 }
 
 // Event files have no samples.
@@ -70,11 +84,13 @@ void Records::write(const auto& figures) {
 
 TrainEvents Records::events(Comparison& comparison, Accelerator* accelerator, uint64_t limit) {
   TrainEvents events;
+  events.forecast = &forecast_;
   events.step = [this, &comparison, accelerator, limit](const StepMetrics& m) mutable {
     write(m);
     progress_.step(m, steady_seconds());
     if (const auto sentence = comparison.add(m)) progress_.note(*sentence);
     if (const auto sentences = routers_.add(m)) progress_.note(*sentences);
+    if (const auto sentences = late_stop(m)) progress_.note(*sentences);
     if (Accelerator* const first = std::exchange(accelerator, nullptr)) tell_memory(*first, limit, progress_);
   };
   events.validation = [this](const ValidationMetrics& v) {

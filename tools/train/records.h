@@ -25,22 +25,26 @@ class Records {
   // `metrics`: path of the file. `done`: steps that the run has done before. Throws as MetricsFile
   // and EventFile do.
   Records(const Options& options, const std::string& metrics, int64_t done, const Plan& plan,
-          const ModelConfig& model, std::FILE* out);
+          const ModelConfig& model, std::FILE* out, StopForecast& forecast);
 
-  // Shows and records every event. After the first step it also prints how much GPU memory is held, of at
-  // most `limit` bytes (`accelerator`: nullptr: there is none), and after some more how these compare with
-  // the prediction, and what is wrong with routers. All of them outlive the events.
+  // Shows and records every event, and tells once where a stop takes longer than --stop-within. After the
+  // first step it also prints how much GPU memory is held, of at most `limit` bytes (`accelerator`: nullptr:
+  // there is none), and after some more how these compare with the prediction, and what is wrong with
+  // routers. All of them outlive the events.
   TrainEvents events(Comparison& comparison, Accelerator* accelerator, uint64_t limit);
   // Ends the line of progress, and says how much could not be written.
   void finish();
 
  private:
   void write(const auto& figures);
+  std::optional<std::string> late_stop(const StepMetrics& newest);
 
   MetricsFile metrics_;
   std::optional<EventFile> events_;
   Progress progress_;
   RouterWatch routers_;
+  StopForecast& forecast_;
+  double stop_within_;  // seconds; 0: as long as it takes, or it was told that stops take longer
 };
 
 }  // namespace sluice

@@ -2,6 +2,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <cmath>
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
@@ -10,6 +11,7 @@
 
 #include "engine/base/units.h"
 #include "engine/run/checkpoint/directory.h"
+#include "engine/run/checkpoint/write_rate.h"
 #include "engine/run/start/agreement.h"
 #include "engine/run/start/budgets.h"
 #include "engine/run/start/plan_request.h"
@@ -32,9 +34,11 @@
 #include "tools/command/stop_signals.h"
 #include "tools/command/verbs.h"
 #include "tools/command/waiting.h"
+#include "tools/plan/facts.h"
 #include "tools/plan/report.h"
 #include "tools/prepare/child.h"
 #include "tools/train/comparison.h"
+#include "tools/train/kill_words.h"
 #include "tools/train/records.h"
 
 namespace sluice {
@@ -132,16 +136,33 @@ std::string pinning_text(const Program& program) {
          " of host memory\n";
 }
 
-// What a signal is answered with.
+// What a signal is answered with, before how long that takes.
 std::string stop_answer(const Options& options, const Plan& plan, std::FILE* out) {
-  const char* const line_break = screen_of(out).is_terminal ? "\n" : "";
-  const std::optional<StopTime> time = stop_time(plan);
-  const std::string up_to =
-      time ? " That takes up to " + readable_seconds(time->longest) + ", as predicted." : "";
   const std::string answer = "sluice: stopping after the step under way, with a checkpoint of " +
-                             format_size(checkpoint_bytes(plan, options.optimizer.kind)) + "." + up_to +
-                             " A second signal ends the run at once, with the last checkpoint intact.\n";
-  return line_break + shown(answer, screen_of(stderr));
+                             format_size(checkpoint_bytes(plan, options.optimizer.kind)) + ".";
+  return (screen_of(out).is_terminal ? "\n" : "") + shown(answer, screen_of(stderr));
+}
+constexpr const char* kSecondSignal =
+    " A second signal ends the run at once, with the last checkpoint intact.\n";
+
+// While it lives, the answer says how long a stop takes.
+struct Forecast : StopForecast {
+  explicit Forecast(const StopParts& predicted) : StopForecast(predicted) { forecast_stops(this); }
+  ~Forecast() { forecast_stops(nullptr); }
+};
+
+// Before the first step: what a kill would lose.
+std::string kill_text(const Options& options, const Plan& plan, const StopParts& parts, int64_t done) {
+  const Interval& every = options.run.checkpoint_every;
+  const double save = std::isfinite(parts.save) ? parts.drain + parts.save : 0;
+  const auto obstacle =
+      every.is_auto
+          ? obstacle_to_checkpoint(options.run.out, checkpoint_space(plan, options.optimizer.kind), true)
+          : std::nullopt;
+  return "  " +
+         kill_words(every, saving_of(every, plan.step_seconds, save), options.batch.steps - done,
+                    obstacle ? "no checkpoint is written on the way, since " + *obstacle : "") +
+         "\n";
 }
 
 uint64_t number_by_chance() {
@@ -231,6 +252,7 @@ std::vector<Fact> facts_of(const Options& options, const Start& start) {
   add("--checkpoint-every", static_cast<uint64_t>(options.run.checkpoint_every.steps));
   add("--checkpoint-every, in microseconds",
       static_cast<uint64_t>(options.run.checkpoint_every.seconds * 1e6));
+  add("--checkpoint-every auto", options.run.checkpoint_every.is_auto);
   return facts;
 }
 
@@ -284,6 +306,7 @@ ExitCode train_in(PlannedSession& started, Options given, Options options, Start
   const Ranks& ranks = session.ranks();
   given.batch.micro_batch = options.batch.micro_batch = plan.model.micro_batch;
   ranks.set_patience(rank_timeout(options, plan));
+  std::optional<Forecast> forecast;  // of the first rank
   check_agreement(facts_of(options, start), plan, ranks);
   if (start.launch) check_shared(options.run.out, ranks);
   if (start.launch || ranks.is_first()) check_file_size(options, plan);  // every process has its own limit
@@ -291,6 +314,10 @@ ExitCode train_in(PlannedSession& started, Options given, Options options, Start
     check_checkpoint_place(options, start.run);
     check_checkpoint_space(options, start.run, plan);
     show(out, "  file I/O: " + session.io_description() + "\n" + data_text(start.data, options));
+    const uint64_t bytes = checkpoint_bytes(plan, options.optimizer.kind);
+    const StopParts parts = stop_parts(options, plan, write_rate(options.run.out, bytes));
+    show(out, kill_text(options, plan, parts, start.steps_done()));
+    forecast.emplace(parts);
   }
   Workers workers(budgets.threads);
   load_start(start.run, options.numbers.seed, session, workers);
@@ -299,7 +326,7 @@ ExitCode train_in(PlannedSession& started, Options given, Options options, Start
 
   // A start that fails or is interrupted before this line has changed nothing.
   if (ranks.is_first())
-    stop_on_signals(stop_answer(options, plan, out));
+    stop_on_signals(stop_answer(options, plan, out), kSecondSignal);
   else if (start.launch)
     stop_on_signals("");
   ranks.barrier();
@@ -307,7 +334,7 @@ ExitCode train_in(PlannedSession& started, Options given, Options options, Start
   std::optional<Records> records;
   if (ranks.is_first())
     records.emplace(options, prepare_metrics(options, start, out), start.steps_done(), plan,
-                    start.run.source.config, out);
+                    start.run.source.config, out, *forecast);
   TrainData view = start.data.view();
   view.samples = start.samples.get();
   std::optional<RangeCheck> check;
@@ -347,7 +374,11 @@ ExitCode train_rank(const Options& given, Start& start, const Ranks& all, std::F
   const auto planned = [&](const Plan& plan) {
     check_stop_time(given, plan);
     print(plan_text(plan, rank.budgets(), rank.options()));
-    if (ranks.is_first()) start.comparison.emplace(plan, rank.options());
+    if (ranks.is_first()) {
+      const PlanFacts facts = facts_of(plan, rank.options());
+      show(out, short_wear_text(facts, rank.options().batch.steps - start.steps_done()));
+      start.comparison.emplace(plan, facts, rank.options());
+    }
     if (start.launch || ranks.is_first()) check_start(start.run, plan.model);  // threads share it
     if (ranks.is_first()) start.directory->create();
     ranks.barrier();

@@ -102,9 +102,9 @@ struct CheckpointSpace {
 };
 CheckpointSpace checkpoint_space(const Plan& plan, OptimizerKind optimizer);
 // Why no checkpoint can be written in a run's directory at the moment, a clause: its drive has no room, or is
-// not there. nullopt: none is known; a write will tell.
-std::optional<std::string> obstacle_to_checkpoint(const std::string& out_directory,
-                                                  const CheckpointSpace& space);
+// not there. nullopt: none is known; a write will tell. `with_last`: the run's last one must fit beside it.
+std::optional<std::string> obstacle_to_checkpoint(const std::string& out_directory, CheckpointSpace space,
+                                                  bool with_last = false);
 // Bytes of the largest file of any rank, without the manifest.
 uint64_t largest_checkpoint_file(const Plan& plan, OptimizerKind optimizer);
 

@@ -247,8 +247,10 @@ std::optional<std::string> checkpoint_before(const std::string& directory, int64
   return std::nullopt;
 }
 
-std::optional<std::string> obstacle_to_checkpoint(const std::string& out_directory,
-                                                  const CheckpointSpace& space) {
+std::optional<std::string> obstacle_to_checkpoint(const std::string& out_directory, CheckpointSpace space,
+                                                  bool with_last) {
+  const char* const takes = with_last ? "it and the last one take" : "it takes";
+  if (with_last) space = {2 * space.bytes, 2 * space.files};
   const std::string directory = checkpoints_directory(out_directory);
   std::error_code error;
   const bool is_there = fs::is_directory(directory, error);
@@ -257,10 +259,10 @@ std::optional<std::string> obstacle_to_checkpoint(const std::string& out_directo
   try {
     const std::string place = is_there ? directory : out_directory;
     if (const uint64_t bytes = free_bytes(place); bytes < space.bytes)
-      return fmt::format("it takes {}, and {} are free in {}", format_size(space.bytes), format_size(bytes),
+      return fmt::format("{} {}, and {} are free in {}", takes, format_size(space.bytes), format_size(bytes),
                          printable(out_directory));
     if (const uint64_t files = free_files(place); files < space.files)
-      return fmt::format("it takes {} files, and the file system has room for {} in {}", space.files, files,
+      return fmt::format("{} {} files, and the file system has room for {} in {}", takes, space.files, files,
                          printable(out_directory));
   } catch (const Error&) {  // it cannot be looked at
   }

@@ -447,9 +447,10 @@ constexpr OptionRow kTable[] = {
      "checkpoint to go on from: its path, or auto (the newest complete one in --out; a fresh start if there "
      "is none)",
      "", kRuns, OnResume::own, FIELD(run.resume), kNoNumber, nullptr, kResumeHints},
-    {"checkpoint-every", "run", "N|TIME",
-     "steps between checkpoints, or the time between them, as 90s, 10m or 1h30m; 0: at the end only", "0",
-     kRuns, OnResume::kept, FIELD(run.checkpoint_every), kCountOrZero, nullptr,
+    {"checkpoint-every", "run", "N|TIME|auto",
+     "steps between checkpoints, or the time between them, as 90s, 10m or 1h30m; 0: at the end only",
+     "auto: 30m, or longer where writing them would take more than 3 % of the run", kRuns, OnResume::kept,
+     FIELD(run.checkpoint_every), kCountOrZero, nullptr,
      called("save-every save-steps save-interval checkpoint-interval ckpt-interval")},
     {"keep", "run", "N", "how many of the newest checkpoints stay", "2", kRuns, OnResume::kept,
      FIELD(run.keep), kCount, nullptr, called("save-total-limit keep-last max-checkpoints")},

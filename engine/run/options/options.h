@@ -45,10 +45,11 @@ struct DeviceChoice {
   int ordinal = 0;  // which of several GPUs
 };
 
-// A number of steps, or a time. Both 0: never.
+// A number of steps, or a time, or whatever is right for the run. Nothing of these: never.
 struct Interval {
   int64_t steps = 0;
   double seconds = 0;
+  bool is_auto = false;
   bool is_given() const { return steps > 0 || seconds > 0; }
 };
 
@@ -178,15 +179,15 @@ struct RankOptions {
 };
 
 struct RunOptions {
-  std::string out;            // run directory
-  std::string metrics;        // empty: metrics.jsonl in `out`
-  bool tensorboard = false;   // also write events for TensorBoard
-  std::string resume;         // empty: no; "auto"; or a checkpoint
-  Interval checkpoint_every;  // never: only at the end
-  int64_t keep = 2;           // newest checkpoints that stay
-  bool keep_best = false;     // beside these, the one with the lowest validation loss
-  Interval stop_within;       // seconds that a stop may take at most; never: as long as it takes
-  std::string config;         // file that options were read from
+  std::string out;                             // run directory
+  std::string metrics;                         // empty: metrics.jsonl in `out`
+  bool tensorboard = false;                    // also write events for TensorBoard
+  std::string resume;                          // empty: no; "auto"; or a checkpoint
+  Interval checkpoint_every{.is_auto = true};  // never: only at the end; auto: as in saving.h
+  int64_t keep = 2;                            // newest checkpoints that stay
+  bool keep_best = false;                      // beside these, the one with the lowest validation loss
+  Interval stop_within;  // seconds that a stop may take at most; never: as long as it takes
+  std::string config;    // file that options were read from
 };
 
 struct TransferOptions {  // eval, export and generate

@@ -195,6 +195,7 @@ std::optional<double> parse_time(const std::string& text) {
 // takes times only.
 Interval parse_interval(const std::string& text, const OptionRow& row) {
   const bool takes_steps = row.range.most > 0;
+  if (text == "auto" && std::string_view(row.default_text).starts_with("auto")) return {.is_auto = true};
   const bool is_number = text.find_first_not_of("+-0123456789") == std::string::npos;
   if (is_number && takes_steps) return {checked(parse_integer(text, row.name), row), 0};
   if (const auto seconds = parse_time(text); seconds && *seconds > 0 && *seconds <= 1e9) return {0, *seconds};
@@ -228,6 +229,7 @@ StepsOrShare parse_steps_or_share(const std::string& text, const OptionRow& row)
 }
 
 std::string interval_text(const Interval& interval) {
+  if (interval.is_auto) return "auto";
   return interval.seconds > 0 ? fmt::format("{}s", interval.seconds) : fmt::format("{}", interval.steps);
 }
 
@@ -390,7 +392,8 @@ std::vector<std::string> option_values(const Options& options, const OptionRow& 
     } else if constexpr (std::is_same_v<T, std::string>) {
       return field->empty() ? std::vector<std::string>{} : std::vector{*field};
     } else if constexpr (std::is_same_v<T, Interval>) {
-      return field->is_given() ? std::vector{value_text(*field)} : std::vector<std::string>{};
+      const bool is_there = field->is_given() || std::string_view(row.default_text).starts_with("auto");
+      return is_there ? std::vector{value_text(*field)} : std::vector<std::string>{};
     } else {
       return {value_text(*field)};
     }

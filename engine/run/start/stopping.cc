@@ -1,10 +1,13 @@
 #include "engine/run/start/stopping.h"
 
 #include <algorithm>
+#include <limits>
 #include <vector>
 
 #include "engine/base/error.h"
 #include "engine/base/units.h"
+#include "engine/run/checkpoint/checkpoint.h"
+#include "engine/run/start/plan_request.h"
 #include "engine/run/train/trainer.h"
 #include "engine/simulate/simulate.h"
 
@@ -17,10 +20,30 @@ std::optional<StopTime> stop_time(const Plan& plan) {
   std::vector<BodyId> sequence = bodies.usual();  // of its waves, the last two: others end long before
   sequence.erase(sequence.begin(), sequence.end() - std::min<std::ptrdiff_t>(2, std::ssize(sequence)));
   const double step = simulate(plan.program, plan.rates, sequence).seconds;
-  if (bodies.drain) sequence.push_back(*bodies.drain);
+  double drain = 0;
+  if (bodies.drain) {
+    sequence.push_back(*bodies.drain);
+    drain = simulate(plan.program, plan.rates, sequence).seconds - step;
+  }
   sequence.push_back(*bodies.save);
   const double checkpoint = simulate(plan.program, plan.rates, sequence).seconds - step;
-  return StopTime{checkpoint, steps_before_stop(plan.step_seconds) * plan.step_seconds + checkpoint};
+  return StopTime{checkpoint, steps_before_stop(plan.step_seconds) * plan.step_seconds + checkpoint, drain};
+}
+
+StopParts stop_parts(const Options& options, const Plan& plan, double rate) {
+  const std::optional<StopTime> time = stop_time(plan);
+  if (!time && rate == 0) return {plan.step_seconds, 0, std::numeric_limits<double>::infinity()};
+  StopParts parts{plan.step_seconds, 0, 0};
+  if (time) parts.drain = time->drain, parts.save = time->checkpoint - time->drain;
+  const double part = static_cast<double>(ranks_per_node(options.ranks, plan.rates)) / plan.lowering.ranks,
+               bytes = static_cast<double>(checkpoint_bytes(plan, options.optimizer.kind));
+  if (rate > 0) parts.save = std::max(parts.save, std::min(part, 1.0) * bytes / rate);
+  return parts;
+}
+
+Saving predicted_saving(const Options& options, const Plan& plan) {
+  const std::optional<StopTime> time = stop_time(plan);
+  return saving_of(options.run.checkpoint_every, plan.step_seconds, time ? time->checkpoint : 0);
 }
 
 void check_stop_time(const Options& options, const Plan& plan) {

@@ -5,16 +5,25 @@
 
 #include "engine/plan/plan.h"
 #include "engine/run/options/options.h"
+#include "engine/run/train/saving.h"
+#include "engine/run/train/stop_forecast.h"
 
 namespace sluice {
 
-// Seconds. `checkpoint`: from the end of a step until its checkpoint is written. `longest`: the most from a
-// signal to the end of the run.
+// Seconds. `checkpoint`: from the end of a step until its checkpoint is written. `drain`: the part of it in
+// which the update ends. `longest`: the most from a signal to the end of the run.
 struct StopTime {
-  double checkpoint = 0, longest = 0;
+  double checkpoint = 0, longest = 0, drain = 0;
 };
 // None where the machine description has no rate at which checkpoints are written.
 std::optional<StopTime> stop_time(const Plan& plan);
+
+// The same in parts. `rate`: bytes a second that the drive of --out takes, as measured; 0: it was not. A
+// checkpoint takes the longer of what is predicted and what its node's part takes at that rate.
+StopParts stop_parts(const Options& options, const Plan& plan, double rate);
+
+// What --checkpoint-every means for the plan's run. Checkpoints cost nothing where stop_time() is not known.
+Saving predicted_saving(const Options& options, const Plan& plan);
 
 // Throws Error(infeasible) where a stop may take longer than --stop-within, or where that is not known.
 void check_stop_time(const Options& options, const Plan& plan);

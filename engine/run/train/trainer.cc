@@ -12,6 +12,7 @@
 #include "engine/rates/network.h"
 #include "engine/run/execute/recorder.h"
 #include "engine/run/train/batches.h"
+#include "engine/run/train/saving.h"
 #include "engine/run/train/schedule.h"
 #include "engine/run/train/way_on.h"
 #include "gpu/machine.h"
@@ -159,12 +160,14 @@ TrainResult Trainer::train() {
     read_bodies(2);
     const bool last = step_ == options_.batch.steps;
     const bool validates = data_.validation && (last || due(options_.data.val_every));
-    const bool is_due = overdue_ || saves_by_time_ || due(options_.run.checkpoint_every.steps);
-    bool saves = last ? at_end_ == AtEnd::checkpoint : is_due && can_save(kGoesOn);
+    const Interval& every = options_.run.checkpoint_every;
+    const bool is_due = overdue_ || saves_by_time_ || due(every.steps);
+    bool saves = at_end_ == AtEnd::checkpoint && (last || (is_due && can_save(kGoesOn, every.is_auto)));
     const bool samples = data_.samples && (last || due(options_.sample.every));
     if (!validates && !samples && !saves) continue;
     drain();
     const double begin = steady_seconds();
+    if (events_.forecast) events_.forecast->drained(begin);
     if (validates && !validate()) break;  // the state is saved below
     if (validates && !saves) saves = saves_best();
     if (samples) sample();
@@ -206,7 +209,8 @@ void Trainer::enter_next_phase() {
 
 // One rank's signal stops all, after the same step. The first rank's clock decides for all.
 bool Trainer::stops() {
-  const double every = options_.run.checkpoint_every.seconds;
+  const double takes = events_.forecast ? events_.forecast->save_seconds() : 0;
+  const double every = seconds_between(options_.run.checkpoint_every, std::isfinite(takes) ? takes : 0);
   const bool is_due = every > 0 && steady_seconds() - saved_at_ >= every;
   if (data_.check) failure_ = data_.check->fault();
   if (const std::exception_ptr moved = moved_directory()) failure_ = moved;
@@ -233,6 +237,7 @@ bool Trainer::issue_step() {
   pending_update_ = bodies().drain.has_value();
   state_.cursor += static_cast<uint64_t>(options_.batch.batch);
   ++step_;
+  if (events_.forecast) events_.forecast->issued(steady_seconds(), step_ - state_.step);
   for (uint32_t wave = 0; wave < bodies().waves; ++wave) {
     if (wave > 0) read_bodies(2);
     const BodyId body = bodies().wave_of(begin, wave);
@@ -287,6 +292,7 @@ void Trainer::read_step(const Pending& p) {
   m.seconds = std::max(norm_done - last_norm_ - excluded_, 1e-9);
   last_norm_ = norm_done;
   excluded_ = 0;
+  if (events_.forecast) events_.forecast->step_read(norm_done, m.seconds, step_ - p.step);
   m.tokens_per_second = static_cast<double>(options_.batch.batch * plan.model.sequence) / m.seconds;
   m.trained_tokens_per_second = s.input.valid_tokens / m.seconds;
   m.skipped = s.update.skip;
@@ -442,10 +448,16 @@ std::string Trainer::place_of_checkpoint() {
   return out_->where().value_or(options_.run.out);
 }
 
-bool Trainer::can_save(const char* then) {
+bool Trainer::can_save(const char* then, bool with_last) {
   const std::optional<std::string> out = session_.ranks().is_first() ? out_->where() : std::nullopt;
-  const std::optional<std::string> obstacle =
-      out ? obstacle_to_checkpoint(*out, checkpoint_space_) : std::nullopt;
+  std::optional<std::string> obstacle;
+  if (out) {
+    const SpareDescriptors::Lent lent(*spare_);
+    // Where --keep are there already, this one takes the place of the oldest.
+    const bool adds =
+        with_last && std::ssize(list_checkpoints(checkpoints_directory(*out))) < options_.run.keep;
+    obstacle = obstacle_to_checkpoint(*out, checkpoint_space_, adds);
+  }
   const bool waits = session_.ranks().sum<int>(obstacle.has_value()) > 0;
   const bool is_told = std::exchange(overdue_, waits);
   if (obstacle && !is_told && events_.trouble)
@@ -486,6 +498,8 @@ bool Trainer::saves_best() {
 
 void Trainer::checkpoint() {
   note("the checkpoint");
+  const double begin = steady_seconds();
+  if (events_.forecast) events_.forecast->saves(begin);
   const SpareDescriptors::Lent lent(*spare_);
   const std::string out = place_of_checkpoint();
   CheckpointWriter writer(out, session_.plan().model, state_, owned_ranges(session_.plan().lowering),
@@ -506,6 +520,7 @@ void Trainer::checkpoint() {
   writer.commit();
   if (session_.ranks().is_first()) prune_checkpoints(out, options_.run.keep, options_.run.keep_best);
   saved_at_ = steady_seconds();
+  if (events_.forecast) events_.forecast->saved(saved_at_ - begin);
   if (events_.checkpoint) events_.checkpoint(writer.path());
 }
 

@@ -29,6 +29,7 @@
 #include "engine/run/train/expert_tokens.h"
 #include "engine/run/train/guess_choice.h"
 #include "engine/run/train/metrics.h"
+#include "engine/run/train/stop_forecast.h"
 #include "models/data/range_check.h"
 #include "models/data/row_source.h"
 
@@ -42,8 +43,9 @@ struct TrainEvents {  // all called on the trainer's thread
   std::function<void(const SampleMetrics&)> samples;
   std::function<void(const std::string& path)> checkpoint;
   std::function<void(const std::string& sentences)> trouble;  // the run goes on
-  Recorder* recorder = nullptr;     // gets the trace of every step, including failed ones
-  bool not_finite_goes_on = false;  // numbers that are not finite end no run: only its speed matters
+  Recorder* recorder = nullptr;      // gets the trace of every step, including failed ones
+  StopForecast* forecast = nullptr;  // is told what steps and checkpoints take
+  bool not_finite_goes_on = false;   // numbers that are not finite end no run: only its speed matters
 };
 
 struct TrainData {  // of one rank
@@ -99,7 +101,8 @@ class Trainer {
   std::exception_ptr moved_directory() const;  // nullptr: it is in its place
   bool save();  // a checkpoint; false where its directory was moved meanwhile, which ends the run
   // Whether a checkpoint can be written now, as the first rank sees it; tells once why not, and what `then`.
-  bool can_save(const char* then);
+  // `with_last`: without taking the room of the last one.
+  bool can_save(const char* then, bool with_last = false);
   void await_place();  // until it can be, or a signal comes
   // Whether the weights that were just validated are the best of the run so far, and can be saved now. The
   // first rank looks at what is on the drive, and decides for all.

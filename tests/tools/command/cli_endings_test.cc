@@ -1,9 +1,11 @@
 // The `sluice` command when a run ends early and goes on: what a signal is answered with, what a resume takes
 // over, how long a stop may take.
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
 
 #include <csignal>
+#include <fstream>
 #include <nlohmann/json.hpp>
 #include <regex>
 
@@ -94,13 +96,11 @@ TEST_F(Cli, ASignalIsAnsweredAtOnce) {
     command.send(number);
     const CommandResult stopped = command.wait();
     EXPECT_EQ(stopped.code, 75) << stopped.err;
-    EXPECT_TRUE(stopped.err.starts_with("sluice: stopping after the step under way, with a checkpoint of "))
-        << stopped.err;
-    EXPECT_NE(
-        stopped.err.find(", as predicted. A second signal ends the run at once, with the last checkpoint "
-                         "intact.\n"),
-        std::string::npos)
-        << stopped.err;
+    const std::regex answer(
+        R"(sluice: stopping after the step under way, with a checkpoint of \S+ KiB\. That takes about )"
+        R"(\d+\.\d s, as steps of this run took, and \d+\.\d s for the first checkpoint, as predicted\. )"
+        R"(A second signal ends the run at once, with the last checkpoint intact\.\n)");
+    EXPECT_TRUE(std::regex_match(stopped.err, answer)) << stopped.err;
     EXPECT_TRUE(newest_checkpoint(directory / name));
   }
 }
@@ -278,6 +278,64 @@ TEST_F(Cli, EvaluationOfWeightsThatAreNotFinite) {
       {"eval", "--from", directory / "exported", "--data", validation, "--batch", "2", "--val-batches", "1"});
   EXPECT_EQ(result.code, 8) << result.out << result.err;
   EXPECT_NE(result.err.find("The loss is not finite."), std::string::npos) << result.err;
+}
+
+// The batch scripts of docs/slurm.md, with the variables that Slurm sets for them and a stand-in for each of
+// its commands. Slurm sends `B:` signals to the script, others to what srun has started.
+TEST_F(Cli, BatchScriptsQueueAStoppedJobAgain) {
+  const std::string page = read_text_file("docs/slurm.md", 1 << 20), tools = directory / "tools";
+  std::filesystem::create_directory(tools);
+  const std::string start = "until [ \"$1\" = sluice ]; do shift; done\nexec \"$@\"\n";
+  for (const auto& [name, content] :
+       {std::pair<std::string, std::string>{"mpirun", "export OMPI_COMM_WORLD_SIZE=1\n" + start},
+        {"srun", "export SLURM_STEP_ID=0 SLURM_STEP_NUM_TASKS=1\n" + start},
+        {"scontrol", "echo \"$@\" > queued\n"}}) {
+    write_bytes(tools + "/" + name, "#!/bin/sh\n" + content);
+    std::filesystem::permissions(tools + "/" + name, std::filesystem::perms::owner_all);
+  }
+  write_bytes(directory / "train.toml",
+              fmt::format("model = \"{}\"\ndata = \"{}\"\nbatch = 8\nmicro-batch = 1\nsteps = 1000000\n"
+                          "device = \"cpu\"\nthreads = 1\n",
+                          kTiny, text));
+  const Words slurm{"env",
+                    "-C",
+                    directory.path(),
+                    "PATH=" + tools + ":" + std::filesystem::path(sluice_binary()).parent_path().string() +
+                        ":/usr/bin:/bin",
+                    "SLURM_JOB_ID=7",
+                    "SLURM_NTASKS=16",
+                    "SLURM_PROCID=0",
+                    "SLURM_LOCALID=0"};
+  int scripts = 0;
+  for (size_t at = 0; (at = page.find("#!/bin/bash", at)) != std::string::npos; ++scripts) {
+    const size_t end = page.find("```", at);
+    const std::string script = page.substr(at, end - at), metrics = directory / "run/metrics.jsonl";
+    at = end;
+    write_bytes(directory / "job.sh", script);
+    for (const bool again : {false, true}) {  // the job as it is queued again goes on
+      std::filesystem::remove(directory / "queued");
+      Command command(directory / "", slurm + Words{"bash", "job.sh"});
+      const auto bytes = [&] {
+        return std::filesystem::exists(metrics) ? std::filesystem::file_size(metrics) : 0;
+      };
+      const auto before = bytes();
+      ASSERT_TRUE(command.until([&] { return bytes() > before + 1000; })) << script;
+      if (script.find("--signal=B:TERM@") != std::string::npos) {
+        command.send(SIGTERM);
+      } else {
+        ASSERT_NE(script.find("--signal=USR1@"), std::string::npos);
+        std::string child;
+        std::ifstream(fmt::format("/proc/{0}/task/{0}/children", command.process())) >> child;
+        ::kill(std::stoi(child), SIGUSR1);
+      }
+      const CommandResult stopped = command.wait();
+      EXPECT_EQ(stopped.code, 75) << script << stopped.err;
+      EXPECT_EQ(read_text_file(directory / "queued", 100), "requeue 7\n") << script;
+      EXPECT_EQ(stopped.out.find("Resuming after step ") != std::string::npos, again) << stopped.out;
+    }
+    std::filesystem::remove_all(directory / "run");
+  }
+  EXPECT_EQ(scripts, 3);
 }
 
 }  // namespace

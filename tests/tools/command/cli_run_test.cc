@@ -1,11 +1,13 @@
 // The `sluice` command as a user meets it during and after a run: run directories in use, signals, full
 // drives, metrics, and the way from training over export to evaluation elsewhere.
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <sys/mount.h>
 
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <csignal>
 #include <fstream>
 #include <nlohmann/json.hpp>
 
@@ -267,8 +269,38 @@ TEST_F(Cli, ASignalBeforeTheFirstStepEndsAtOnce) {
                     "512", "--micro-batch", "1", "--data", text, "--out", directory / "run", "--steps", "2"});
     std::this_thread::sleep_for(std::chrono::milliseconds(300));
     command.send(number);
-    EXPECT_EQ(command.wait().code, -number);
+    const CommandResult stopped = command.wait();
+    EXPECT_EQ(stopped.code, 75);  // as later, so that one rule starts it again
+    EXPECT_NE(stopped.err.find("sluice: stopped before the first step, with nothing to save. Start it again "
+                               "in the same way.\n"),
+              std::string::npos)
+        << stopped.err;
     EXPECT_FALSE(std::filesystem::exists(directory / "run"));
+  }
+}
+
+// The system drops signals that the first process of a container does not handle, also those of a default
+// action: before the first step, those of verbs that save nothing, and a second one during a stop.
+TEST_F(Cli, TheFirstProcessOfAContainerAnswersSignals) {
+  const Words container{"unshare", "--pid", "--fork"};
+  if (Command(directory / "", container + Words{"true"}).wait().code != 0)
+    GTEST_SKIP() << "no namespace can be made here";
+  const Words model{"--model",       "gpt2:layers=48,width=8,heads=1,vocab=256,context=8",
+                    "--batch",       "512",
+                    "--micro-batch", "1"};
+  const Words train = Words{"train", "--data", text, "--out", directory / "run"} + model;
+  for (const Words& verb : {train, Words{"plan"} + model}) {
+    Command command(directory / "", container + sluice_words(verb, "sluice"));
+    const std::string children = fmt::format("/proc/{0}/task/{0}/children", command.process());
+    std::string first;
+    ASSERT_TRUE(command.until([&] {
+      std::ifstream(children) >> first;
+      return !first.empty() &&
+             std::filesystem::read_symlink("/proc/" + first + "/exe").filename() == "sluice";
+    }));
+    std::this_thread::sleep_for(std::chrono::milliseconds(100));
+    ::kill(std::stoi(first), SIGTERM);
+    EXPECT_EQ(command.wait().code, verb[0] == "train" ? 75 : 128 + SIGTERM) << verb[0];
   }
 }
 

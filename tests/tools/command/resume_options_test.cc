@@ -135,6 +135,20 @@ TEST(Resume, OptionsThatChangeNoBitsAreTheRunsUnlessTheyAreGiven) {
   EXPECT_EQ(evaluated.memory.host, Size{});  // weights may be evaluated under any budgets
 }
 
+// That a run is saved only at its end is not the default, so manifests have it.
+TEST(Resume, CheckpointsOnTheWayThatAreTurnedOffStayOff) {
+  for (const char* every : {"", "0", "90s"}) {
+    const std::string given = *every ? std::string("--checkpoint-every ") + every : "";
+    Options o = options_of("train --out run --resume auto");
+    apply_manifest(o, manifest_of(kTrain + given));
+    EXPECT_EQ(o.run.checkpoint_every.is_auto, !*every);
+    EXPECT_EQ(o.run.checkpoint_every.seconds, std::string(every) == "90s" ? 90 : 0);
+    Options again = options_of("train --out run --resume auto --checkpoint-every auto");
+    apply_manifest(again, manifest_of(kTrain + given));
+    EXPECT_TRUE(again.run.checkpoint_every.is_auto);
+  }
+}
+
 // Manifests of version 3 have none of these options.
 TEST(Resume, OptionsThatChangeNoBitsMayBeMissing) {
   std::vector<ManifestOption> manifest = manifest_of(kTrain + "--keep 9");

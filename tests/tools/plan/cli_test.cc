@@ -1,8 +1,10 @@
 // What `sluice plan` prints for people and for other software. advice_test.cc has its advice.
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <nlohmann/json.hpp>
 
+#include "engine/base/units.h"
 #include "engine/program/program.h"
 #include "tests/support/cli_support.h"
 
@@ -131,6 +133,20 @@ TEST_F(Cli, PlanForProgramsAndPeople) {
       EXPECT_TRUE(facts[key].contains(lane)) << key << lane;
   // 2 layers of 12 w^2 + 13 w, tables of 256 + 32 rows, the last norm: 37,184 parameters
   EXPECT_EQ(facts["parameters"], 2 * (12 * 32 * 32 + 13 * 32) + (256 + 32) * 32 + 2 * 32);
+
+  // Once in half an hour is next to nothing.
+  EXPECT_NEAR(facts["seconds_with_checkpoints"].get<double>() / facts["seconds_predicted"].get<double>(), 1,
+              1e-3);
+  const auto saving = nlohmann::json::parse(run(model + Words{"--json", "--checkpoint-every", "2"}).out);
+  const double mean = saving["seconds_with_checkpoints"].get<double>();
+  EXPECT_EQ(saving["checkpoint_every"], 2);
+  EXPECT_DOUBLE_EQ(
+      mean, saving["seconds_predicted"].get<double>() + saving["checkpoint_seconds"].get<double>() / 2);
+  EXPECT_DOUBLE_EQ(saving["tokens_per_second_with_checkpoints"].get<double>(), 4 * 32 / mean);
+  EXPECT_NE(run(model + Words{"--checkpoint-every", "2"})
+                .out.find(fmt::format("\n  with a checkpoint every 2 steps: {} a step, {:.0f} tokens/s\n",
+                                      readable_seconds(mean), 4 * 32 / mean)),
+            std::string::npos);
 
   const CommandResult text_form = run(model + Words{"--text"});
   ASSERT_EQ(text_form.code, 0) << text_form.err;

@@ -53,5 +53,20 @@ TEST(PlanFacts, ListsBreakBetweenItems) {
   EXPECT_EQ(out, "  head  " + long_one + ", " + rest.substr(1) + "\n");
 }
 
+// 1 TB in 1000 s are 86.4 TB a day.
+TEST(PlanFacts, WearIsToldOfDrivesThatWouldNotLastAYear) {
+  PlanFacts f;
+  f.seconds = f.saving.step_seconds = 1000;
+  f.bytes_written = 1'000'000'000'000;
+  EXPECT_EQ(
+      short_wear_text(f, 60),
+      "  drive wear: 931 GiB written a step, 86.4 TB a day; 600 TBW last 6.94 days; 60 steps take 16h40m "
+      "and write 60 TB, 10 % of 600 TBW\n");
+  f.bytes_written = 18'900'000'000;  // 367 days
+  EXPECT_EQ(short_wear_text(f, 60), "");
+  f.bytes_written = 0;
+  EXPECT_EQ(short_wear_text(f, 60), "");
+}
+
 }  // namespace
 }  // namespace sluice

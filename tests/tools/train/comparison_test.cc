@@ -24,7 +24,7 @@ class Comparisons : public testing::Test {
   // Twenty steps that take so many times the prediction; `lane` is busy for all of each. The first and the
   // last are far slower.
   std::string told(double times, const std::string& lane) {
-    Comparison comparison(plan_, options_);
+    Comparison comparison(plan_, facts_of(plan_, options_), options_);
     StepMetrics m;
     for (const Lane& l : plan_.program.machine.lanes) m.lane_busy.emplace_back(l.name, 0);
     for (int step = 1; step <= 20; ++step) {

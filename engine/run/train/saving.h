@@ -1,0 +1,32 @@
+// How often a run is saved, and what that costs. Callers: the trainer; train and plan, which tell it.
+#pragma once
+
+#include <cstdint>
+
+#include "engine/run/options/options.h"
+
+namespace sluice {
+
+// --checkpoint-every auto: checkpoints take at most this part of a run, and at least so many seconds lie
+// between two. A shorter run is saved at its end only.
+constexpr double kSavingPart = 0.03, kSavingSeconds = 1800;
+
+// Seconds from the end of a checkpoint until the next is due, where writing one takes `checkpoint` seconds;
+// 0: time does not decide.
+double seconds_between(const Interval& every, double checkpoint);
+
+struct Saving {
+  int64_t steps = 0;        // between two checkpoints; 0: only at the end
+  double step_seconds = 0;  // of a step alone
+  double save_seconds = 0;  // of a checkpoint
+  double seconds() const { return static_cast<double>(steps) * step_seconds; }
+  // Of a step together with its part of the checkpoints.
+  double mean_step() const;
+  // The last checkpoint counts, too, whenever it comes.
+  double run_seconds(int64_t count) const;
+};
+// Of steps that take `step` seconds each. Where time decides, a checkpoint comes after the step in which it
+// is due.
+Saving saving_of(const Interval& every, double step, double checkpoint);
+
+}  // namespace sluice

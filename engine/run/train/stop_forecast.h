@@ -1,0 +1,62 @@
+// When a run that is asked to stop now will have ended: by what its steps and checkpoints have taken so far
+// and, until there are any, by predictions.
+//
+// The trainer's thread tells what happens. Any thread, and a signal handler, may ask at any time: what is
+// asked are atomics, and nothing is allocated.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+namespace sluice {
+
+// Seconds, as predicted. `drain`: from the norm of the last step until its update has ended; `save`: from
+// then until its checkpoint is written, infinite where no rate is known.
+struct StopParts {
+  double step = 0, drain = 0, save = 0;
+};
+
+class StopForecast {
+ public:
+  explicit StopForecast(const StopParts& predicted);
+  StopForecast(const StopForecast&) = delete;
+
+  // The trainer's thread; `now` and the like are steady_seconds().
+  void issued(double now, int64_t under_way);  // after it, so many steps have not been read
+  // A step was read: its norm was known at `norm_at`, `seconds` after that of the step before.
+  void step_read(double norm_at, double seconds, int64_t under_way);
+  void drained(double now);    // no step is under way; validations and samples may follow
+  void saves(double now);      // begins to write a checkpoint
+  void saved(double seconds);  // it took so long
+
+  double save_seconds() const { return save_; }
+  bool has_measured() const { return recent_count_ >= kRecent; }
+  // The most that a stop takes if it comes at the worst moment, when `steps` steps are under way.
+  double longest(int steps) const;
+
+  // Any thread. Seconds until the run has ended if it is asked to stop `now`.
+  double seconds_left(double now) const;
+  // Writes a sentence about that to `to`, " That takes about 3.1 s, ...", and returns its length.
+  size_t describe(double now, std::span<char> to) const;
+
+ private:
+  static constexpr size_t kRecent = 4;  // steps whose mean is taken for the next ones
+  double step_seconds() const;
+  double drain_seconds() const { return drain_part_ * step_seconds(); }
+  void expect(double steps_end, double rest);
+
+  std::atomic<double> steps_end_{0};  // when the steps under way will have ended, as the clock has it
+  std::atomic<double> rest_{0};       // seconds from then to the end of the run
+  std::atomic<bool> steps_measured_{false}, save_measured_{false};
+  std::array<double, kRecent> recent_{};
+  size_t recent_count_ = 0;
+  double predicted_step_, drain_part_;
+  std::atomic<double> save_;
+  double last_norm_ = 0;  // or when a step began that follows none
+};
+static_assert(std::atomic<double>::is_always_lock_free);
+
+}  // namespace sluice
