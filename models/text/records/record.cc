@@ -62,6 +62,15 @@ class Reader {
     if (!value.is_array()) malformed("\"{}\" is no list", printable(name(known)));
     return value;
   }
+  // All keys, for messages.
+  std::string keys() const {
+    constexpr size_t kNamed = 12;
+    std::vector<std::string> named;
+    for (const auto& [key, value] : object_.items())
+      if (named.size() < kNamed) named.push_back(printable(key));
+    if (object_.size() > kNamed) named.push_back("others");
+    return named.empty() ? "no key" : fmt::format("{}", fmt::join(named, ", "));
+  }
   // Keys that have content and that nobody asked for.
   std::vector<std::string> unread() const {
     std::vector<std::string> keys;
@@ -286,7 +295,10 @@ Record read_completion(const Reader& reader, const NameMap& names) {
   Messages out;
   add_messages(reader.list("prompt"), "role", "content", names, out);
   out.trained.assign(out.trained.size(), false);
-  add_messages(reader.list("completion"), "role", "content", names, out);
+  if (completion.is_string())
+    out.add("assistant", completion.get<std::string>());
+  else
+    add_messages(reader.list("completion"), "role", "content", names, out);
   out.put_system_first(system);
   return out.finish(reader);
 }
@@ -303,8 +315,9 @@ RecordForm recognised(const Reader& reader) {
   if (reader.peek("prompt") && reader.peek("completion")) return RecordForm::completion;
   if (reader.peek("text")) return RecordForm::text;
   throw RefusedRecord(
-      "it has none of the keys that are known: messages; conversations; instruction and output; prompt and "
-      "completion; text",
+      fmt::format("it has none of the keys that are known: messages; conversations; instruction and output; "
+                  "prompt and completion; text. It has {}",
+                  reader.keys()),
       "Say what its keys are called, as in --data-keys prompt=question,completion=answer, or leave out what "
       "is malformed with --bad-records skip.");
 }
@@ -318,7 +331,7 @@ void refuse_preferences(const Reader& reader, const NameMap& names) {
     throw RefusedRecord(
         "it prefers one answer to another (\"chosen\", \"rejected\"), and preferences are not trained",
         "To train the chosen answers alone, give --data-keys completion=chosen where a prompt stands beside "
-        "them, or --data-keys messages=chosen where they are whole conversations.");
+        "them, messages=chosen where they are whole conversations, or text=chosen where they are texts.");
   if (const Json* label = reader.peek("label"); !is_named("label") && label && label->is_boolean()) {
     if (reader.find("label")->get<bool>()) return;
     throw RefusedRecord(

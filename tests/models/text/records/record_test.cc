@@ -152,6 +152,8 @@ TEST(RecordTest, ASystemPromptBesideMessagesIsTheFirst) {
                   R"("completion":[{"role":"assistant","content":"a"}]})")
                  .messages,
             three);
+  EXPECT_EQ(*chat(R"({"system":"s","prompt":[{"role":"user","content":"q"}],"completion":"a"})").messages,
+            three);
   EXPECT_EQ(text(R"({"system":"s","prompt":"q","completion":"a"})").system, "s");
   EXPECT_EQ(fault(R"({"system":"other","messages":)" + three.dump() + "}"),
             "it has two system prompts, \"system\" and its first message");
@@ -189,6 +191,7 @@ TEST(RecordTest, WhatWouldTeachTheOppositeIsRefused) {
             "its answer is marked as a bad one (\"label\": false), and only good ones can be trained");
   EXPECT_EQ(text(label + "true}").text, "c");
   EXPECT_EQ(text(label + "1}").unread_keys, std::vector<std::string>{"label"});
+  EXPECT_TRUE(fault(R"({"question":"q","answer":"a"})").ends_with("It has question, answer"));
   const std::string pair = R"({"prompt":"p","chosen":"c","rejected":"r"})";
   EXPECT_EQ(fault(pair),
             "it prefers one answer to another (\"chosen\", \"rejected\"), and preferences are not trained");
