@@ -78,6 +78,7 @@ struct TestRun {
   std::function<Model(Model)> alter_model;
   std::function<void(const StepMetrics&)> on_step;
   std::function<void(const std::string&)> on_trouble;
+  StopForecast* forecast = nullptr;
   std::shared_ptr<const SamplePrompts> samples;  // nullptr: none are written
   uint64_t search_work = kSearchWork / 20;       // bits are those of any plan, so one found soon will do
   bool keep_steps = true;                        // whether the result has them
@@ -236,6 +237,7 @@ inline TestResult train(const TestRun& run) {
   events.samples = [&](const SampleMetrics& m) { result.samples.push_back(m); };
   events.checkpoint = [&](const std::string&) { ++result.checkpoints; };
   events.trouble = run.on_trouble;
+  events.forecast = run.forecast;
   result.end = Trainer(session, options, view, state, stop, events).run();
   return result;
 }

@@ -67,8 +67,7 @@ std::optional<std::string> Records::late_stop(const StepMetrics& newest) {
   if (most <= stop_within_) return std::nullopt;
   return fmt::format(
       "A stop may take {}, by what steps and checkpoints of this run take: longer than --stop-within {}. "
-      "Send "
-      "the signal earlier, or --resume auto with a smaller --checkpoint-every.",
+      "Send the signal earlier.",
       readable_seconds(most), readable_seconds(std::exchange(stop_within_, 0)));
 }
 

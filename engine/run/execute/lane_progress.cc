@@ -13,7 +13,8 @@ LaneProgress::LaneProgress(const Program& program, const LaneOrders& orders, siz
       on_error_(std::move(on_error)),
       threads_(threads + 1),
       counters_(program.machine.lanes.size()),
-      enqueued_(counters_.size()) {
+      enqueued_(counters_.size()),
+      dropped_from_(counters_.size()) {
   for (IssuedBody& body : bodies_) body.base.resize(counters_.size());
 }
 
@@ -61,14 +62,16 @@ uint64_t LaneProgress::issue(BodyId body, const RingPositions& rings, double sec
   return ticket;
 }
 
-void LaneProgress::wait(uint64_t ticket) {
+bool LaneProgress::is_complete(uint64_t ticket) const {
   const IssuedBody& issued = body(ticket);
+  for (LaneId l = 0; l < counters_.size(); ++l)
+    if (counters_[l] < issued.base[l] + orders_[issued.body][l].size()) return false;
+  return true;
+}
+
+void LaneProgress::wait(uint64_t ticket) {
   std::unique_lock lock(mutex_);
-  sleep_until(threads_.back(), lock, [&] {
-    for (LaneId l = 0; l < counters_.size(); ++l)
-      if (counters_[l] < issued.base[l] + orders_[issued.body][l].size()) return false;
-    return true;
-  });
+  sleep_until(threads_.back(), lock, [&] { return is_complete(ticket); });
 }
 
 void LaneProgress::wait(uint64_t ticket, const Wait& until) {
@@ -87,6 +90,44 @@ void LaneProgress::stop() {
   stopping_ = true;
   failed_ = true;
   wake_ready(lock);
+}
+
+// Two bodies are in flight at most, so the one before these is complete.
+Kept LaneProgress::drop() {
+  const std::lock_guard lock(mutex_);
+  uint64_t complete = issued_;
+  while (complete > 0 && complete + 2 > issued_ && !is_complete(complete)) --complete;
+  kept_.ticket = std::max(begun_, complete);
+  kept_.whole = kept_.ticket == complete || droppable_->needed[body(kept_.ticket).body] ==
+                                                program_.bodies[body(kept_.ticket).body].instructions.size();
+  dropped_ = issued_;
+  return kept_;
+}
+
+void LaneProgress::drop_next() {
+  const std::lock_guard lock(mutex_);
+  dropped_ = issued_ + 1;
+}
+
+void LaneProgress::note_dropped(LaneId lane, uint64_t number) {
+  const std::lock_guard lock(mutex_);
+  if (dropped_from_[lane] == 0) dropped_from_[lane] = number;
+}
+
+bool LaneProgress::was_dropped(LaneId lane, uint64_t number, uint64_t ticket) const {
+  const std::lock_guard lock(mutex_);
+  return dropped_from_[lane] > 0 && number >= dropped_from_[lane] && ticket <= dropped_;
+}
+
+// An instruction that depends on one that was dropped begins later, and is dropped, too.
+bool LaneProgress::begins(uint64_t ticket, uint32_t index) {
+  if (failed_ || !droppable_) return !failed_;
+  const std::lock_guard lock(mutex_);
+  const BodyId id = body(ticket).body;
+  if (ticket <= dropped_ && ticket >= kept_.ticket)
+    if (ticket > kept_.ticket || (!kept_.whole && index >= droppable_->needed[id])) return false;
+  if (droppable_->changes[id][index]) begun_ = std::max(begun_, ticket);
+  return true;
 }
 
 bool LaneProgress::await_body(size_t thread, uint64_t ticket) {

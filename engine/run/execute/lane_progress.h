@@ -13,11 +13,14 @@
 
 #include <array>
 #include <atomic>
+#include <chrono>
 #include <condition_variable>
 #include <cstdint>
 #include <exception>
 #include <functional>
 #include <mutex>
+#include <optional>
+#include <utility>
 #include <vector>
 
 #include "engine/run/execute/executor.h"
@@ -53,6 +56,10 @@ class LaneProgress {
   void wait(uint64_t ticket, const Wait& until);
   std::exception_ptr error() const;
   void stop();  // issued instructions are only counted; then await_body() returns false
+  void allow_drop(Droppable parts) { droppable_ = std::move(parts); }
+  void set_meanwhile(std::function<void()> work) { meanwhile_ = std::move(work); }
+  Kept drop();
+  void drop_next();
 
   // A lane's threads: bodies.
   bool await_body(size_t thread, uint64_t ticket);  // false when the executor stops
@@ -102,6 +109,14 @@ class LaneProgress {
   }
   bool failed() const { return failed_; }
 
+  // Whether the instruction is to be carried out: nothing has failed, and it was not dropped. To be asked
+  // once, right before it is.
+  bool begins(uint64_t ticket, uint32_t index);
+  // Of a lane that is a stream: the thread that enqueues tells the one that counts that from the lane's
+  // `number`-th instruction on nothing was enqueued of what was dropped.
+  void note_dropped(LaneId lane, uint64_t number);
+  bool was_dropped(LaneId lane, uint64_t number, uint64_t ticket) const;
+
  private:
   static constexpr size_t kIssuedMax = 4;  // remembered: two in flight, two the trainer may ask about
   static constexpr uint64_t kNoThread = UINT64_MAX;
@@ -119,10 +134,28 @@ class LaneProgress {
   template <typename Condition>
   void sleep_until(Thread& thread, std::unique_lock<std::mutex>& lock, const Condition& condition) {
     if (condition()) return;
+    if (meanwhile_ && &thread == &threads_.back()) return sleep_by_turns(lock, condition);
     thread.condition = &condition;
     thread.holds = [](const void* it) { return (*static_cast<const Condition*>(it))(); };
     thread.woken.wait(lock, [&] { return thread.holds == nullptr; });
   }
+  // The trainer's sleep where it is called back: at once, and then every now and then.
+  template <typename Condition>
+  void sleep_by_turns(std::unique_lock<std::mutex>& lock, const Condition& condition) {
+    constexpr auto kTurn = std::chrono::milliseconds(50);
+    Thread& thread = threads_.back();
+    for (;;) {
+      lock.unlock();
+      meanwhile_();
+      lock.lock();
+      if (condition()) return;
+      thread.condition = &condition;
+      thread.holds = [](const void* it) { return (*static_cast<const Condition*>(it))(); };
+      if (thread.woken.wait_for(lock, kTurn, [&] { return thread.holds == nullptr; })) return;
+      thread.holds = nullptr;
+    }
+  }
+  bool is_complete(uint64_t ticket) const;  // with the mutex held
   // After every change of what conditions read. No wake-up is lost: a thread whose condition was made to hold
   // either sleeps by now and is found here, or has yet to look at its condition. The lock is given up before
   // a thread is notified, which would only wait for it.
@@ -144,6 +177,13 @@ class LaneProgress {
   bool stopping_ = false;
   std::exception_ptr error_;
   std::atomic<bool> failed_{false};
+  std::optional<Droppable> droppable_;
+  std::function<void()> meanwhile_;
+  uint64_t begun_ = 0;  // newest ticket of which an instruction has begun that changes what a checkpoint has
+  // Of the tickets up to `dropped_`, those above kept_ are dropped, and of kept_ what is not needed.
+  Kept kept_;
+  uint64_t dropped_ = 0;
+  std::vector<uint64_t> dropped_from_;  // by lane that is a stream; 0: all was enqueued
 };
 
 }  // namespace sluice

@@ -125,6 +125,11 @@ uint64_t Session::issue(BodyId body) {
   return executor_->issue(body, rings_);
 }
 
+void Session::take_back(BodyId body) {
+  const std::vector<uint8_t>& advance = plan_.program.bodies[body].advance;
+  for (size_t r = 0; r < advance.size(); ++r) rings_[r] -= advance[r];
+}
+
 StepScalars& Session::scalars(uint64_t position) {
   return *reinterpret_cast<StepScalars*>(runner_->ring_slot(plan_.lowering.scalars, position));
 }

@@ -65,6 +65,8 @@ class Session {
 
   // Moves rings as Body::advance says, issues the body after those issued before, and returns its ticket.
   uint64_t issue(BodyId body);
+  // Moves rings back over a body that was dropped, the newest first.
+  void take_back(BodyId body);
   // The ring's position for the next body that advances it: there the caller puts tokens before it issues.
   uint64_t next_position(uint8_t ring) const { return rings_[ring] + 1; }
   uint64_t position(uint8_t ring) const { return rings_[ring]; }

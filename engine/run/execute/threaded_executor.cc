@@ -74,6 +74,13 @@ class ThreadedExecutor final : public Executor {
   void wait(uint64_t ticket) override { progress_.wait(ticket); }
   void wait(uint64_t ticket, const Wait& until) override { progress_.wait(ticket, until); }
   std::exception_ptr error() const override { return progress_.error(); }
+  bool allow_drop(Droppable parts) override {
+    progress_.allow_drop(std::move(parts));
+    return true;
+  }
+  void set_meanwhile(std::function<void()> work) override { progress_.set_meanwhile(std::move(work)); }
+  Kept drop() override { return progress_.drop(); }
+  void drop_next() override { progress_.drop_next(); }
   void set_traced(bool traced) override {
     CHECK(!streams_, "executors with streams need the records: they look up there what held a stream back");
     traced_ = traced;
@@ -195,7 +202,7 @@ class ThreadedExecutor final : public Executor {
         TraceRecord record{ticket, index, 0, 0, seconds_if(issued.traced), 0, 0};
         progress_.await(lane, issued, in, record);
         record.begin = seconds_if(issued.traced);
-        record.skipped = progress_.failed();
+        record.skipped = !progress_.begins(ticket, index);
         if (!record.skipped) progress_.guarded([&] { run(issued, index); });
         record.end = seconds_if(issued.traced);
         if (issued.traced) trace_.add(lane, record);
@@ -206,6 +213,7 @@ class ThreadedExecutor final : public Executor {
 
   void enqueue_lane(LaneId lane) {
     progress_.guarded([&] { streams_->enter_thread(); });
+    uint64_t number = 0;  // of instructions, since the start
     for (uint64_t ticket = 1; progress_.await_body(lane, ticket); progress_.enter(lane, ++ticket)) {
       const IssuedBody& issued = progress_.body(ticket);
       const Body& body = program_.bodies[issued.body];
@@ -217,7 +225,11 @@ class ThreadedExecutor final : public Executor {
           progress_.await_count(lane, written->second.lane, progress_.target(issued, written->second, false));
         progress_.for_each_wait(
             issued, in, [&](const Wait& w, bool before) { hold_back(mark, issued, index, w, before); });
-        if (!progress_.failed()) enqueue(mark, issued, index);
+        ++number;
+        if (progress_.begins(ticket, index))
+          enqueue(mark, issued, index);
+        else
+          progress_.note_dropped(lane, number);
         ++mark.number;
         progress_.count_enqueued(lane);
       }
@@ -273,7 +285,8 @@ class ThreadedExecutor final : public Executor {
         progress_.await_enqueued(thread, lane, ++number);
         progress_.await(thread, issued, in, record);
         Streams::Interval interval{};
-        if (!progress_.failed())
+        const bool is_dropped = progress_.was_dropped(lane, number, ticket);
+        if (!progress_.failed() && !is_dropped)
           guarded(issued, index, "had to be done", [&] {
             runner_.synchronize(body, in, issued.rings, mark);
             interval = streams_->interval(mark);
@@ -281,6 +294,7 @@ class ThreadedExecutor final : public Executor {
         record = {ticket, index, 0, 0, interval.begin, interval.begin, interval.end};
         record.skipped = progress_.failed();
         if (record.skipped) progress_.guarded([&] { runner_.abandon(body, in); });
+        record.skipped |= is_dropped;
         find_obstacle(issued, in, std::max(idle_since, issued.seconds), record);
         idle_since = record.end;
         trace_.add(lane, record);
@@ -315,8 +329,9 @@ class ThreadedExecutor final : public Executor {
         TraceRecord record{ticket, index, 0, 0, seconds_if(issued.traced), 0, 0};
         await_waits(issued, in, record, lane, files, open);
         record.begin = seconds_if(issued.traced);
-        if (!progress_.failed()) progress_.guarded([&] { start(body, in, issued.rings, files); });
-        record.skipped = progress_.failed();
+        record.skipped = !progress_.begins(ticket, index);
+        if (!record.skipped) progress_.guarded([&] { start(body, in, issued.rings, files); });
+        record.skipped |= progress_.failed();
         open.push({record, issued.traced, files.started()});
         progress(lane, files, open, 0);
       }

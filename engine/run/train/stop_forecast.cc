@@ -53,7 +53,7 @@ StopForecast::StopForecast(const StopParts& predicted)
 
 double StopForecast::step_seconds() const {
   const size_t count = std::min(recent_count_, kRecent);
-  if (count == 0) return predicted_step_;
+  if (count == 0) return steps_measured_ ? (first_ + predicted_step_) / 2 : predicted_step_;
   return std::accumulate(recent_.begin(), recent_.begin() + static_cast<std::ptrdiff_t>(count), 0.0) /
          static_cast<double>(count);
 }
@@ -70,8 +70,10 @@ void StopForecast::issued(double now, int64_t under_way) {
 }
 
 void StopForecast::step_read(double norm_at, double seconds, int64_t under_way) {
-  recent_[recent_count_++ % kRecent] = seconds;
-  steps_measured_ = true;
+  if (steps_measured_.exchange(true))
+    recent_[recent_count_++ % kRecent] = seconds;
+  else
+    first_ = seconds;
   last_norm_ = norm_at;
   expect(last_norm_ + static_cast<double>(under_way) * step_seconds(), drain_seconds() + save_);
 }
@@ -94,6 +96,10 @@ size_t StopForecast::describe(double now, std::span<char> to) const {
   const double steps = std::max(0.0, steps_end_ - now), rest = rest_;
   Text text(to);
   if (!std::isfinite(steps + rest)) return 0;
+  if (steps > 0 && steps + rest > limit_) {
+    text.add(" What is under way is dropped where it can be, to stop within ").add_seconds(limit_).add(".");
+    return text.size();
+  }
   text.add(" That takes about ").add_seconds(steps + rest).add(", ");
   if (steps_measured_ && save_measured_)
     text.add("as steps and checkpoints of this run took.");

@@ -9,6 +9,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <span>
 
 namespace sluice {
@@ -32,6 +33,8 @@ class StopForecast {
   void saves(double now);      // begins to write a checkpoint
   void saved(double seconds);  // it took so long
 
+  void drops_beyond(double seconds) { limit_ = seconds; }  // a stop that takes longer drops steps under way
+
   double save_seconds() const { return save_; }
   bool has_measured() const { return recent_count_ >= kRecent; }
   // The most that a stop takes if it comes at the worst moment, when `steps` steps are under way.
@@ -43,16 +46,20 @@ class StopForecast {
   size_t describe(double now, std::span<char> to) const;
 
  private:
-  static constexpr size_t kRecent = 4;  // steps whose mean is taken for the next ones
+  // Steps whose mean is taken for the next ones. The first of a start is none of them: it also fills memory
+  // for the first time. As long as there is no other, the mean of it and the prediction is taken.
+  static constexpr size_t kRecent = 4;
   double step_seconds() const;
   double drain_seconds() const { return drain_part_ * step_seconds(); }
   void expect(double steps_end, double rest);
 
   std::atomic<double> steps_end_{0};  // when the steps under way will have ended, as the clock has it
   std::atomic<double> rest_{0};       // seconds from then to the end of the run
+  std::atomic<double> limit_{std::numeric_limits<double>::infinity()};
   std::atomic<bool> steps_measured_{false}, save_measured_{false};
   std::array<double, kRecent> recent_{};
   size_t recent_count_ = 0;
+  double first_ = 0;
   double predicted_step_, drain_part_;
   std::atomic<double> save_;
   double last_norm_ = 0;  // or when a step began that follows none

@@ -12,7 +12,6 @@
 #include "engine/rates/network.h"
 #include "engine/run/execute/recorder.h"
 #include "engine/run/train/batches.h"
-#include "engine/run/train/saving.h"
 #include "engine/run/train/schedule.h"
 #include "engine/run/train/way_on.h"
 #include "gpu/machine.h"
@@ -27,16 +26,6 @@ constexpr std::chrono::milliseconds kBetweenLooksForRoom{500};
 constexpr const char* kGoesOn =
     "The run goes on, and writes it after the first step that can. Free some space.";
 constexpr const char* kWaits = "The run waits for it; a signal ends it without. Free some space.";
-
-// What ranks tell each other before a step: how many were asked to stop, find that a checkpoint is due, and
-// know why the run cannot go on.
-struct Signs {
-  int stopping = 0, saving = 0, failed = 0;
-  Signs& operator+=(const Signs& other) {
-    stopping += other.stopping, saving += other.saving, failed += other.failed;
-    return *this;
-  }
-};
 
 // Ranks choose alike, whatever each predicts.
 double break_even_of_first(const Session& session) {
@@ -150,14 +139,18 @@ void Trainer::record_failed() {
 TrainResult Trainer::train() {
   last_norm_ = saved_at_ = steady_seconds();
   int64_t saved = -1;
+  allow_drop();
   note("the trainers' sums");
   while (step_ < options_.batch.steps) {
     if (metrics_.seconds > kLongStep) session_.executor().await_idle_lane();
     if (stops()) break;
+    if (steps_are_long_) read_bodies(1);  // all others are done, or the next could not be issued
+    if (kept_) break;
     if (step_ == bodies().until) enter_next_phase();
     if (!issue_step()) break;
     note("the trainers' sums");
     read_bodies(2);
+    if (kept_) break;
     const bool last = step_ == options_.batch.steps;
     const bool validates = data_.validation && (last || due(options_.data.val_every));
     const Interval& every = options_.run.checkpoint_every;
@@ -180,6 +173,7 @@ TrainResult Trainer::train() {
     }
     excluded_ += steady_seconds() - begin;
   }
+  if (allows_drop_) read_bodies(0);
   drain();
   std::string unsaved;
   if (at_end_ == AtEnd::checkpoint && saved != step_) try {
@@ -207,22 +201,9 @@ void Trainer::enter_next_phase() {
   ++phase_;
 }
 
-// One rank's signal stops all, after the same step. The first rank's clock decides for all.
-bool Trainer::stops() {
-  const double takes = events_.forecast ? events_.forecast->save_seconds() : 0;
-  const double every = seconds_between(options_.run.checkpoint_every, std::isfinite(takes) ? takes : 0);
-  const bool is_due = every > 0 && steady_seconds() - saved_at_ >= every;
-  if (data_.check) failure_ = data_.check->fault();
-  if (const std::exception_ptr moved = moved_directory()) failure_ = moved;
-  const Signs signs =
-      session_.ranks().sum(Signs{stop_, session_.ranks().is_first() && is_due, failure_ != nullptr});
-  saves_by_time_ = signs.saving > 0;
-  failed_ = signs.failed > 0;
-  return signs.stopping + signs.failed > 0;
-}
-
 bool Trainer::issue_step() {
   session_.executor().make_room();
+  if (kept_) return false;
   const uint64_t position = session_.next_position(kTrainRing);
   const Draws draws{.seed = options_.numbers.seed, .step = static_cast<uint32_t>(step_ + 1)};
   const RowsRead rows = fill_all_rows(session_, *data_.train, state_.cursor, draws, false, failure_);
@@ -234,6 +215,7 @@ bool Trainer::issue_step() {
   scalars.input.valid_tokens = static_cast<double>(std::max<int64_t>(rows.labels, 1));
   const IssuedWave* const last = pending_update_ ? &pending_.back() : nullptr;
   const BodyId begin = next_step(session_, bodies(), last, guess_choice_.guesses());
+  if (kept_) return false;
   pending_update_ = bodies().drain.has_value();
   state_.cursor += static_cast<uint64_t>(options_.batch.batch);
   ++step_;
@@ -241,9 +223,11 @@ bool Trainer::issue_step() {
   for (uint32_t wave = 0; wave < bodies().waves; ++wave) {
     if (wave > 0) read_bodies(2);
     const BodyId body = bodies().wave_of(begin, wave);
+    may_drop_ = false;  // between the two, what was issued is not known here
     const uint64_t ticket = session_.issue(body);
     pending_.push_back(
         {{ticket, position, body}, step_, wave + 1 == bodies().waves, session_.position(kWaveRing)});
+    may_drop_ = allows_drop_;
   }
   return true;
 }
@@ -253,6 +237,7 @@ void Trainer::read_bodies(size_t leave) {
     const Pending& oldest = pending_.front();
     session_.executor().wait(oldest.ticket);
     session_.check();
+    if (kept_ && oldest.ticket + (kept_->whole ? 0 : 1) > kept_->ticket) return take_back();
     record(oldest.step, oldest.ticket, oldest.body);
     for (LaneId l = 0; l < metrics_.lane_busy.size(); ++l) {
       moved_[l] += fixed_bytes_[oldest.body][l];
@@ -336,6 +321,11 @@ void Trainer::read_step(const Pending& p) {
 }
 
 void Trainer::drain() {
+  may_drop_ = false;
+  if (std::exchange(passes_over_, false)) {
+    session_.executor().drop_next();
+    session_.executor().wait(session_.issue(*bodies().drain));
+  }
   uint64_t ticket = pending_.empty() ? 0 : pending_.back().ticket;
   const bool ends = std::exchange(pending_update_, false);
   if (ends) ticket = session_.issue(*bodies().drain);

@@ -7,10 +7,11 @@
 //
 // If a run has to end while all lanes are well, because of a signal, of data that cannot be read or are found
 // to be bad, of a validation that fails, or of a run directory that was moved, a checkpoint is written first.
-// All ranks agree on that before they do it. Numbers that are not finite end a run without one. A checkpoint
-// at an interval that finds no room, or its drive away, ends no run: it is tried again after every step. The
-// last one waits. That of the best validation (--keep-best) is left out, since the next step changes its
-// weights.
+// All ranks agree on that before they do it. Of a rank that trains alone, a stop that would take longer than
+// --stop-within drops the steps under way: no result depends on a step whose update has not begun. Numbers
+// that are not finite end a run without one. A checkpoint at an interval that finds no room, or its drive
+// away, ends no run: it is tried again after every step. The last one waits. That of the best validation
+// (--keep-best) is left out, since the next step changes its weights.
 #pragma once
 
 #include <atomic>
@@ -70,6 +71,7 @@ class Trainer {
   // `stop` may be set from a signal handler at any time.
   Trainer(Session& session, const Options& options, const TrainData& data, const CheckpointState& start,
           const std::atomic<bool>& stop, TrainEvents events);
+  ~Trainer() { session_.executor().set_meanwhile({}); }
 
   // Trains until options.batch.steps updates are done or `stop` is set, then drains. Throws Error(io,
   // environment, numerics, malformed_file); the last durable checkpoint is then intact.
@@ -83,7 +85,7 @@ class Trainer {
   };
   TrainResult train();
   TrainResult train_on_lanes();   // the same; where a lane failed, throws the lane's error
-  bool stops();                   // sets saves_by_time_ and failed_ too
+  bool stops();                   // sets saves_by_time_, steps_are_long_ and failed_ too
   const BodyIds& bodies() const;  // of phase_
   void enter_next_phase();
   bool issue_step();               // false where a rank could not read its tokens: nothing was issued
@@ -109,6 +111,9 @@ class Trainer {
   bool saves_best();
   void checkpoint();
   [[noreturn]] void tell_failure(const std::string& unsaved) const;
+  void allow_drop();
+  void consider_drop();  // while it waits for lanes: what is under way, if a stop would take too long
+  void take_back();      // what was dropped of pending_: the last step is the last one that was read
   bool due(int64_t every) const { return every > 0 && step_ % every == 0; }
 
   Session& session_;
@@ -130,6 +135,7 @@ class Trainer {
   double excluded_ = 0;           // seconds of validations, samples and checkpoints since last_norm_
   double saved_at_ = 0;           // when the run began or the last checkpoint ended
   bool saves_by_time_ = false;    // by saved_at_, a checkpoint is due
+  bool steps_are_long_ = false;   // of any rank, so that all read them at the same place
   bool overdue_ = false;          // a checkpoint could not be written
   std::vector<std::vector<uint64_t>> fixed_bytes_;  // by body, lane
   StepMetrics metrics_;                             // of the last step that was read
@@ -138,6 +144,11 @@ class Trainer {
   std::vector<double> busy_;
   ExpertTokens expert_tokens_;
   std::optional<StepOrder> order_;  // if it is known from its first wave
+  bool may_drop_ = false;           // steps are under way, and the executor can drop them
+  bool allows_drop_ = false;        // it can at all
+  double asked_at_ = 0;             // when the flag was first seen to be set; 0: it was not
+  std::optional<Kept> kept_;        // what is left after a drop
+  bool passes_over_ = false;        // the next body `drain` has nothing to do, after a drop
   bool cut_short_ = false;          // the flag ended a validation
   bool failed_ = false;         // a rank could not read its data, found them bad, or has lost its directory
   std::exception_ptr failure_;  // on that rank, what it throws

@@ -101,6 +101,50 @@ TEST(TrainingResume, StoppedAnywhereItGoesOnUnderOtherBudgetsToTheSameBits) {
   }
 }
 
+// A stop for which no time is left drops what is under way, wherever lanes are. With `overlap` always, steps
+// update in their own backward by guesses.
+TEST(TrainingResume, WhatAStopDropsIsTrainedAgainToTheSameBits) {
+  int64_t dropped = 0;
+  for (const bool is_tight : {false, true})
+    for (const Overlap overlap : {Overlap::never, Overlap::always})
+      for (const DType precision : {DType::bf16, DType::f32}) {
+        const int64_t stop_after = is_tight ? 1 : 3;
+        const double clip = precision == DType::f32 ? 0 : 1;
+        const Whole& whole = whole_run(precision, clip);
+        SCOPED_TRACE(fmt::format("{} {} {} {}", is_tight, static_cast<int>(overlap), dtype_name(precision),
+                                 stop_after));
+        const DriveDirectory directory;
+        TestRun run = run_of(directory, precision, clip);
+        run.options.memory.overlap = overlap;
+        run.options.batch.waves = 1;
+        if (is_tight) {
+          run.options.memory.nvme_directories = {directory.path()};
+          run.arenas = least_arenas(run, true);
+        }
+        run.options.run.stop_within = {0, 1};
+        StopForecast forecast({.step = 1, .drain = 0, .save = 1e9});
+        run.forecast = &forecast;
+        run.stop_after = stop_after;
+        const TestResult first = train(run);
+        EXPECT_TRUE(first.end.stopped);
+        EXPECT_GE(first.end.step, stop_after);
+        EXPECT_LE(first.end.step, stop_after + 2);
+        EXPECT_EQ(first.steps.size(), static_cast<size_t>(first.end.step));
+        dropped += stop_after + 2 - first.end.step;
+        const auto saved = newest_checkpoint(run.options.run.out);
+        ASSERT_TRUE(saved);
+        EXPECT_EQ(CheckpointReader::open(*saved).state().step, first.end.step);
+        run.stop_after = 0;
+        run.options.run.resume = "auto";
+        const TestResult second = train(run);
+        EXPECT_EQ(second.end.step, kSteps);
+        std::vector<std::string> steps = fixed_bits(first.steps);
+        for (const std::string& line : fixed_bits(second.steps)) steps.push_back(line);
+        expect_bits(whole, steps, run.options.run.out, "steps that a stop drops: same bits");
+      }
+  EXPECT_GT(dropped, 0);
+}
+
 // Stopped after every step, with a new trainer each time.
 TEST(TrainingResume, OneStepAtATime) {
   const Whole& whole = whole_run(DType::bf16, 1);

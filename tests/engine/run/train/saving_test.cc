@@ -49,21 +49,31 @@ TEST(StopForecasts, FollowWhatARunTakes) {
   EXPECT_EQ(words(forecast, 100.5), " That takes about 6.5 s, as predicted.");
   forecast.issued(101, 2);  // behind the first
   EXPECT_EQ(forecast.seconds_left(101), 3 + 1 + 4);
-  forecast.step_read(106, 6, 1);  // three times as long as predicted, so its update will be, too
-  EXPECT_EQ(forecast.seconds_left(107), 5 + 3 + 4);
+  forecast.step_read(106, 6, 1);  // the first step: the mean of it and the prediction, also of its update
+  EXPECT_EQ(forecast.seconds_left(107), 3 + 2 + 4);
   EXPECT_EQ(words(forecast, 107),
-            " That takes about 12 s, as steps of this run took, and 7.0 s for the first checkpoint, as "
+            " That takes about 9.0 s, as steps of this run took, and 6.0 s for the first checkpoint, as "
             "predicted.");
-  EXPECT_EQ(forecast.longest(2), 2 * 6 + 3 + 4);
-  forecast.drained(112);
-  EXPECT_EQ(forecast.seconds_left(112), 2 + 4);  // a validation batch ends
-  forecast.saves(120);
-  EXPECT_EQ(forecast.seconds_left(121), 3);
+  EXPECT_EQ(forecast.longest(2), 2 * 4 + 2 + 4);
+  forecast.step_read(114, 8, 1);
+  EXPECT_EQ(forecast.seconds_left(115), 7 + 4 + 4);
+  forecast.drained(122);
+  EXPECT_DOUBLE_EQ(forecast.seconds_left(122), 8.0 / 3 + 4);  // a validation batch ends
+  forecast.saves(130);
+  EXPECT_EQ(forecast.seconds_left(131), 3);
   forecast.saved(10);
   EXPECT_EQ(forecast.save_seconds(), 10);
-  forecast.issued(130, 1);
-  EXPECT_EQ(forecast.seconds_left(130), 6 + 3 + 10);
-  EXPECT_EQ(words(forecast, 130), " That takes about 19 s, as steps and checkpoints of this run took.");
+  forecast.issued(140, 1);
+  EXPECT_EQ(forecast.seconds_left(140), 8 + 4 + 10);
+  EXPECT_EQ(words(forecast, 140), " That takes about 22 s, as steps and checkpoints of this run took.");
+}
+
+TEST(StopForecasts, WhatIsDroppedIsTold) {
+  StopForecast forecast({.step = 2, .drain = 1, .save = 4});
+  forecast.drops_beyond(6.5);
+  forecast.issued(100, 1);
+  EXPECT_EQ(words(forecast, 100.4), " What is under way is dropped where it can be, to stop within 6.5 s.");
+  EXPECT_EQ(words(forecast, 101), " That takes about 6.0 s, as predicted.");
 }
 
 TEST(StopForecasts, TheMeanOfTheLastFourSteps) {
