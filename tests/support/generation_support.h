@@ -96,7 +96,7 @@ class Speaking {
       for (size_t i = first; i < std::min(prompts.size(), first + at_once); ++i)
         some.push_back({prompts[i], i});
       for (Answer& answer : generator_->answer(
-               some, speech_.tokens_max, false, [](size_t, uint32_t) {}, never_))
+               some, speech_.tokens_max, false, [](size_t, uint32_t) { return true; }, never_))
         all.push_back(std::move(answer));
     }
     return all;

@@ -66,9 +66,11 @@ class Decoding {
     double begin = 0;
     uint64_t before = 0;
     const auto said = [&](size_t place, uint32_t) {
-      if (begin > 0 || place + 1 < prompts_.size()) return;
-      begin = wall_seconds();
-      before = read();
+      if (begin == 0 && place + 1 == prompts_.size()) {
+        begin = wall_seconds();
+        before = read();
+      }
+      return true;
     };
     answers_ = generator_->answer(prompts_, tokens_, false, said, never_);
     seconds.push_back((wall_seconds() - begin) / static_cast<double>(tokens_ - 1));

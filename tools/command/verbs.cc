@@ -212,7 +212,8 @@ constexpr VerbRow kTable[] = {
          "Continues a text, answers in a conversation, or answers every prompt of a file. Weights and the "
          "cache of earlier tokens live where the budgets allow, as in training, so a model that is larger "
          "than memory speaks too, slowly; `sluice plan --generate` says how slowly. Answers depend on "
-         "--seed, never on budgets or --batch (docs/generate.md).\n",
+         "--seed, never on budgets or --batch. Of drawing, generation_config.json of the model says what no "
+         "option says (docs/generate.md).\n",
      .examples = "sluice generate --from runs/mine --chat\n"
                  "sluice generate --from ./qwen3-dir --prompt Once --temperature 0.8 --top-p 0.95\n"
                  "# Many prompts share each pass over the weights.\n"

@@ -7,6 +7,8 @@
 
 #include "engine/base/clock.h"
 #include "engine/run/generate/generator.h"
+#include "engine/run/generate/stop_texts.h"
+#include "engine/run/options/named_values.h"
 #include "engine/run/start/budgets.h"
 #include "engine/run/start/devices.h"
 #include "engine/run/start/generation_request.h"
@@ -31,6 +33,8 @@ const char* word_of(Ending ending) {
       return "stopped";
     case Ending::token:
       return "end";
+    case Ending::text:
+      return "stop";
     case Ending::length:
       return "length";
     case Ending::context:
@@ -75,10 +79,23 @@ struct Speaker {
   std::FILE* out;
 };
 
+// Whether an answer goes on, by its stop texts. They may spell control tokens.
+class Stopping {
+ public:
+  explicit Stopping(const Speaker& speaker)
+      : stream_(speaker.text.tokenizer, false), stops_(speaker.options.stops) {}
+  bool goes_on(uint32_t token) { return !stops_.found(stream_.push(token)); }
+
+ private:
+  TextStream stream_;
+  StopTexts stops_;
+};
+
 // Streams the answer, and returns its text.
 std::string stream_answer(const Speaker& speaker, const Prompt& prompt) {
   const Voice voice(speaker.out);
   TextStream stream(speaker.text.tokenizer, true);
+  Stopping stopping(speaker);
   std::string all;
   const auto say = [&](std::string part) {
     all += part;
@@ -86,7 +103,11 @@ std::string stream_answer(const Speaker& speaker, const Prompt& prompt) {
   };
   speaker.generator.answer(
       {&prompt, 1}, speaker.options.max_tokens, true,
-      [&](size_t, uint32_t token) { say(stream.push(token)); }, stop_flag());
+      [&](size_t, uint32_t token) {
+        say(stream.push(token));
+        return stopping.goes_on(token);
+      },
+      stop_flag());
   say(stream.finish());
   voice.say("\n");
   return all;
@@ -101,6 +122,8 @@ std::vector<uint32_t> conversation_prompt(SampleMaker& maker, const nlohmann::or
   }
 }
 
+nlohmann::ordered_json message(const std::string& text) { return {{"role", "user"}, {"content", text}}; }
+
 void converse(const Speaker& speaker) {
   LineReader lines(STDIN_FILENO, stop_flag());
   const bool asks = screen_of(speaker.out).is_terminal && isatty(STDIN_FILENO);
@@ -110,7 +133,7 @@ void converse(const Speaker& speaker) {
     const std::optional<std::string> line = lines.next();
     if (!line) return;
     if (line->empty()) continue;
-    messages.push_back({{"role", "user"}, {"content", *line}});
+    messages.push_back(message(*line));
     const std::string answer = stream_answer(speaker, {conversation_prompt(speaker.maker, messages), turn});
     messages.push_back({{"role", "assistant"}, {"content", answer}});
   }
@@ -123,8 +146,11 @@ void answer_all(const Speaker& speaker, std::vector<std::vector<uint32_t>> promp
     std::vector<Prompt> some;
     for (size_t i = first; i < std::min(prompts.size(), first + at_once); ++i)
       some.push_back({std::move(prompts[i]), i});
+    std::vector<Stopping> stopping;
+    for (size_t i = 0; i < some.size(); ++i) stopping.emplace_back(speaker);
     const std::vector<Answer> answers = speaker.generator.answer(
-        some, speaker.options.max_tokens, false, [](size_t, uint32_t) {}, stop_flag());
+        some, speaker.options.max_tokens, false,
+        [&](size_t i, uint32_t token) { return stopping[i].goes_on(token); }, stop_flag());
     for (size_t i = 0; i < answers.size(); ++i) {
       const nlohmann::ordered_json line{{"answer", speaker.text.tokenizer.decode(answers[i].tokens, true)},
                                         {"ending", word_of(answers[i].ending)},
@@ -137,10 +163,12 @@ void answer_all(const Speaker& speaker, std::vector<std::vector<uint32_t>> promp
   }
 }
 
-// The prompts, but for --chat.
+// The prompts, but for a conversation on standard input.
 std::vector<std::vector<uint32_t>> prompts_of(const Options& options, SampleMaker& maker) {
   if (!options.generate.prompts.empty()) return read_prompts(options.generate.prompts, maker);
-  if (options.generate.chat) return {};
+  if (options.generate.chat && !is_given(options, "prompt")) return {};
+  if (options.generate.chat)
+    return {conversation_prompt(maker, nlohmann::ordered_json::array({message(options.generate.prompt)}))};
   return {maker.prompt(options.generate.prompt)};
 }
 
@@ -166,6 +194,10 @@ ExitCode run_generate(Options options, std::FILE* out) {
   if (options.generate.chat && !text.chat)
     throw Error(ExitCode::usage, "--chat needs a chat template, and the tokenizer has none.",
                 "Give --chat-template FILE, or --prompt for a text.");
+  for (std::string& stop : options.generate.stops) stop = unescaped(stop);
+  for (const std::string& note :
+       apply_generation_settings(options, read_generation_settings(text_directory(start))))
+    start.notes.push_back(note);
   std::vector<std::vector<uint32_t>> prompts = prompts_of(options, maker);
   const int64_t wanted = is_given(options, "batch") ? options.batch.batch : kPromptsAtOnce;
   const int64_t sequences = std::min<int64_t>(wanted, std::max<int64_t>(1, std::ssize(prompts)));
@@ -189,13 +221,19 @@ ExitCode run_generate(Options options, std::FILE* out) {
   for (const std::string& note : start.notes) show(stderr, note + "\n");
   const GenerateOptions& g = options.generate;
   Generator generator(started->session,
-                      {g.temperature, g.top_k, g.top_p, options.numbers.seed, start.source.config.logits_cap},
+                      {.temperature = g.temperature,
+                       .top_k = g.top_k,
+                       .top_p = g.top_p,
+                       .min_p = g.min_p,
+                       .repetition_penalty = g.repetition_penalty,
+                       .seed = options.numbers.seed,
+                       .soft_cap = start.source.config.logits_cap},
                       text.ends);
   const Speaker speaker{generator, text, maker, g, out};
   stop_on_signals("sluice: stopping.\n");
   const double begin = steady_seconds();
   try {
-    if (g.chat)
+    if (prompts.empty())
       converse(speaker);
     else if (!g.prompts.empty())
       answer_all(speaker, std::move(prompts));

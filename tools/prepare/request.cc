@@ -31,18 +31,6 @@ NameMap names_of(const std::vector<std::string>& given) {
   return names;
 }
 
-// \n, \t and \\ as in C.
-std::string unescaped(const std::string& text) {
-  std::string out;
-  for (size_t i = 0; i < text.size(); ++i) {
-    const char next = i + 1 < text.size() ? text[i + 1] : '\0';
-    const bool escapes = text[i] == '\\' && (next == 'n' || next == 't' || next == '\\');
-    out += !escapes ? text[i] : next == 'n' ? '\n' : next == 't' ? '\t' : '\\';
-    i += escapes;
-  }
-  return out;
-}
-
 }  // namespace
 
 PrepareRequest prepare_request(const Options& options, const std::vector<std::string>& files,

@@ -39,7 +39,7 @@ struct Generator::Sequence {
   size_t tokens_max = 0, context = 0;
   std::vector<uint32_t>* cached = nullptr;  // the first of `tokens`
   Ending ending = Ending::none;
-  std::function<void(uint32_t)> said;
+  std::function<bool(uint32_t)> said;
 
   bool reads() const { return cached->size() < prompt; }
   bool goes_on() const { return ending == Ending::none; }
@@ -115,7 +115,8 @@ uint32_t Generator::first_draws(const Sequence& sequence, size_t reading, size_t
   int64_t token = 0;
   std::exception_ptr failure;
   if (ranks.is_first()) try {
-      token = drawn_token(sampling_, row_of(reading, place), sequence.number, sequence.tokens.size());
+      token = drawn_token(sampling_, row_of(reading, place), sequence.number, sequence.tokens.size(),
+                          sequence.tokens);
     } catch (const Error&) {
       failure = std::current_exception();
       token = kNoToken;
@@ -145,8 +146,9 @@ void Generator::draw(Sequence& sequence, size_t reading, size_t place) {
     return;
   }
   sequence.tokens.push_back(token);
-  sequence.said(token);
-  if (sequence.tokens.size() - sequence.prompt == sequence.tokens_max)
+  if (!sequence.said(token))
+    sequence.ending = Ending::text;
+  else if (sequence.tokens.size() - sequence.prompt == sequence.tokens_max)
     sequence.ending = Ending::length;
   else if (sequence.tokens.size() == sequence.context)
     sequence.ending = Ending::context;
@@ -182,7 +184,7 @@ void Generator::decode(std::vector<Sequence>& all) {
 }
 
 std::vector<Answer> Generator::answer(std::span<const Prompt> prompts, int64_t tokens_max, bool continues,
-                                      const std::function<void(size_t, uint32_t)>& said,
+                                      const std::function<bool(size_t, uint32_t)>& said,
                                       const std::atomic<bool>& stop) {
   CHECK(prompts.size() <= cached_.size(), "more prompts than the plan has sequences");
   for (const Prompt& prompt : prompts) check_prompt(prompt.tokens, context(), std::ssize(logits_));
@@ -200,7 +202,7 @@ std::vector<Answer> Generator::answer(std::span<const Prompt> prompts, int64_t t
                    .tokens_max = static_cast<size_t>(tokens_max),
                    .context = static_cast<size_t>(context()),
                    .cached = &cached,
-                   .said = [&said, place](uint32_t token) { said(place, token); }});
+                   .said = [&said, place](uint32_t token) { return said(place, token); }});
   }
   read_prompts(all, stop);
   while (std::ranges::any_of(all, &Sequence::goes_on) && !stops(stop)) decode(all);

@@ -22,6 +22,7 @@ namespace sluice {
 enum class Ending : uint8_t {
   none,     // it goes on
   token,    // an end token, which is not part of the answer
+  text,     // the caller ended it behind a token
   length,   // as many tokens as were asked for
   context,  // the sequence has as many tokens as the plan has room for
   stopped,  // it was interrupted
@@ -52,11 +53,12 @@ class Generator {
   int64_t context() const { return session_.plan().model.readings.front().context; }
 
   // Answers up to sequences() prompts at once, each with up to `tokens_max` tokens. `said` gets each token
-  // as it comes, with the prompt's place among `prompts`. What is cached of the prompts before is used where
+  // as it comes, with the prompt's place among `prompts`, and returns whether the answer goes on: on all
+  // ranks the same. What is cached of the prompts before is used where
   // `continues` and it is the begin of the prompt in the same place. Throws the session's error, and as
   // check_prompt() and drawn_token() do, on all ranks.
   std::vector<Answer> answer(std::span<const Prompt> prompts, int64_t tokens_max, bool continues,
-                             const std::function<void(size_t, uint32_t)>& said,
+                             const std::function<bool(size_t, uint32_t)>& said,
                              const std::atomic<bool>& stop);
 
   int64_t tokens_read() const { return tokens_read_; }    // of prompts, so far

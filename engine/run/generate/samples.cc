@@ -35,7 +35,7 @@ std::optional<std::vector<SampledText>> write_samples(Session& session, const Bo
     for (size_t i = first; i < std::min(prompts.tokens.size(), first + at_once); ++i)
       some.push_back({prompts.tokens[i], i});
     const std::vector<Answer> answers = generator.answer(
-        some, prompts.tokens_max, false, [](size_t, uint32_t) {}, stop);
+        some, prompts.tokens_max, false, [](size_t, uint32_t) { return true; }, stop);
     for (size_t i = 0; i < answers.size(); ++i) {
       if (answers[i].ending == Ending::stopped) return std::nullopt;
       if (session.ranks().is_first())

@@ -34,35 +34,62 @@ std::vector<uint32_t> ranked(std::span<const float> logits, size_t count) {
   return ids;
 }
 
+double capped(const Sampling& sampling, float logit) {
+  const auto x = static_cast<double>(logit);
+  return sampling.soft_cap == 0 ? x : sampling.soft_cap * std::tanh(x / sampling.soft_cap);
+}
+
+// Logits of a model without a cap, which no penalty changes any more: each token's once, however often it is
+// there.
+std::vector<float> penalized(const Sampling& sampling, std::span<const float> logits,
+                             std::span<const uint32_t> before) {
+  std::vector<float> out;
+  for (const float logit : logits) out.push_back(static_cast<float>(capped(sampling, logit)));
+  const std::vector<float> scores = out;
+  for (const uint32_t id : before) {
+    if (id >= scores.size()) continue;
+    const auto score = static_cast<double>(scores[id]);
+    out[id] = static_cast<float>(score < 0 ? score * sampling.repetition_penalty
+                                           : score / sampling.repetition_penalty);
+  }
+  return out;
+}
+
 }  // namespace
 
 uint32_t drawn_token(const Sampling& sampling, std::span<const float> logits, uint64_t prompt,
-                     uint64_t position) {
+                     uint64_t position, std::span<const uint32_t> before) {
   if (!std::ranges::all_of(logits, [](float x) { return std::isfinite(x); }))
     throw Error(
         ExitCode::numerics, "The model's logits are not finite.",
         "Use --precision bf16 or fp32, in which large values do not overflow; else the weights may be "
         "damaged: compare them with those at their source.");
+  if (sampling.repetition_penalty != 1) {
+    Sampling others = sampling;
+    others.repetition_penalty = 1;
+    others.soft_cap = 0;
+    return drawn_token(others, penalized(sampling, logits, before), prompt, position);
+  }
   const auto likeliest = static_cast<uint32_t>(std::ranges::max_element(logits) - logits.begin());
   if (sampling.temperature == 0) return likeliest;
   const size_t most =
       sampling.top_k == 0 ? logits.size() : std::min(logits.size(), static_cast<size_t>(sampling.top_k));
-  const bool cuts = most < logits.size() || sampling.top_p < 1;
+  const bool cuts = most < logits.size() || sampling.top_p < 1 || sampling.min_p > 0;
   std::vector<uint32_t> ids(logits.size());
   std::iota(ids.begin(), ids.end(), 0u);
   if (cuts) ids = ranked(logits, most);
-  const auto capped = [&](uint32_t id) {
-    const double logit = static_cast<double>(logits[id]);
-    return sampling.soft_cap == 0 ? logit : sampling.soft_cap * std::tanh(logit / sampling.soft_cap);
-  };
   std::vector<double> sums;  // of what is proportional to their probabilities
   double sum = 0;
-  const double largest = capped(likeliest);
+  const double largest = capped(sampling, logits[likeliest]);
   // Divided after the difference, which is 0 for the likeliest: quotients of a tiny temperature are infinite.
-  for (const uint32_t id : ids)
-    sums.push_back(sum += std::exp((capped(id) - largest) / sampling.temperature));
+  size_t probable = 0;  // as min-p has it: they are the first of all
+  for (const uint32_t id : ids) {
+    const double odds = std::exp((capped(sampling, logits[id]) - largest) / sampling.temperature);
+    probable += odds >= sampling.min_p;
+    sums.push_back(sum += odds);
+  }
   const auto kept = std::ranges::lower_bound(sums, sampling.top_p * sum) - sums.begin() + 1;
-  sums.resize(std::min(sums.size(), static_cast<size_t>(kept)));
+  sums.resize(std::min({sums.size(), static_cast<size_t>(kept), probable}));
   const double drawn = uniform(sampling.seed, prompt, position) * sums.back();
   const auto at = static_cast<size_t>(std::ranges::upper_bound(sums, drawn) - sums.begin());
   return ids[std::min(at, sums.size() - 1)];

@@ -1,7 +1,8 @@
 // Which token follows: drawn from logits, on the host.
 //
-// As transformers' generate() does: temperature, then top-k, then top-p. Of equal logits the lower id counts
-// as likelier. A draw is a function of (seed, prompt, position), so neither batches nor budgets change it.
+// As transformers' generate() does: repetition penalty, temperature, top-k, top-p, min-p. Of equal logits the
+// lower id counts as likelier. A draw is a function of (seed, prompt, position), so neither batches nor
+// budgets change it.
 #pragma once
 
 #include <cstdint>
@@ -13,13 +14,17 @@ struct Sampling {
   double temperature = 0;  // 0: the most likely token
   int64_t top_k = 0;       // 0: all
   double top_p = 1;
+  double min_p = 0;  // the least probability, as a part of the likeliest token's
+  double repetition_penalty =
+      1;  // of tokens that are there: logits above 0 are divided by it, others times it
   uint64_t seed = 0;
   double soft_cap = 0;  // of the logits; 0: none (OpAttributes)
 };
 
-// `prompt`: its number. `position`: of the token that is drawn. Throws Error(numerics) unless all logits are
-// finite.
+// `prompt`: its number. `position`: of the token that is drawn. `before`: the tokens of the prompt and of the
+// answer so far, for the penalty; those beyond the logits count for nothing. Throws Error(numerics) unless
+// all logits are finite.
 uint32_t drawn_token(const Sampling& sampling, std::span<const float> logits, uint64_t prompt,
-                     uint64_t position);
+                     uint64_t position, std::span<const uint32_t> before = {});
 
 }  // namespace sluice

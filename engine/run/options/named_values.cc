@@ -18,6 +18,17 @@ std::pair<std::string, std::string> split_at_equals(const std::string& text, con
   return {text.substr(0, equals), text.substr(equals + 1)};
 }
 
+std::string unescaped(const std::string& text) {
+  std::string out;
+  for (size_t i = 0; i < text.size(); ++i) {
+    const char next = i + 1 < text.size() ? text[i + 1] : '\0';
+    const bool escapes = text[i] == '\\' && (next == 'n' || next == 't' || next == '\\');
+    out += !escapes ? text[i] : next == 'n' ? '\n' : next == 't' ? '\t' : '\\';
+    i += escapes;
+  }
+  return out;
+}
+
 std::string template_values_json(const std::vector<std::string>& given) {
   nlohmann::ordered_json values = nlohmann::ordered_json::object();
   for (const std::string& one : given) {

@@ -109,7 +109,7 @@ struct DataOptions {
   std::optional<LongSamples> long_samples;  // none: texts are divided, conversations cut
   // Prepared sets of `train` and `validation`; empty: these are token files. The verb sets them.
   std::string prepared, prepared_validation;
-  bool documents = false;    // rows hold several documents; the verb sets it
+  bool documents = false;  // rows hold several documents; the verb sets it
   int64_t val_every = 0;     // steps; 0: once, at the end
   int64_t val_batches = 20;  // batches of one validation
   RowOrder order = RowOrder::shuffled;
@@ -198,15 +198,19 @@ struct TransferOptions {  // eval, export and generate
   bool merge = false;  // of a run with adapters: whole weights in place of adapters
 };
 
-// How text is generated. Documented in docs/generate.md.
+// How text is generated. What is not given is as generation_config.json of the model says
+// (apply_generation_settings()). Documented in docs/generate.md.
 struct GenerateOptions {
-  std::string prompt;   // a text to go on with
-  bool chat = false;    // a conversation on standard input
+  std::string prompt;   // a text to go on with, or the message of a conversation
+  bool chat = false;    // a conversation, on standard input unless `prompt` is its message
   std::string prompts;  // file of prompts
   int64_t max_tokens = 512;
   double temperature = 0;  // 0: always the most likely token
   int64_t top_k = 0;       // 0: all tokens
   double top_p = 1;
+  double min_p = 0;
+  double repetition_penalty = 1;
+  std::vector<std::string> stops;       // texts that end an answer
   std::optional<int64_t> max_context;   // tokens of prompt and answer; none: of the model, at most 4096
   std::optional<int64_t> prompt_chunk;  // tokens of each prompt that are read at once; none: by the batch
   bool is_planned = false;              // `plan` plans to generate, not to train

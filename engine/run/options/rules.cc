@@ -157,8 +157,10 @@ void check_nvme(const Options& options, Verb verb, bool resuming) {
 
 void check_prompts(const Options& options) {
   const GenerateOptions& g = options.generate;
-  if (is_given(options, "prompt") + g.chat + !g.prompts.empty() != 1)
-    throw Error(ExitCode::usage, "`sluice generate` takes one of --prompt, --chat and --prompts.",
+  const bool speaks = is_given(options, "prompt") || g.chat;
+  if (speaks == !g.prompts.empty())
+    throw Error(ExitCode::usage,
+                "`sluice generate` takes one of --prompt, --chat and --prompts, or --chat with --prompt.",
                 "Give one of them: --prompt TEXT, --chat, or --prompts FILE.");
   if (g.chat && is_given(options, "batch"))
     throw Error(ExitCode::usage, "--chat is one conversation: --batch has no effect on it.",

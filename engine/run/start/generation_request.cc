@@ -23,6 +23,39 @@ GenerationSizes generation_sizes(const Options& options, const ModelConfig& conf
   return sizes;
 }
 
+std::vector<std::string> apply_generation_settings(Options& options, const GenerationSettings& settings) {
+  GenerateOptions& g = options.generate;
+  std::vector<std::string> applied, notes;
+  const auto take = [&](const char* option, const char* key, const auto& value, auto& field) {
+    if (!value || is_given(options, option)) return;
+    field = *value;
+    applied.push_back(fmt::format("{} {}", key, *value));
+  };
+  take("temperature", "temperature", settings.temperature, g.temperature);
+  if (g.temperature > 0) {
+    take("top-k", "top_k", settings.top_k, g.top_k);
+    take("top-p", "top_p", settings.top_p, g.top_p);
+    take("min-p", "min_p", settings.min_p, g.min_p);
+  }
+  take("repetition-penalty", "repetition_penalty", settings.repetition_penalty, g.repetition_penalty);
+  take("max-tokens", "max_new_tokens", settings.max_tokens, g.max_tokens);
+  // As in transformers, the length of an answer goes before that of both.
+  const bool has_tokens = settings.max_tokens || is_given(options, "max-tokens");
+  if (!has_tokens && settings.max_length && *settings.max_length < kContextUnlessGiven)
+    take("max-context", "max_length", settings.max_length, g.max_context);
+  if (!settings.stops.empty() && !is_given(options, "stop")) {
+    g.stops = settings.stops;
+    applied.push_back(fmt::format("stop_strings ({})", settings.stops.size()));
+  }
+  if (!applied.empty())
+    notes.push_back(fmt::format("generation_config.json sets {}.", fmt::join(applied, ", ")));
+  if (!settings.not_applied.empty())
+    notes.push_back(fmt::format("generation_config.json also has {}, which {} not applied.",
+                                fmt::join(settings.not_applied, ", "),
+                                settings.not_applied.size() == 1 ? "is" : "are"));
+  return notes;
+}
+
 PlanRequest generation_request(const Options& options, const ModelConfig& config,
                                const GenerationSizes& sizes, const Budgets& budgets,
                                const DeviceNeeds& needs) {

@@ -1,11 +1,15 @@
 // The planner's request for a model that generates text. Callers: generate, plan.
 #pragma once
 
+#include <string>
+#include <vector>
+
 #include "engine/plan/plan.h"
 #include "engine/run/options/options.h"
 #include "engine/run/start/budgets.h"
 #include "engine/run/start/devices.h"
 #include "models/families/family.h"
+#include "models/text/samples/generation_settings.h"
 
 namespace sluice {
 
@@ -13,6 +17,10 @@ namespace sluice {
 // Throws Error(usage) for a --max-context beyond the model's.
 constexpr int64_t kContextUnlessGiven = 4096, kChunkTokens = 512, kPromptsAtOnce = 8;
 GenerationSizes generation_sizes(const Options& options, const ModelConfig& config, int64_t sequences);
+
+// Takes the settings of the model's generation_config.json where no option is given. Returns sentences that
+// say which hold, and which are not applied.
+std::vector<std::string> apply_generation_settings(Options& options, const GenerationSettings& settings);
 
 // Throws as plan_request() does.
 PlanRequest generation_request(const Options& options, const ModelConfig& config,

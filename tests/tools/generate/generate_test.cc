@@ -80,6 +80,50 @@ TEST_F(Generate, AConversationIsThatOfItsMessages) {
   EXPECT_EQ(chat("").out, "");
 }
 
+TEST_F(Generate, OneMessageOfAChat) {
+  const std::string line = Json{{"messages", {{{"role", "user"}, {"content", "Hi"}}}}}.dump() + "\n";
+  const Json one = Json::parse(spoken({"--prompts", file("one.jsonl", line)}));
+  EXPECT_EQ(spoken({"--chat", "--prompt", "Hi"}), one["answer"].get<std::string>() + "\n");
+}
+
+TEST_F(Generate, AStopTextEndsTheAnswer) {
+  const std::string whole = spoken({"--prompt", "Hello there"});
+  const std::string stop = whole.substr(whole.size() - 4, 2);
+  const std::string prompts = file("prompts.jsonl", "{\"prompt\": \"Hello there\"}\n");
+  const Json answer = Json::parse(spoken({"--prompts", prompts, "--stop", "not there", stop}));
+  const auto text = answer["answer"].get<std::string>();
+  EXPECT_EQ(answer["ending"], "stop");
+  EXPECT_LT(answer["answer_tokens"], 12);
+  EXPECT_TRUE(whole.starts_with(text) && text.find(stop) != std::string::npos) << text << " of " << whole;
+  EXPECT_EQ(spoken({"--prompt", "Hello there", "--stop", stop}), text + "\n");
+}
+
+TEST_F(Generate, SettingsOfTheModelHoldUnlessOptionsDo) {
+  const std::string copy = directory / "copy";
+  std::filesystem::copy(model, copy, std::filesystem::copy_options::recursive);
+  write_bytes(copy + "/generation_config.json",
+              R"({"eos_token_id": 622, "do_sample": true, "temperature": 1.5, "top_k": 40, "top_p": 0.9,
+                  "repetition_penalty": 1.3, "max_new_tokens": 7, "max_length": 9, "typical_p": 0.5})");
+  const auto words = [](const std::string& from) {
+    return Words{"generate",    "--from", from,        "--prompt", "Hello there",
+                 "--precision", "fp32",   "--threads", "2"};
+  };
+  const Words settings = {"--temperature",        "1.5", "--top-k",      "40", "--top-p", "0.9",
+                          "--repetition-penalty", "1.3", "--max-tokens", "7"};
+  const CommandResult result = run(words(copy));
+  EXPECT_EQ(result.code, 0) << result.err;
+  EXPECT_NE(result.err.find("generation_config.json sets temperature 1.5, top_k 40, top_p 0.9, "
+                            "repetition_penalty 1.3, max_new_tokens 7.\n"
+                            "generation_config.json also has typical_p 0.5, which is not applied.\n"),
+            std::string::npos)
+      << result.err;
+  EXPECT_EQ(result.out, run(words(model) + settings).out);
+  const CommandResult given =
+      run(words(copy) + Words{"--temperature", "0", "--repetition-penalty", "1", "--max-tokens", "12"});
+  EXPECT_EQ(given.out, spoken({"--prompt", "Hello there"}));
+  EXPECT_EQ(given.err.find("sets"), std::string::npos) << given.err;
+}
+
 TEST_F(Generate, ARunSpeaks) {
   const CommandResult trained = run({"train",
                                      "--model",
@@ -245,7 +289,8 @@ TEST_F(Generate, RefusesWhatItCannotAnswer) {
   const int usage = static_cast<int>(ExitCode::usage), malformed = static_cast<int>(ExitCode::malformed_file),
             infeasible = static_cast<int>(ExitCode::infeasible);
   expect_refusal(generate({}), usage, {"takes one of --prompt, --chat and --prompts"});
-  expect_refusal(generate({"--prompt", "a", "--chat"}), usage, {"takes one of"});
+  expect_refusal(generate({"--prompt", "a", "--prompts", "b"}), usage, {"takes one of"});
+  expect_refusal(generate({"--chat", "--prompts", "b"}), usage, {"takes one of"});
   expect_refusal(generate({"--prompt", ""}), usage, {"--prompt is empty"});
   expect_refusal(generate({"--prompt", std::string(2000, 'x')}), usage, {"have room for 256"});
   expect_refusal(generate({"--prompt", "a", "--max-context", "300"}), usage,

@@ -142,7 +142,7 @@ TEST(Generator, GoesOnWithWhatIsCached) {
   s.sizes = {1, 60, 8};
   Speaking speaking(s);
   const std::atomic<bool> never{false};
-  const auto quiet = [](size_t, uint32_t) {};
+  const auto quiet = [](size_t, uint32_t) { return true; };
   const auto answer = [&](Speaking& to, const Tokens& tokens, bool continues) {
     const Prompt prompt{tokens, 0};
     return to.generator().answer({&prompt, 1}, 10, continues, quiet, never).front().tokens;
@@ -166,9 +166,19 @@ TEST(Generator, StopsBetweenTokens) {
   int said = 0;
   const Prompt prompt{kPrompts[1], 0};
   const auto answers = speaking.generator().answer(
-      {&prompt, 1}, 24, false, [&](size_t, uint32_t) { stop = ++said == 3; }, stop);
+      {&prompt, 1}, 24, false,
+      [&](size_t, uint32_t) {
+        stop = ++said == 3;
+        return true;
+      },
+      stop);
   EXPECT_EQ(answers.front().ending, Ending::stopped);
   EXPECT_EQ(answers.front().tokens.size(), 3u);
+  stop = false;
+  const auto ended = speaking.generator().answer(
+      {&prompt, 1}, 24, false, [&](size_t, uint32_t) { return ++said < 7; }, stop);
+  EXPECT_EQ(ended.front().ending, Ending::text);
+  EXPECT_EQ(ended.front().tokens.size(), 4u);
 }
 
 TEST(Generator, RefusesPromptsThatCannotBeAnswered) {

@@ -8,6 +8,9 @@
 #include <vector>
 
 #include "engine/base/error.h"
+#include "engine/run/generate/stop_texts.h"
+#include "models/text/samples/generation_settings.h"
+#include "tests/support/format_test_support.h"
 
 namespace sluice {
 namespace {
@@ -65,6 +68,108 @@ TEST(Sampling, KeepsTheLikeliest) {
   EXPECT_EQ(drawn({.temperature = 1, .top_p = 0.3}), (std::set<uint32_t>{1}));
   EXPECT_EQ(drawn({.temperature = 1, .top_p = 0.7}), (std::set<uint32_t>{1, 3}));
   EXPECT_EQ(drawn({.temperature = 1, .top_p = 0.9}), (std::set<uint32_t>{1, 2, 3}));
+}
+
+// At temperature 1, tokens 1 and 3 have 0.4036 each, token 2 0.1485, which is 0.3679 of it, token 0 0.0546
+// (0.1353).
+TEST(Sampling, KeepsThoseOfALeastProbability) {
+  const auto drawn = [](const Sampling& sampling) {
+    std::set<uint32_t> ids;
+    for (const auto& [id, count] : counts(sampling, kLogits, 2000)) ids.insert(id);
+    return ids;
+  };
+  EXPECT_EQ(drawn({.temperature = 1, .min_p = 0.13}), (std::set<uint32_t>{0, 1, 2, 3}));
+  EXPECT_EQ(drawn({.temperature = 1, .min_p = 0.14}), (std::set<uint32_t>{1, 2, 3}));
+  EXPECT_EQ(drawn({.temperature = 1, .min_p = 0.37}), (std::set<uint32_t>{1, 3}));
+  EXPECT_EQ(drawn({.temperature = 1, .min_p = 1}), (std::set<uint32_t>{1, 3}));
+  // Behind top-k and top-p, and by probabilities at the temperature: token 2 has 0.6065 of the likeliest
+  // at 2.
+  EXPECT_EQ(drawn({.temperature = 1, .top_k = 1, .min_p = 0.1}), (std::set<uint32_t>{1}));
+  EXPECT_EQ(drawn({.temperature = 1, .top_p = 0.7, .min_p = 0.1}), (std::set<uint32_t>{1, 3}));
+  EXPECT_EQ(drawn({.temperature = 2, .min_p = 0.6}), (std::set<uint32_t>{1, 2, 3}));
+  EXPECT_EQ(drawn({.temperature = 2, .min_p = 0.61}), (std::set<uint32_t>{1, 3}));
+}
+
+// Logits 1, 3, 2, 3, -5 become, with a penalty of 2: of token 1, 1.5; of token 4, -10.
+TEST(Sampling, PenalizesWhatIsThere) {
+  const auto likeliest = [](double penalty, const std::vector<uint32_t>& before) {
+    return drawn_token({.repetition_penalty = penalty}, kLogits, 0, 0, before);
+  };
+  EXPECT_EQ(likeliest(2, {}), 1u);
+  EXPECT_EQ(likeliest(2, {1}), 3u);
+  EXPECT_EQ(likeliest(2, {1, 3}), 2u);
+  EXPECT_EQ(likeliest(2, {1, 1, 3, 3, 1}), 2u);  // once, however often a token is there
+  EXPECT_EQ(likeliest(1.4, {1, 3}), 1u);         // 2.14 is above 2
+  EXPECT_EQ(likeliest(2, {1, 3, 2, 0, 99}), 1u);
+  EXPECT_EQ(likeliest(0.5, {2}), 2u);  // 4
+  const std::vector<float> logits = {-4, -5};
+  EXPECT_EQ(drawn_token({.repetition_penalty = 1.5}, logits, 0, 0, std::vector<uint32_t>{0}), 1u);
+  // Of logits that the model caps: 3 becomes tanh(3) / 1.25 = 0.796, and 2 becomes 0.964.
+  EXPECT_EQ(
+      drawn_token({.repetition_penalty = 1.25, .soft_cap = 1}, kLogits, 0, 0, std::vector<uint32_t>{1, 3}),
+      2u);
+  // Draws are by the penalized logits: 1.5 and 3 of two tokens, at temperature 1.
+  int first = 0;
+  for (uint64_t i = 0; i < 20000; ++i)
+    first += drawn_token({.temperature = 1, .repetition_penalty = 2}, std::vector<float>{3, 3}, 7, i,
+                         std::vector<uint32_t>{0}) == 0;
+  EXPECT_NEAR(first, 20000 / (1 + std::exp(1.5)), 355);
+}
+
+using GenerationSettingsTest = FormatTest;
+
+TEST_F(GenerationSettingsTest, AreThoseOfTheFile) {
+  const auto read = [&](const char* json) {
+    write_file("generation_config.json", json);
+    return read_generation_settings(directory.string());
+  };
+  EXPECT_FALSE(read_generation_settings(directory.string()).top_k);
+  GenerationSettings s =
+      read(R"({"do_sample": true, "temperature": 0.7, "top_p": 0.8, "top_k": 20, "min_p": 0.05,
+      "repetition_penalty": 1.05, "max_new_tokens": 99, "max_length": 100, "stop_strings": ["a", "b"],
+      "eos_token_id": [1, 2], "typical_p": 1.0, "num_beams": 1, "suppress_tokens": null, "max_time": null})");
+  EXPECT_EQ(s.temperature, 0.7);
+  EXPECT_EQ(s.top_p, 0.8);
+  EXPECT_EQ(s.top_k, 20);
+  EXPECT_EQ(s.min_p, 0.05);
+  EXPECT_EQ(s.repetition_penalty, 1.05);
+  EXPECT_EQ(s.max_tokens, 99);
+  EXPECT_EQ(s.max_length, 100);
+  EXPECT_EQ(s.stops, (std::vector<std::string>{"a", "b"}));
+  EXPECT_TRUE(s.not_applied.empty());
+  // transformers draws among 50, at temperature 1, where do_sample is all that is said.
+  s = read(R"({"do_sample": true})");
+  EXPECT_EQ(s.temperature, 1);
+  EXPECT_EQ(s.top_k, 50);
+  EXPECT_FALSE(s.top_p);
+  s = read(R"({"temperature": 0.6, "top_p": 0.9, "stop_strings": "end"})");  // as Llama 2: it does not draw
+  EXPECT_FALSE(s.temperature);
+  EXPECT_FALSE(s.top_k);
+  EXPECT_EQ(s.top_p, 0.9);
+  EXPECT_EQ(s.stops, std::vector<std::string>{"end"});
+  s = read(R"({"num_beams": 4, "typical_p": 0.9, "temperature": "hot", "top_p": 0, "top_k": 2.5,
+      "bad_words_ids": [[1111111111, 2222222222], [3333333333, 4444444444]], "token_healing": true})");
+  EXPECT_EQ(s.not_applied,
+            (std::vector<std::string>{"temperature \"hot\"", "top_k 2.5", "top_p 0", "num_beams 4",
+                                      "typical_p 0.9", "bad_words_ids", "token_healing true"}));
+  EXPECT_FALSE(s.top_p || s.top_k);
+  expect_error(ExitCode::malformed_file, {"generation_config.json"}, [&] { read("{"); });
+}
+
+TEST(StopTexts, EndWhereTheyAreComplete) {
+  StopTexts stops({"\n\n", "User:"});
+  EXPECT_FALSE(stops.found("a\n"));
+  EXPECT_FALSE(stops.found("b\nUs"));
+  EXPECT_FALSE(stops.found("er"));
+  EXPECT_TRUE(stops.found(": and more"));
+  StopTexts lines({"\n\n"});
+  EXPECT_FALSE(lines.found(""));
+  EXPECT_FALSE(lines.found("\n"));
+  EXPECT_TRUE(lines.found("\nb"));
+  StopTexts one({"x"});
+  EXPECT_FALSE(one.found("abc"));
+  EXPECT_TRUE(one.found("axc"));
+  EXPECT_FALSE(StopTexts({}).found("x"));
 }
 
 // A cap of 1 makes 3 and 1 as 0.995 and 0.762: hardly apart.
