@@ -29,6 +29,54 @@ void read_special_tokens(const nlohmann::json& object, ModelConfig& config) {
   }
 }
 
+// Values that are none of the model's mathematics here: the file's hold, else those that other software
+// takes.
+bool is_unused(const std::string& key) {
+  const std::vector<const char*> keys = {"resid_pdrop",       "embd_pdrop",     "attn_pdrop",
+                                         "attention_dropout", "hidden_dropout", "initializer_range",
+                                         "use_cache"};
+  return std::ranges::find(keys, key) != keys.end();
+}
+
+// Says of weights, versions or files what is no longer true of an export, or what config_to_json() writes in
+// another form.
+bool is_of_the_original(const std::string& key) {
+  const std::vector<const char*> keys = {"architectures",
+                                         "model_type",
+                                         "auto_map",
+                                         "torch_dtype",
+                                         "dtype",
+                                         "transformers_version",
+                                         "_name_or_path",
+                                         "quantization_config",
+                                         "partial_rotary_factor"};
+  return std::ranges::find(keys, key) != keys.end() || key.starts_with("rope_");
+}
+
+nlohmann::ordered_json used_keys(const ModelConfig& config, DType weights) {
+  const Family* family = find_family(config.family);
+  CHECK(family != nullptr, config.family);
+  nlohmann::ordered_json object;
+  object["architectures"] = {family->architecture};
+  object["model_type"] = family->name;
+  object["vocab_size"] = config.vocabulary;
+  family->write(config, object);
+  object["tie_word_embeddings"] = config.tied;
+  object["initializer_range"] = 0.02;
+  object["use_cache"] = true;
+  object["torch_dtype"] = weights == DType::bf16 ? "bfloat16" : weights == DType::f16 ? "float16" : "float32";
+  for (const auto& [key, value] : config.special_tokens) object[key] = nlohmann::ordered_json::parse(value);
+  return object;
+}
+
+void read_unused(const nlohmann::json& object, ModelConfig& config) {
+  const nlohmann::ordered_json used = used_keys(config, DType::f32);
+  for (const auto& [key, value] : object.items())
+    if (!is_of_the_original(key) &&
+        (!used.contains(key) || (is_unused(key) && nlohmann::json(used[key]) != value)))
+      config.unused[key] = value.dump();
+}
+
 // Notes the file's values that training does not apply.
 void read_notes(const ConfigReader& file, const std::string& name, ModelConfig& config) {
   std::vector<std::string> dropouts;
@@ -190,22 +238,14 @@ ModelConfig config_from_json(const std::string& text, const std::string& file) {
   read_special_tokens(object, config);
   read_notes(reader, name, config);
   check_config(config, name, ExitCode::malformed_file);
+  read_unused(object, config);
   return config;
 }
 
 std::string config_to_json(const ModelConfig& config, DType weights) {
-  const Family* family = find_family(config.family);
-  CHECK(family != nullptr, config.family);
-  nlohmann::ordered_json object;
-  object["architectures"] = {family->architecture};
-  object["model_type"] = family->name;
-  object["vocab_size"] = config.vocabulary;
-  family->write(config, object);
-  object["tie_word_embeddings"] = config.tied;
-  object["initializer_range"] = 0.02;
-  object["use_cache"] = true;
-  object["torch_dtype"] = weights == DType::bf16 ? "bfloat16" : weights == DType::f16 ? "float16" : "float32";
-  for (const auto& [key, value] : config.special_tokens) object[key] = nlohmann::ordered_json::parse(value);
+  nlohmann::ordered_json object = used_keys(config, weights);
+  for (const auto& [key, value] : config.unused)
+    if (is_unused(key) || !object.contains(key)) object[key] = nlohmann::ordered_json::parse(value);
   return object.dump(2) + "\n";
 }
 

@@ -78,6 +78,8 @@ struct ModelConfig {
   bool nested = false;                        // it was the text part of a larger model's (Family::nested)
   // bos_token_id and the like, as JSON text; carried to exports.
   std::map<std::string, std::string> special_tokens;
+  // Other keys of the file that a config.json of this model may have, as JSON text; carried to exports.
+  std::map<std::string, std::string> unused;
   // Sentences to print: what the file says and training does not apply.
   std::vector<std::string> notes;
 };

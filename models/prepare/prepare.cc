@@ -103,6 +103,32 @@ SampleNotes notes_of(const PreparedSet& set) {
   return all;
 }
 
+std::vector<uint32_t> ends_with(const std::vector<uint32_t>& known,
+                                const std::map<uint32_t, uint64_t>& trained, uint64_t texts) {
+  uint64_t with_known = 0;
+  for (const uint32_t id : known)
+    if (const auto found = trained.find(id); found != trained.end()) with_known += found->second;
+  std::vector<uint32_t> ends = known;
+  if (with_known > texts) return ends;  // more than the ends of texts: conversations have a known one
+  for (const auto& [id, count] : trained)
+    if (std::find(known.begin(), known.end(), id) == known.end()) ends.push_back(id);
+  return ends;
+}
+
+LearnedEnds learned_ends(const TextModel& model, const PreparedCounts& counts, const SampleNotes& notes) {
+  LearnedEnds learned{ends_with(model.ends, notes.ends, counts.texts), ""};
+  if (learned.ids.size() == model.ends.size()) return {};
+  std::string names;
+  for (size_t i = model.ends.size(); i < learned.ids.size(); ++i)
+    names += (names.empty() ? "" : " and ") +
+             printable(model.tokenizer.content_of(learned.ids[i]).value_or(std::to_string(learned.ids[i])));
+  learned.sentence = fmt::format(
+      "Answers of the data end with {}, which is none of the model's ends: a run on these data ends answers "
+      "with it, in samples, `sluice generate` and exports. --eos-token TOKEN names another end.",
+      names);
+  return learned;
+}
+
 namespace {
 
 // "system (1), images (3)"
@@ -166,6 +192,7 @@ std::vector<std::string> remarks_on(const PreparedCounts& counts, const SampleNo
 
 Preparation::Preparation(PrepareRequest request)
     : request_(std::move(request)), model_(open_text_model(request_.tokenizer, request_.chat_template)) {
+  if (!request_.end_token.empty()) set_end_token(model_, request_.end_token);
   for (const std::string& path : request_.files) {
     if (const auto other = other_kind_of(InputFile(path), true))
       throw Error(ExitCode::usage, fmt::format("{} is {}, which is not read.", printable(path), other->name),

@@ -9,6 +9,7 @@
 #include <atomic>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -23,6 +24,7 @@ struct PrepareRequest {
   std::vector<std::string> files;  // .jsonl, or text
   std::string tokenizer;           // directory
   std::string chat_template;       // file; empty: the tokenizer's
+  std::string end_token;           // in place of the tokenizer's eos_token; empty: none
   RecordForm form = RecordForm::automatic;
   NameMap names;
   std::string separator;  // between documents of a text; empty: none
@@ -78,6 +80,18 @@ class Preparation {
 
 // What is to be told of all parts of a set. Throws Error(malformed_file) where they are damaged.
 SampleNotes notes_of(const PreparedSet& set);
+
+// The ends of answers that data teach: those that the model knows and, where conversations of the data end in
+// none of them, the control tokens behind trained answers. `trained`: how many answers and texts end in each;
+// `texts`: how many of these are texts.
+std::vector<uint32_t> ends_with(const std::vector<uint32_t>& known,
+                                const std::map<uint32_t, uint64_t>& trained, uint64_t texts);
+
+struct LearnedEnds {
+  std::vector<uint32_t> ids;  // all of them; empty: no others than the model knows
+  std::string sentence;       // that tells them
+};
+LearnedEnds learned_ends(const TextModel& model, const PreparedCounts& counts, const SampleNotes& notes);
 
 // What to know about prepared data beyond their numbers: sentences without a full stop; often none.
 std::vector<std::string> remarks_on(const PreparedCounts& counts, const SampleNotes& notes);

@@ -20,6 +20,7 @@
 #include "engine/base/simd/convert.h"
 #include "models/files/file.h"
 #include "models/files/safetensors.h"
+#include "models/files/tokenizer_files.h"
 #include "models/weights/peft.h"
 
 namespace sluice {
@@ -29,18 +30,6 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr uint64_t kPieceElements = 1 << 20;  // weights in memory at once: 4 MiB in fp32, 2 MiB in 16 bits
-constexpr uint64_t kCopyBytes = 1 << 20;
-
-constexpr const char* kTokenizerFiles[] = {"tokenizer.json",
-                                           "tokenizer_config.json",
-                                           "vocab.json",
-                                           "merges.txt",
-                                           "special_tokens_map.json",
-                                           "tokenizer.model",
-                                           "generation_config.json",
-                                           "added_tokens.json",
-                                           "chat_template.jinja",
-                                           "chat_template.json"};
 
 struct Rows {  // some rows of a tensor; a tensor without dimensions counts as one row
   size_t tensor = 0;
@@ -128,24 +117,6 @@ std::map<std::string, std::string> shard_metadata(const File& file, std::span<co
     parts[tensor.name]["saved_offsets"] = offsets;
   }
   return {{"DCP_VERSION", "1.0"}, {"DCP_SHARDING_INFO", parts.dump()}};
-}
-
-void write_text(const fs::path& path, const std::string& text) {
-  OutputFile file(path.string());
-  file.write(text.data(), text.size());
-  file.commit();
-}
-
-void copy_whole(const fs::path& from, const fs::path& to) {
-  const InputFile input(from.string());
-  OutputFile output(to.string());
-  std::vector<std::byte> piece(std::min(kCopyBytes, input.bytes()));
-  while (output.written() < input.bytes()) {
-    const uint64_t n = std::min<uint64_t>(piece.size(), input.bytes() - output.written());
-    input.read(output.written(), piece.data(), n);
-    output.write(piece.data(), n);
-  }
-  output.commit();
 }
 
 // Makes the directory. Until the export is finished, a file marks it: what an export that was killed has left
@@ -262,18 +233,6 @@ std::string index_json(std::span<const File> files, std::span<const ExportTensor
 
 }  // namespace
 
-size_t copy_tokenizer(const std::string& from, const std::string& to) {
-  size_t copied = 0;
-  std::error_code ignored;
-  for (const char* name : kTokenizerFiles) {
-    if (from.empty() || !fs::is_regular_file(fs::path(from) / name, ignored)) continue;
-    fs::create_directories(to, ignored);
-    copy_whole(fs::path(from) / name, fs::path(to) / name);
-    ++copied;
-  }
-  return copied;
-}
-
 void write_hf_directory(const std::string& directory, std::span<const ExportTensor> tensors,
                         const ExportOptions& options, const ReadTensor& read) {
   CHECK(options.dtype == DType::bf16 || options.dtype == DType::f16 || options.dtype == DType::f32,
@@ -281,13 +240,16 @@ void write_hf_directory(const std::string& directory, std::span<const ExportTens
   ExportDirectory out(directory);
   const fs::path to(directory);
   copy_tokenizer(options.tokenizer_directory, directory);
+  if (options.chat_template) replace_chat_template(directory, *options.chat_template);
+  if (!options.ends.empty()) replace_ends(directory, options.ends, options.special_tokens);
   const std::vector<File> files =
       options.shards > 1 ? shard_files(tensors, options) : plain_files(tensors, options);
   Pieces pieces;
   for (const File& file : files) write_file(to / file.name, file, tensors, options, read, pieces);
   if (options.shards == 1 && files.size() > 1)  // PyTorch finds its shards by their names
-    write_text(to / "model.safetensors.index.json", index_json(files, tensors, options.dtype));
-  write_text(to / (options.adapters ? kAdapterConfig : "config.json"), options.config_json);
+    write_text_file((to / "model.safetensors.index.json").string(),
+                    index_json(files, tensors, options.dtype));
+  write_text_file((to / (options.adapters ? kAdapterConfig : "config.json")).string(), options.config_json);
   out.finish();
 }
 

@@ -10,8 +10,11 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
+#include <optional>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "engine/graph/op.h"
 
@@ -32,11 +35,10 @@ struct ExportOptions {
   std::string config_json;                  // written as config.json
   bool adapters = false;            // a PEFT directory (peft.h): adapter_config.json and one file of weights
   std::string tokenizer_directory;  // the tokenizer's files are copied from here; empty: none
+  std::optional<std::string> chat_template;  // in place of theirs
+  std::vector<uint32_t> ends;                // in place of theirs in generation_config.json; empty: theirs
+  std::map<std::string, std::string> special_tokens;  // for a generation_config.json, where they have none
 };
-
-// Copies the tokenizer's files, chat template and generation settings that are in `from`; makes `to` if there
-// is any. Returns how many there are. Throws Error(io) when writing fails.
-size_t copy_tokenizer(const std::string& from, const std::string& to);
 
 // Creates the directory when it is missing. Values are rounded to nearest even. Throws Error: usage when the
 // directory is not empty, environment when it cannot be made, numerics when a finite value does not fit fp16,

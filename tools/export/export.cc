@@ -4,7 +4,10 @@
 
 #include "engine/run/start/model_source.h"
 #include "engine/run/start/run_directory.h"
+#include "engine/run/start/text_start.h"
 #include "models/families/family.h"
+#include "models/files/file.h"
+#include "models/files/tokenizer_files.h"
 #include "models/weights/hf_export.h"
 #include "models/weights/merge.h"
 #include "models/weights/peft.h"
@@ -31,6 +34,35 @@ std::string tokenizer_of(const std::string& checkpoint, const std::string& model
   return model;
 }
 
+// Of a run with --chat-template: of its file, or of the template of its tokenizer that has this name.
+std::optional<std::string> chat_template_of(const Options& run, const std::string& tokenizer,
+                                            std::FILE* out) {
+  const std::string& chosen = run.text.chat_template;
+  std::error_code ignored;
+  if (chosen.empty()) return std::nullopt;
+  if (fs::exists(chosen, ignored)) return read_text_file(chosen, kTemplateBytesMax);
+  if (has_tokenizer(tokenizer) && !fs::path(chosen).is_absolute())
+    return open_text_model(tokenizer, chosen).chat_source;
+  show(out, fmt::format("--chat-template {} of the run is gone, and this run is an older version's, which "
+                        "kept no copy: the chat template of the export is not the one that it was trained "
+                        "with.\n",
+                        printable(chosen)));
+  return std::nullopt;
+}
+
+// What the run knows of text, and this command's --eos-token.
+ExportOptions text_of(const Options& options, const std::string& checkpoint, Options& run,
+                      const ModelConfig& config, std::FILE* out) {
+  ExportOptions to;
+  to.tokenizer_directory = tokenizer_of(checkpoint, run.model.model, out);
+  to.chat_template = chat_template_of(run, to.tokenizer_directory, out);
+  if (is_given(options, "eos-token")) run.text.end_token = options.text.end_token;
+  if (run.text.end_token.empty()) return to;
+  to.ends = open_text(run, to.tokenizer_directory, config).ends;
+  to.special_tokens = config.special_tokens;
+  return to;
+}
+
 // Throws Error(usage) for options that a run with adapters, or one without, does not take.
 void check_kind(const Options& options, bool adapts) {
   if (!adapts && (options.transfer.merge || !options.lora.base.empty()))
@@ -54,13 +86,11 @@ struct Exporter {
   const ModelSource& source;
   const Model& model;
 
-  // Returns the type of the weights that it wrote.
-  DType write(const std::string& tokenizer) const {
+  // `to`: what is known of its text. Returns the type of the weights that it wrote.
+  DType write(ExportOptions to) const {
     check_kind(options, has_adapters(model));
-    ExportOptions to;
     to.dtype = options.transfer.dtype.value_or(checkpoint.state().precision);
     to.shards = static_cast<uint64_t>(options.transfer.shards);
-    to.tokenizer_directory = tokenizer;
     if (has_adapters(model) && !options.transfer.merge)
       write_adapters(to);
     else
@@ -136,12 +166,13 @@ ExitCode run_export(Options options, std::FILE* out) {
   const CheckpointReader checkpoint = CheckpointReader::open(*path);
   Options run;
   adopt_manifest(run, checkpoint.state().options);
+  adopt_kept_text(run, *path);
   run.lora.base = options.lora.base;
   const ModelSource source = source_of_run(checkpoint, run, options.transfer.merge);
   const Model model = build_model(source.config, checkpoint.state().precision, 1, 1);
   checkpoint.check_weights(model);
   const Exporter exporter{options, checkpoint, source, model};
-  const DType dtype = exporter.write(tokenizer_of(*path, run.model.model, out));
+  const DType dtype = exporter.write(text_of(options, *path, run, source.config, out));
   for (const std::string& note : notes) show(out, note + "\n");
   const char* what = !has_adapters(model)     ? ""
                      : options.transfer.merge ? "base and adapters of "

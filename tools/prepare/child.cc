@@ -91,20 +91,20 @@ std::string output_of(const std::vector<std::string>& words) {
               "Start again: what is done is kept. It may have needed more memory than there is.");
 }
 
-std::string prepared_by_child(const Options& options, const std::vector<std::string>& files,
-                              const std::string& tokenizer, int64_t vocabulary) {
+nlohmann::json prepared_by_child(const Options& options, const std::vector<std::string>& files,
+                                 const std::string& tokenizer, int64_t vocabulary) {
   const std::string text = output_of(command_of(options, files, tokenizer, vocabulary));
-  const nlohmann::json facts = nlohmann::json::parse(text, nullptr, false);
+  nlohmann::json facts = nlohmann::json::parse(text, nullptr, false);
   CHECK(facts.is_object() && facts.contains("directory"), "what `sluice prepare --json` prints");
-  return facts["directory"].get<std::string>();
+  return facts;
 }
 
 }  // namespace
 
 void prepare_data(Options& options, const std::string& model_directory, int64_t vocabulary) {
   const std::string tokenizer = tokenizer_of(options, model_directory);
-  const auto prepare = [&](const std::vector<std::string>& files, const char* option) -> std::string {
-    if (!are_texts(options, files, tokenizer, option)) return "";
+  const auto prepare = [&](const std::vector<std::string>& files, const char* option) -> nlohmann::json {
+    if (!are_texts(options, files, tokenizer, option)) return nullptr;
     if (!has_tokenizer(tokenizer))
       throw Error(ExitCode::usage,
                   fmt::format("--{} needs a tokenizer, and there is none: {} has neither tokenizer.json nor "
@@ -113,8 +113,16 @@ void prepare_data(Options& options, const std::string& model_directory, int64_t 
                   "Add --tokenizer DIR, the directory of the model that the text is for.");
     return prepared_by_child(options, files, tokenizer, vocabulary);
   };
-  options.data.prepared = prepare(options.data.train, "data");
-  options.data.prepared_validation = prepare(options.data.validation, "val-data");
+  const auto place = [](const nlohmann::json& facts) {
+    return facts.is_null() ? std::string() : facts["directory"].get<std::string>();
+  };
+  const nlohmann::json facts = prepare(options.data.train, "data");
+  options.data.prepared = place(facts);
+  if (!facts.is_null()) {
+    options.data.ends = facts["ends"].get<std::vector<uint32_t>>();
+    options.data.ends_note = facts["ends_note"].get<std::string>();
+  }
+  options.data.prepared_validation = place(prepare(options.data.validation, "val-data"));
   options.data.documents = rows_have_documents(options, model_directory);
   if (options.data.prepared.empty() && options.data.val_split.percent > 0)
     throw Error(ExitCode::usage, "--val-split holds samples out, and --data are token files.",

@@ -156,7 +156,7 @@ void show_samples(const Preparation& preparation, int64_t count, std::FILE* out)
                   printable_lines(marked(sample, preparation.text_model().tokenizer)));
 }
 
-std::string summary(const PreparedCounts& c, const SampleNotes& notes) {
+std::string summary(const PreparedCounts& c, const SampleNotes& notes, const LearnedEnds& ends) {
   std::string text = fmt::format(
       "{} samples of {} records: {} tokens, {} of them trained ({:.1f} %)\n", c.samples, c.records, c.tokens,
       c.trained,
@@ -169,15 +169,18 @@ std::string summary(const PreparedCounts& c, const SampleNotes& notes) {
   if (c.untrained > 0) text += fmt::format("{} samples without trained tokens are left out\n", c.untrained);
   if (c.bad > 0) text += fmt::format("{} malformed records are left out\n", c.bad);
   for (const std::string& remark : remarks_on(c, notes)) text += remark + "\n";
+  if (!ends.sentence.empty()) text += ends.sentence + "\n";
   return text;
 }
 
-nlohmann::ordered_json facts_of(const PreparedCounts& c, const SampleNotes& notes,
+nlohmann::ordered_json facts_of(const PreparedCounts& c, const SampleNotes& notes, const LearnedEnds& ends,
                                 const std::string& directory) {
   return {{"directory", directory},
           {"records", c.records},
           {"samples", c.samples},
           {"tokens", c.tokens},
+          {"ends", ends.ids},
+          {"ends_note", ends.sentence},
           {"trained", c.trained},
           {"divided", c.divided},
           {"untrained", c.untrained},
@@ -221,10 +224,12 @@ ExitCode run_prepare(Options options, std::FILE* out) {
   const PreparedSet set = PreparedSet::open(directory, INT32_MAX);
   const PreparedCounts& counts = set.counts();
   const SampleNotes notes = notes_of(set);
+  const LearnedEnds ends =
+      options.text.end_token.empty() ? learned_ends(preparation.text_model(), counts, notes) : LearnedEnds();
   if (options.print.json)
-    std::fprintf(out, "%s\n", facts_of(counts, notes, directory).dump(2).c_str());
+    std::fprintf(out, "%s\n", facts_of(counts, notes, ends, directory).dump(2).c_str());
   else
-    show(out, summary(counts, notes) + "in " + printable(directory) + "\n");
+    show(out, summary(counts, notes, ends) + "in " + printable(directory) + "\n");
   if (options.text.show > 0) show_samples(preparation, options.text.show, out);
   check_counts(counts);
   return ExitCode::done;

@@ -39,6 +39,7 @@ PrepareRequest prepare_request(const Options& options, const std::vector<std::st
   PrepareRequest request{.files = files,
                          .tokenizer = tokenizer,
                          .chat_template = text.chat_template,
+                         .end_token = text.end_token,
                          .form = text.form,
                          .names = names_of(text.keys),
                          .separator = unescaped(text.separator),

@@ -25,7 +25,6 @@
 #include "engine/run/start/text_start.h"
 #include "engine/run/train/metrics.h"
 #include "models/families/family.h"
-#include "models/weights/hf_export.h"
 #include "offload/nvme_files.h"
 #include "offload/system/memory_limits.h"
 #include "tools/command/launch.h"
@@ -170,19 +169,6 @@ uint64_t number_by_chance() {
   return uint64_t{device()} << 32 | device();
 }
 
-// A branch takes the tokenizer of the run that it leaves. A kill leaves all of it or nothing.
-void keep_tokenizer(const RunStart& run, const std::string& tokenizer, const std::string& out) {
-  namespace fs = std::filesystem;
-  const std::string to = tokenizer_directory(out), fresh = to + ".tmp";
-  std::error_code ignored;
-  if (run.checkpoint && fs::exists(to, ignored)) return;
-  fs::remove_all(fresh, ignored);
-  fs::remove_all(to, ignored);  // of an attempt that ended before its first checkpoint
-  const std::string from = run.checkpoint ? tokenizer_directory(run_of(run.checkpoint->path()))
-                                          : (tokenizer.empty() ? run.source.directory : tokenizer);
-  if (copy_tokenizer(from, fresh) > 0) fs::rename(fresh, to);
-}
-
 // What all ranks of a process share at the start.
 struct Start {
   const Launch* launch;     // nullptr: this process is alone
@@ -204,7 +190,10 @@ std::string prepare_metrics(const Options& options, Start& start, std::FILE* out
     if (start.run.checkpoint) show(out, "Resuming after step " + std::to_string(start.steps_done()) + ".\n");
   }
   start.directory->keep();
-  keep_tokenizer(start.run, options.text.tokenizer, options.run.out);
+  keep_text(options,
+            {tokenizer_of(options, text_directory(start.run)), options.data.ends,
+             start.run.source.config.special_tokens},
+            start.run.is_same_run);
   return file;
 }
 
@@ -431,7 +420,8 @@ ExitCode train_process(Options options, const Launch* launch, RunDirectory* dire
     if (done()) return ExitCode::done;
   }
   if (run.checkpoint) check_same_data(run.checkpoint->state(), *data.train);
-  Start start{launch, directory, std::move(run), std::move(data), samples};
+  if (speaks && !options.data.ends_note.empty()) show(out, options.data.ends_note + "\n");
+  Start start{launch, directory, std::move(run), std::move(data), with_ends(samples, options.data.ends)};
   if (launch) return train_rank(options, start, launch->ranks(), out);
   if (options.ranks.count == 1) return train_rank(options, start, {}, out);
   ExitCode code = ExitCode::done;

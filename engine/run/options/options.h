@@ -89,6 +89,7 @@ enum class BadRecords : uint8_t { refused, skipped };
 struct TextOptions {
   std::string tokenizer;      // directory; empty: that of the model, or of the run that goes on
   std::string chat_template;  // file; empty: the model's
+  std::string end_token;      // of answers and texts; empty: as files of the model say, and what is learned
   std::vector<std::string> template_values;  // NAME=JSON, variables of the template
   RecordForm form = RecordForm::automatic;
   std::vector<std::string> keys;  // NAME=KEY, other names of keys and roles
@@ -110,6 +111,10 @@ struct DataOptions {
   // Prepared sets of `train` and `validation`; empty: these are token files. The verb sets them.
   std::string prepared, prepared_validation;
   bool documents = false;  // rows hold several documents; the verb sets it
+  // Of answers, where `train` teaches others than the model knows (LearnedEnds), and the sentence that tells
+  // them; the verb sets them.
+  std::vector<uint32_t> ends;
+  std::string ends_note;
   int64_t val_every = 0;     // steps; 0: once, at the end
   int64_t val_batches = 20;  // batches of one validation
   RowOrder order = RowOrder::shuffled;

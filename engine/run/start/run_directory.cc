@@ -14,6 +14,8 @@
 #include <utility>
 
 #include "engine/run/train/metrics.h"
+#include "models/files/file.h"
+#include "models/files/tokenizer_files.h"
 
 namespace sluice {
 
@@ -124,6 +126,37 @@ std::string run_of(const std::string& checkpoint) {
 }
 
 std::string tokenizer_directory(const std::string& out) { return (fs::path(out) / "tokenizer").string(); }
+
+std::string chat_template_file(const std::string& out) {
+  return (fs::path(out) / "chat_template.jinja").string();
+}
+
+void adopt_kept_text(Options& options, const std::string& checkpoint) {
+  std::error_code ignored;
+  const std::string run = run_of(checkpoint), chat_template = chat_template_file(run);
+  if (!is_given(options, "tokenizer") && fs::is_directory(tokenizer_directory(run), ignored))
+    options.text.tokenizer.clear();
+  if (!is_given(options, "chat-template") && fs::exists(chat_template, ignored))
+    options.text.chat_template = chat_template;
+}
+
+void keep_text(const Options& options, const KeptText& text, bool is_kept) {
+  const std::string& out = options.run.out;
+  const std::string to = tokenizer_directory(out), fresh = to + ".tmp";
+  const std::string &given = options.text.chat_template, kept = chat_template_file(out);
+  std::error_code ignored;
+  if (!is_kept || is_given(options, "tokenizer")) {
+    fs::remove_all(fresh, ignored);
+    const bool has_files = copy_tokenizer(text.tokenizer, fresh) > 0;
+    fs::remove_all(to, ignored);  // of an attempt without a checkpoint, or another --tokenizer
+    if (has_files) fs::rename(fresh, to);
+  }
+  if (!text.ends.empty() && fs::is_directory(to, ignored)) replace_ends(to, text.ends, text.special_tokens);
+  if (fs::exists(given, ignored))
+    write_text_file(kept, read_text_file(given, kTemplateBytesMax));
+  else if (!is_kept || is_given(options, "chat-template"))
+    fs::remove(kept, ignored);
+}
 
 void check_shared(const std::string& out, const Ranks& ranks) {
   struct Marker {  // a new name, since a machine may remember which names did not exist

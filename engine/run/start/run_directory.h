@@ -2,6 +2,7 @@
 // leaves nothing behind when it fails.
 #pragma once
 
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -41,6 +42,22 @@ std::string run_of(const std::string& checkpoint);
 
 // Where a run keeps the files of its tokenizer, which an export needs when the model's directory may be gone.
 std::string tokenizer_directory(const std::string& out);
+// Where it keeps the text of its --chat-template, if it had one.
+std::string chat_template_file(const std::string& out);
+
+// Takes the tokenizer and the chat template that the checkpoint's run keeps, where this command names none:
+// those that the manifest names may be gone, or changed.
+void adopt_kept_text(Options& options, const std::string& checkpoint);
+
+// What of its text a run keeps.
+struct KeptText {
+  std::string tokenizer;       // the directory that has its files; empty: there is none
+  std::vector<uint32_t> ends;  // of answers, in place of those of generation_config.json; empty: those
+  std::map<std::string, std::string> special_tokens;  // for a generation_config.json, where there is none
+};
+// Keeps it in --out. `is_kept`: the run goes on in the same directory. A kill leaves all of a tokenizer or
+// nothing.
+void keep_text(const Options& options, const KeptText& text, bool is_kept);
 
 // Checks that all ranks see, and may change, what the first rank writes into --out, since they write their
 // checkpoints together. All ranks call it, once the directory exists. Throws Error(environment) on every

@@ -71,6 +71,7 @@ std::vector<std::string> go_on_with(const CheckpointReader& checkpoint, bool is_
     if (option.name == "micro-batch" && before != ranks)
       option.values = option_values(options, *find_option(option.name));
   std::vector<std::string> notes = apply_manifest(options, manifest);
+  adopt_kept_text(options, checkpoint.path());
   std::optional<int64_t>& waves = options.batch.waves;
   if (waves && !is_given(options, "waves") && !waves_fit(options, ranks)) {
     notes.push_back(fmt::format("--waves {} of the run does not fit here: the planner chooses.", *waves));

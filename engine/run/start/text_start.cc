@@ -51,14 +51,30 @@ bool are_bytes(const Options& options, const std::string& directory, const Model
 }  // namespace
 
 TextModel open_text(const Options& options, const std::string& directory, const ModelConfig& config) {
-  if (are_bytes(options, directory, config)) return text_model_of_bytes(options.text.chat_template);
+  const std::string& end = options.text.end_token;
+  if (are_bytes(options, directory, config)) {
+    if (!end.empty())
+      throw Error(ExitCode::usage, "--eos-token names a token, and the tokens of this model are bytes.",
+                  "Leave it out.");
+    return text_model_of_bytes(options.text.chat_template);
+  }
   const std::string& from = tokenizer_of(options, directory);
   if (!has_tokenizer(from))
     throw Error(
         ExitCode::usage, "There is no tokenizer" + (from.empty() ? "." : " in " + printable(from) + "."),
         "Add --tokenizer DIR, with a tokenizer.json or tokenizer.model. A model that was trained on bytes of "
         "text has none: name its run, which speaks in bytes.");
-  return open_text_model(from, options.text.chat_template);
+  TextModel text = open_text_model(from, options.text.chat_template);
+  if (!end.empty()) set_end_token(text, end);
+  return text;
+}
+
+std::shared_ptr<const SamplePrompts> with_ends(const std::shared_ptr<const SamplePrompts>& samples,
+                                               const std::vector<uint32_t>& ends) {
+  if (!samples || ends.empty()) return samples;
+  auto more = std::make_shared<SamplePrompts>(*samples);
+  more->ends = ends;
+  return more;
 }
 
 // A vocabulary and its merges as tables that are searched take four to six times their file. Bytes have no

@@ -16,6 +16,7 @@ WeightsStart open_weights_start(Options& options, Verb verb) {
     start.checkpoint = CheckpointReader::open(*path);
     const MemoryOptions memory = options.memory;
     adopt_manifest(options, start.checkpoint->state().options);
+    adopt_kept_text(options, *path);
     options.memory = memory;  // the weights may be used on any device
     // The micro-batch of the run fits the batch of the run only.
     if (is_given(options, "batch") && !is_given(options, "micro-batch")) options.batch.micro_batch.reset();

@@ -9,6 +9,7 @@
 #include "engine/base/error.h"
 #include "engine/base/strict_json.h"
 #include "models/files/file.h"
+#include "models/files/tokenizer_files.h"
 
 namespace sluice {
 
@@ -17,8 +18,6 @@ namespace {
 namespace fs = std::filesystem;
 using Json = nlohmann::json;
 
-constexpr uint64_t kConfigBytesMax = uint64_t{64} << 20;  // tokenizer_config.json lists all added tokens
-constexpr uint64_t kTemplateBytesMax = uint64_t{4} << 20;
 constexpr const char* kDefault = "default";
 constexpr const char* kForTools = "tool_use";
 
@@ -32,7 +31,7 @@ Json read_json(const std::string& directory, const char* name) {
   const std::string path = (fs::path(directory) / name).string();
   if (!is_there(path)) return nullptr;
   try {
-    return parse_strict_json(read_text_file(path, kConfigBytesMax));
+    return parse_strict_json(read_text_file(path, kTokenizerConfigBytesMax));
   } catch (const std::invalid_argument& error) {
     throw Error(ExitCode::malformed_file, fmt::format("{}: {}.", printable(path), error.what()),
                 "Copy the model's directory anew.");
@@ -180,6 +179,18 @@ TextModel open_text_model(const std::string& directory, const std::string& chat_
   if (model.end && std::find(model.ends.begin(), model.ends.end(), *model.end) == model.ends.end())
     model.ends.push_back(*model.end);
   return model;
+}
+
+void set_end_token(TextModel& model, const std::string& token) {
+  const std::optional<uint32_t> id = model.tokenizer.id_of(token);
+  if (!id)
+    throw Error(ExitCode::usage,
+                fmt::format("--eos-token {} is no token of the tokenizer.", printable(token)),
+                "Give one that tokenizer.json lists, as <|im_end|>.");
+  model.controls["eos_token"] = token;
+  model.end = id;
+  model.ends = {*id};
+  model.no_end.clear();
 }
 
 }  // namespace sluice

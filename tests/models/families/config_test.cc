@@ -3,6 +3,8 @@
 
 #include <fmt/format.h>
 
+#include <nlohmann/json.hpp>
+
 #include "tests/support/family_support.h"
 
 namespace sluice {
@@ -21,6 +23,26 @@ TEST(ConfigJson, EveryPresetSurvivesTheRoundTrip) {
   for (const ModelConfig& config : configs)
     for (const DType dtype : {DType::bf16, DType::f16, DType::f32})
       expect_equal(config_from_json(config_to_json(config, dtype), "config.json"), config);
+}
+
+TEST(ConfigJson, KeysThatAreNotUsedSurvive) {
+  std::string given = replaced(kLlamaJson, "\"attention_dropout\": 0.0", "\"attention_dropout\": 0.1");
+  given = replaced(given, "\"initializer_range\": 0.02", "\"initializer_range\": 0.006");
+  given = with(given, R"("use_cache": false, "task_specific_params": {"a": [1, null]}, "dtype": "float32",
+      "transformers_version": "4.40.0", "_name_or_path": "somewhere", "auto_map": {"AutoModel": "own.py"})");
+  const ModelConfig config = config_from_json(given, "f");
+  const auto written = nlohmann::json::parse(config_to_json(config, DType::bf16));
+  EXPECT_EQ(written["attention_dropout"], 0.1);
+  EXPECT_EQ(written["initializer_range"], 0.006);
+  EXPECT_EQ(written["use_cache"], false);
+  EXPECT_EQ(written["pretraining_tp"], 1);
+  EXPECT_EQ(written["task_specific_params"], nlohmann::json::parse(R"({"a": [1, null]})"));
+  EXPECT_EQ(written["torch_dtype"], "bfloat16");
+  for (const char* key : {"transformers_version", "dtype", "_name_or_path", "auto_map", "rope_parameters"})
+    EXPECT_FALSE(written.contains(key)) << key;
+  expect_equal(config_from_json(written.dump(), "written"), config);
+  EXPECT_EQ(config_from_json(written.dump(), "written").unused, config.unused);
+  EXPECT_TRUE(config_from_json(config_to_json(config_from_name("gpt2"), DType::bf16), "f").unused.empty());
 }
 
 TEST(ConfigJson, NullAndAbsentMeanTheDefault) {

@@ -347,5 +347,18 @@ TEST_F(PrepareTest, NothingBetweenSeparatorsIsNoRecord) {
   EXPECT_EQ(counts.untrained, 0u);
 }
 
+// 7: an end that is known, 8 and 9: control tokens.
+TEST(LearnedEnds, AreThoseOfAnswersWithoutAKnownOne) {
+  using Ids = std::vector<uint32_t>;
+  EXPECT_EQ(ends_with({7}, {{8, 20}}, 0), (Ids{7, 8}));
+  EXPECT_EQ(ends_with({}, {{8, 20}, {9, 1}}, 0), (Ids{8, 9}));
+  EXPECT_EQ(ends_with({7}, {{7, 20}}, 0), Ids{7});
+  EXPECT_EQ(ends_with({7}, {}, 0), Ids{7});
+  // Earlier turns end otherwise than the last one, which ends all: harmony.
+  EXPECT_EQ(ends_with({7}, {{7, 20}, {8, 60}}, 0), Ids{7});
+  // The known one is that of texts beside conversations.
+  EXPECT_EQ(ends_with({7}, {{7, 20}, {8, 60}}, 20), (Ids{7, 8}));
+}
+
 }  // namespace
 }  // namespace sluice

@@ -13,6 +13,7 @@
 
 #include "models/families/family.h"
 #include "models/files/file.h"
+#include "models/files/tokenizer_files.h"
 #include "models/weights/hf_export.h"
 #include "tests/support/format_test_support.h"
 
@@ -248,6 +249,71 @@ TEST_F(HfWeightsTest, ExportShardsAndCopiesTheTokenizer) {
     weights.read(tensors[t].name, 0, 1, &value);
     EXPECT_EQ(value, exported(t, 0));
   }
+}
+
+TEST_F(HfWeightsTest, TheWholeTokenizerIsCopied) {
+  fs::create_directories(directory / "source/additional_chat_templates");
+  const std::vector<const char*> tokenizer = {"tokenizer.json",
+                                              "tokenizer.model.v3",
+                                              "vocab.txt",
+                                              "tokenization_own.py",
+                                              "spiece.model",
+                                              "own.tiktoken",
+                                              "tekken.json",
+                                              "vocab.json",
+                                              "merges.txt",
+                                              "chat_template.json",
+                                              "chat_template.jinja",
+                                              "added_tokens.json",
+                                              "tokenizer.model",
+                                              "special_tokens_map.json",
+                                              "additional_chat_templates/rag.jinja"};
+  for (const char* name : tokenizer) write_file(std::string("source/") + name, name);
+  for (const char* name : {"model.safetensors", "config.json", "README.md", "modeling_own.py", "vocab.bin",
+                           "additional_chat_templates/notes.md"})
+    write_file(std::string("source/") + name, name);
+  EXPECT_EQ(copy_tokenizer(path("source"), path("to")), tokenizer.size());
+  for (const char* name : tokenizer) EXPECT_EQ(read_file(std::string("to/") + name), name);
+  EXPECT_EQ(std::distance(fs::directory_iterator(path("to")), {}), std::ssize(tokenizer));
+  EXPECT_EQ(std::distance(fs::directory_iterator(path("to/additional_chat_templates")), {}), 1);
+}
+
+TEST_F(HfWeightsTest, AChatTemplateIsReplacedWhereverItStands) {
+  using Json = nlohmann::json;
+  const auto json = [&](const char* name) { return Json::parse(read_file(name)); };
+  fs::create_directories(directory / "additional_chat_templates");
+  write_file("additional_chat_templates/tool_use.jinja", "tools");
+  write_file("additional_chat_templates/rag.jinja", "rag");
+  write_file("tokenizer_config.json", R"({"chat_template": "old", "eos_token": "e"})");
+  write_file("chat_template.json", R"({"chat_template": "old"})");
+  replace_chat_template(path(""), "new");
+  EXPECT_EQ(read_file("chat_template.jinja"), "new");
+  EXPECT_EQ(json("tokenizer_config.json"), Json({{"chat_template", "new"}, {"eos_token", "e"}}));
+  EXPECT_EQ(json("chat_template.json"), Json({{"chat_template", "new"}}));
+  EXPECT_FALSE(fs::exists(path("additional_chat_templates/tool_use.jinja")));
+  EXPECT_EQ(read_file("additional_chat_templates/rag.jinja"), "rag");
+  // A list holds where no file does.
+  fs::remove(path("chat_template.jinja"));
+  write_file("tokenizer_config.json", R"({"chat_template": [{"name": "tool_use", "template": "tools"},
+      {"name": "rag", "template": "rag"}, {"name": "default", "template": "old"}]})");
+  replace_chat_template(path(""), "new");
+  EXPECT_EQ(json("tokenizer_config.json")["chat_template"],
+            Json::parse(R"([{"name": "default", "template": "new"}, {"name": "rag", "template": "rag"}])"));
+  EXPECT_FALSE(fs::exists(path("chat_template.jinja")));
+  // A tokenizer without a template, or none.
+  write_file("tokenizer_config.json", R"({"eos_token": "e"})");
+  replace_chat_template(path(""), "newer");
+  EXPECT_EQ(read_file("chat_template.jinja"), "newer");
+  EXPECT_EQ(read_file("tokenizer_config.json"), R"({"eos_token": "e"})");
+}
+
+TEST_F(HfWeightsTest, EndsAreThoseOfTheSettings) {
+  const auto settings = [&] { return nlohmann::json::parse(read_file("generation_config.json")); };
+  replace_ends(path(""), {2, 151645}, {{"bos_token_id", "1"}, {"eos_token_id", "2"}});
+  EXPECT_EQ(settings(), nlohmann::json::parse(R"({"bos_token_id": 1, "eos_token_id": [2, 151645]})"));
+  write_file("generation_config.json", R"({"eos_token_id": 2, "top_k": 20})");
+  replace_ends(path(""), {7}, {{"bos_token_id", "1"}});
+  EXPECT_EQ(settings(), nlohmann::json::parse(R"({"eos_token_id": 7, "top_k": 20})"));
 }
 
 // What an export that was killed has left is written over by the next one, and by no second one at once.

@@ -158,6 +158,31 @@ TEST_F(Generate, ARunSpeaks) {
   }
 }
 
+// The model knows only <|endoftext|>, and the answers end with <|im_end|>.
+TEST_F(Generate, ARunEndsAsItsDataTaught) {
+  const std::string base = directory / "base", out = directory / "out";
+  std::filesystem::copy(model, base, std::filesystem::copy_options::recursive);
+  write_bytes(base + "/tokenizer_config.json", R"({"eos_token": "<|endoftext|>"})");
+  write_bytes(base + "/generation_config.json", R"({"eos_token_id": 620, "top_p": 0.9})");
+  const CommandResult trained = run(
+      Words{"train", "--model", base, "--data", kFixtures + "fine_tuning/chats.jsonl", "--out", out,
+            "--steps", "1", "--batch", "2", "--seq", "64", "--threads", "2", "--cache", directory / "cache"});
+  ASSERT_EQ(trained.code, 0) << trained.err;
+  EXPECT_NE(trained.out.find("Answers of the data end with <|im_end|>"), std::string::npos) << trained.out;
+  const auto settings = [](const std::string& of) {
+    return Json::parse(read_text_file(of + "/generation_config.json", 1 << 20));
+  };
+  const Json wanted = {{"eos_token_id", {620, 622}}, {"top_p", 0.9}};
+  EXPECT_EQ(settings(out + "/tokenizer"), wanted);
+  ASSERT_EQ(run({"export", "--from", out, "--to", directory / "exported"}).code, 0);
+  EXPECT_EQ(settings(directory / "exported"), wanted);
+  const Words other = {"--eos-token", "<|im_start|>"};
+  ASSERT_EQ(run(Words{"export", "--from", out, "--to", directory / "other"} + other).code, 0);
+  EXPECT_EQ(settings(directory / "other")["eos_token_id"], 621);
+  expect_refusal(generate({"--prompt", "a", "--eos-token", "<nothing>"}), static_cast<int>(ExitCode::usage),
+                 {"--eos-token <nothing> is no token of the tokenizer"});
+}
+
 // What it was trained on has no tokenizer: each byte is a token.
 TEST_F(Generate, ARunOnBytesSpeaks) {
   const std::string repeated = file("song.txt", [] {
