@@ -64,14 +64,14 @@ void Waiting::say(int seconds) {
   shown_ = line.size();
 }
 
-std::variant<Plan, Infeasible> make_plan_patiently(PlanRequest request) {
+std::variant<Plan, Infeasible> make_plan_patiently(PlanRequest request, const Budgets& budgets) {
   Waiting waiting(stderr, "planning");
   request.program_memory.planning =
       [&waiting, planning = request.program_memory.planning](std::span<const ProgramSize> sizes) {
         waiting.add(size_words(sizes));
         return planning(sizes);
       };
-  return make_plan(request);
+  return plan_within(request, budgets);
 }
 
 }  // namespace sluice

@@ -8,7 +8,7 @@
 #include <string>
 #include <thread>
 
-#include "engine/plan/plan.h"
+#include "engine/run/start/planning.h"
 
 namespace sluice {
 
@@ -35,7 +35,7 @@ class Waiting {
   std::thread thread_;
 };
 
-// make_plan(), with a word on stderr where it takes long: how many tasks, how much memory, how much time.
-std::variant<Plan, Infeasible> make_plan_patiently(PlanRequest request);
+// plan_within(), with a word on stderr where it takes long: how many tasks, how much memory, how much time.
+std::variant<Plan, Infeasible> make_plan_patiently(PlanRequest request, const Budgets& budgets);
 
 }  // namespace sluice

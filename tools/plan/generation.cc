@@ -110,7 +110,7 @@ ExitCode plan_generation(PlannedRun run, std::FILE* out) {
   const ModelConfig& config = run.start.source.config;
   run.request = generation_request(options, config, generation_sizes(options, config, sequences), run.budgets,
                                    run.device.needs);
-  const auto result = make_plan_patiently(run.request);
+  const auto result = make_plan_patiently(run.request, run.budgets);
   const auto* const why = std::get_if<Infeasible>(&result);
   if (why && options.print.json) {
     std::fputs(infeasible_json(run.request, *why, run.budgets, options).c_str(), out);

@@ -19,7 +19,7 @@ ExitCode run_plan(Options given, std::FILE* out) {
   if (given.generate.is_planned) return plan_generation(planned_run(std::move(given)), out);
   const PlannedRun run = planned_run(std::move(given));
   const Options& options = run.options;
-  const auto result = make_plan_patiently(run.request);
+  const auto result = make_plan_patiently(run.request, run.budgets);
   const auto print_notes = [&] {  // also before a refusal, whose limits they may explain
     for (const std::string& note : run.start.notes) show(out, note + "\n");
     for (const std::string& note : run.budgets.notes) show(out, note + "\n");

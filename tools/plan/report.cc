@@ -166,6 +166,20 @@ std::string experts_text(const Model& model) {
       imbalance);
 }
 
+// Page tables count as far as host memory may be pinned: plan_within() may use less of it than the budget.
+std::string outside_device_text(const Machine& machine, const Budgets& budgets) {
+  const TierBudget& device = *budgets.device;
+  const uint64_t arena = machine.tiers.front().capacity;
+  std::string out = fmt::format("  outside the device arena: {} for the driver, libraries and page tables\n",
+                                format_size(device.reserve - (arena - std::min(arena, device.arena))));
+  if (arena > device.arena)
+    out +=
+        fmt::format("  of --{} {}, at most {} are used: page tables of more would leave too little of --{}\n",
+                    budgets.host.option, format_size(budgets.host.limit),
+                    format_size(machine.tiers[lowest_memory_tier(machine)].capacity), device.option);
+  return out;
+}
+
 void add_budgets(const Budgets& budgets, ordered_json& out) {
   for (const TierBudget* row : budgets.by_tier()) out["budgets"][row->tier] = row->limit;
   out["runtime_reserve"] = budgets.host.reserve;
@@ -192,9 +206,7 @@ std::string memory_text(const Plan& plan, const Budgets& budgets) {
   out += fmt::format(
       "\n  outside the host arena: {} for libraries, stacks, checksums and the program\n",
       format_size(budgets.host.reserve + plan.program_bytes + budgets.host.taken_by(host) - host));
-  if (budgets.device && budgets.device->driver)
-    out += fmt::format("  outside the device arena: {} for the driver, libraries and page tables\n",
-                       format_size(budgets.device->reserve));
+  if (budgets.device && budgets.device->driver) out += outside_device_text(p.machine, budgets);
   return out;
 }
 

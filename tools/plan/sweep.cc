@@ -150,7 +150,7 @@ SweepPoint plan_point(Options options, const Quantity& quantity, uint64_t value,
   notes = run.start.notes;
   notes.insert(notes.end(), run.budgets.notes.begin(), run.budgets.notes.end());
   SweepPoint point{.value = value};
-  const auto result = make_plan(run.request);
+  const auto result = plan_within(run.request, run.budgets);
   const Plan* const plan = std::get_if<Plan>(&result);
   if (!plan) {
     point.reason = infeasible_error(run.request, std::get<Infeasible>(result), run.budgets).what();

@@ -171,11 +171,17 @@ std::vector<uint64_t> Budgets::limits_for(const std::vector<uint64_t>& arena_byt
   std::vector<uint64_t> limits;
   for (const TierBudget* row : by_tier()) limits.push_back(row->limit_for(arena_bytes[limits.size()]));
   if (!device || !device->driver) return limits;
-  TierBudget mended = *device;  // its reserve has the page tables of the present host limit
-  mended.reserve += page_table_bytes(limits[1]);
-  mended.reserve -= page_table_bytes(host.limit);
-  limits.front() = mended.limit_for(arena_bytes.front());
+  limits.front() = with_host_limit(limits[1]).device->limit_for(arena_bytes.front());
   return limits;
+}
+
+Budgets Budgets::with_host_limit(uint64_t limit) const {
+  Budgets other = *this;
+  other.host.limit = limit;
+  other.host.set_aside(host.reserve);
+  if (device && device->driver)
+    other.device->set_aside(device->reserve - page_table_bytes(host.limit) + page_table_bytes(limit));
+  return other;
 }
 
 uint64_t runtime_reserve_bytes(int threads) { return 64 * kMiB + static_cast<uint64_t>(threads) * kMiB; }

@@ -52,6 +52,8 @@ struct Budgets {
   void reserve_table(uint64_t bytes);
   // The limits to grant, by tier, for arenas of these sizes.
   std::vector<uint64_t> limits_for(const std::vector<uint64_t>& arena_bytes) const;
+  // The same budgets with another host limit. A driver's reserve has page tables for that one.
+  Budgets with_host_limit(uint64_t limit) const;
 };
 
 // What an accelerator's driver and libraries hold before anything is planned.

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <numeric>
 #include <optional>
 #include <string>
 #include <variant>
@@ -98,10 +99,44 @@ bool works_with_host(const PlanRequest& request, const Budgets& budgets, uint64_
   return is_feasible(larger);
 }
 
+// Host memory that a plan may find useful, times what the least plan takes in all tiers: copies are kept in
+// more than one of them.
+constexpr uint64_t kUseful = 2;
+
+// The request with as much host memory as is useful, and has page tables small enough for what device memory
+// must hold; none: page tables are not what is in the way.
+std::optional<PlanRequest> with_fewer_page_tables(PlanRequest request, const Infeasible& why,
+                                                  const Budgets& budgets) {
+  if (!budgets.device || !budgets.device->driver) return std::nullopt;
+  const uint64_t needed = why.least_together.front();
+  if (needed <= request.machine.tiers.front().capacity) return std::nullopt;
+  uint64_t low = 0, high = budgets.host.limit;  // the tables of `high` are too large
+  if (budgets.with_host_limit(low).device->arena < needed) return std::nullopt;
+  while (high - low > 1) {
+    const uint64_t middle = low + (high - low) / 2;
+    (budgets.with_host_limit(middle).device->arena < needed ? high : low) = middle;
+  }
+  const uint64_t all = std::accumulate(why.least_together.begin(), why.least_together.end(), uint64_t{0});
+  const Budgets fewer = budgets.with_host_limit(std::min(low, budgets.host.limit_for(kUseful * all)));
+  const std::vector<const TierBudget*> rows = fewer.by_tier();
+  for (size_t t = 0; t < rows.size(); ++t) request.machine.tiers[t].capacity = rows[t]->arena;
+  return request;
+}
+
 }  // namespace
 
-Plan plan_or_throw(const PlanRequest& request, const Budgets& budgets) {
+std::variant<Plan, Infeasible> plan_within(const PlanRequest& request, const Budgets& budgets) {
   auto result = make_plan(request);
+  const auto* why = std::get_if<Infeasible>(&result);
+  if (!why) return result;
+  const std::optional<PlanRequest> fewer = with_fewer_page_tables(request, *why, budgets);
+  if (!fewer) return result;
+  auto other = make_plan(*fewer);
+  return std::holds_alternative<Plan>(other) ? std::move(other) : std::move(result);
+}
+
+Plan plan_or_throw(const PlanRequest& request, const Budgets& budgets) {
+  auto result = plan_within(request, budgets);
   if (const auto* why = std::get_if<Infeasible>(&result)) throw infeasible_error(request, *why, budgets);
   Plan plan = std::move(std::get<Plan>(result));
   check_program(plan);

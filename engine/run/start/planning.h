@@ -1,12 +1,19 @@
 // A request becomes a verified plan, or the error that says which budgets would do.
 #pragma once
 
+#include <variant>
+
 #include "engine/base/error.h"
 #include "engine/plan/plan.h"
 #include "engine/run/ranks/ranks.h"
 #include "engine/run/start/budgets.h"
 
 namespace sluice {
+
+// Plans within the budgets that the request was made for. Page tables of pinned host memory take device
+// memory: where those of the whole host budget leave too little there, the plan has as much host memory as
+// leaves what it needs. So a larger budget never refuses what a smaller one allows.
+std::variant<Plan, Infeasible> plan_within(const PlanRequest& request, const Budgets& budgets);
 
 // Plans and verifies. Throws infeasible_error(), which has exit code `infeasible`.
 Plan plan_or_throw(const PlanRequest& request, const Budgets& budgets);

@@ -10,10 +10,10 @@ namespace sluice {
 
 namespace {
 
-// Sets `measured` bytes aside if they and the arena exceed the limit. Returns whether it did.
-bool set_aside(uint64_t measured, uint64_t arena, TierBudget& budget) {
+// Sets bytes aside if what was `measured` and the arena exceed the limit. Returns whether it did.
+bool set_aside(uint64_t bytes, uint64_t measured, uint64_t arena, TierBudget& budget) {
   if (budget.taken_by(arena) + measured <= budget.limit) return false;
-  budget.set_aside(measured);
+  budget.set_aside(bytes);
   return true;
 }
 
@@ -51,13 +51,15 @@ std::unique_ptr<PlannedSession> start_session(Device& device, Budgets& budgets, 
       const std::vector<uint64_t>& arenas = plan.program.arena_bytes;
       const uint64_t held = device.accelerator()->memory().held;
       const uint64_t arena = std::min(held, round_up(arenas.front(), kAcceleratorGranule));
-      // The host's arena is pinned later, which takes device memory for page tables.
-      too_little =
-          set_aside(held - arena + page_table_bytes(budgets.host.limit), arenas.front(), *budgets.device);
+      const uint64_t host_arena = arenas[lowest_memory_tier(plan.program.machine)];
+      // The host's arena is pinned later, which takes device memory for page tables. A reserve has those of
+      // the whole budget.
+      too_little = set_aside(held - arena + page_table_bytes(budgets.host.limit),
+                             held - arena + page_table_bytes(host_arena), arenas.front(), *budgets.device);
       loaded += prepared.library_bytes;
       const uint64_t libraries = std::max(budgets.library_bytes, round_up(loaded, kStep));
-      const uint64_t host = arenas[lowest_memory_tier(plan.program.machine)] + plan.program_bytes;
-      if (set_aside(budgets.host.reserve - budgets.library_bytes + libraries, host, budgets.host)) {
+      const uint64_t host_reserve = budgets.host.reserve - budgets.library_bytes + libraries;
+      if (set_aside(host_reserve, host_reserve, host_arena + plan.program_bytes, budgets.host)) {
         budgets.library_bytes = libraries;
         too_little = true;
       }
