@@ -66,6 +66,7 @@ struct PlanRequest {
   LowerOptions lower;
   ProgramMemory program_memory;
   uint64_t search_work = kSearchWork;  // less: a plan sooner, whose steps may take longer
+  std::vector<uint64_t> most;          // by tier: bytes that an arena could have at all; empty: not known
 };
 
 // Forwards and backwards of a wave. The search leaves out long waves where others fit, since they take long
@@ -142,8 +143,10 @@ struct Infeasible {
   TierId tier = 0;          // the one that is too small
   std::string task;         // whose operands need most of it, in words; may be empty
   int64_t micro_batch = 1;  // of those offered, the one that needs least; `task` belongs to it
-  std::vector<std::optional<uint64_t>> least;  // by tier: the least that works, the others as given
-  std::vector<uint64_t> least_together;        // by tier: least of the top tier; given that, of the next; ...
+  // By tier: the least that works, the others as given. None: no size works or, of tiers other than `tier`,
+  // none that PlanRequest::most allows.
+  std::vector<std::optional<uint64_t>> least;
+  std::vector<uint64_t> least_together;  // by tier: least of the top tier; given that, of the next; ...
   uint64_t planning = 0;  // bytes of the lowest memory tier that planning takes; no least is below it
 };
 

@@ -148,8 +148,12 @@ bool claims_with(const Buffer& buffer, BufferClass kind, bool samples) {
 
 Candidate with_moved(Candidate candidate, BufferId buffer, TierId tier) {
   auto& moved = candidate.moved;
-  std::erase_if(moved, [&](const auto& m) { return m.first == buffer; });
-  moved.insert(std::upper_bound(moved.begin(), moved.end(), std::pair{buffer, tier}), {buffer, tier});
+  const auto at = std::lower_bound(moved.begin(), moved.end(), buffer,
+                                   [](const auto& m, BufferId b) { return m.first < b; });
+  if (at != moved.end() && at->first == buffer)
+    at->second = tier;
+  else
+    moved.insert(at, {buffer, tier});
   return candidate;
 }
 

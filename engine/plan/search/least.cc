@@ -1,6 +1,7 @@
 #include "engine/plan/search/least.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "engine/base/error.h"
 #include "engine/base/pack.h"
@@ -9,8 +10,6 @@
 namespace sluice {
 
 namespace {
-
-constexpr uint64_t kPlenty = UINT64_MAX / 4;
 
 // Only the peaks stay: the transfers of this arrangement are the most that a program may have, and would take
 // more memory than all else in planning.
@@ -21,7 +20,7 @@ std::optional<BodyShortage> stage_for_peaks(Program& lowered, const Arrangement&
 
 // The same without looking at capacities.
 void stage_peaks(Program& lowered, const Arrangement& arrangement) {
-  for (Tier& t : lowered.machine.tiers) t.capacity = kPlenty;
+  for (Tier& t : lowered.machine.tiers) t.capacity = Least::kPlenty;
   CHECK(!stage_for_peaks(lowered, arrangement).has_value(), "plenty is not enough");
 }
 
@@ -120,24 +119,39 @@ const std::vector<Least::Choice>& Least::choices() const {
   return choices_;
 }
 
-const Least::Choice& Least::found(size_t number) const {
-  choices();
-  Choice& c = choices_[number];
-  if (!c.low.empty()) return c;
+std::vector<uint64_t> Least::transient_peaks(const std::vector<Arrangement>& arrangements) const {
   Program p = lowered_;
   for (Body& body : p.bodies)
     if (!has_transient(p, body)) body.tasks.clear();
-  const auto bytes_of = [&](Arrangement a) {
+  std::vector<uint64_t> bytes;
+  for (Arrangement a : arrangements) {
     a.transient_only = true;
     stage_peaks(p, a);
-    return without_movable(p.arena_bytes, a);
-  };
-  c.low = c.with_upper = bytes_of(arrangement_of(c.homes));
-  for (TierId upper = 0; upper < memory_; ++upper)
-    take_most(c.with_upper, bytes_of(with_raised(c, false, upper)));
+    take_most(bytes, without_movable(p.arena_bytes, a));
+  }
+  return bytes;
+}
+
+const Least::Choice& Least::with_low(size_t number) const {
+  if (number == 0) return choices_.front();
+  choices();
+  Choice& c = choices_[number];
+  if (!c.low.empty()) return c;
+  c.low = transient_peaks({arrangement_of(c.homes)});
   add_to_middle(c.low, choices_.front().low);
-  add_to_middle(c.with_upper, first_with_upper().with_upper);
   take_most(c.low, shards_low_);
+  return c;
+}
+
+const Least::Choice& Least::with_all(size_t number) const {
+  if (number == 0) return first_with_upper();
+  choices();
+  Choice& c = choices_[number];
+  if (!c.with_upper.empty()) return c;
+  std::vector<Arrangement> arrangements{arrangement_of(c.homes)};
+  for (TierId upper = 0; upper < memory_; ++upper) arrangements.push_back(with_raised(c, false, upper));
+  c.with_upper = transient_peaks(arrangements);
+  add_to_middle(c.with_upper, first_with_upper().with_upper);
   take_most(c.with_upper, shards_with_upper_);
   return c;
 }
@@ -164,11 +178,12 @@ std::optional<Arrangement> Least::fill(const Choice& choice, const std::vector<u
 }
 
 std::optional<Arrangement> Least::arrangement(size_t choice, const std::vector<uint64_t>& capacities) const {
-  if (choice > 0 && !fill(choices()[choice], capacities, choices()[choice].at_least, 0)) return std::nullopt;
-  const Choice& c = choice > 0 ? found(choice) : choices_.front();
+  const Choice& quick = choices_[choice];
+  if (!fill(quick, capacities, quick.at_least, 0)) return std::nullopt;
+  const Choice& c = with_low(choice);
   if (auto low = fill(c, capacities, c.low, memory_)) return low;
-  if (memory_ == 0) return std::nullopt;
-  return fill(c, capacities, choice > 0 ? c.with_upper : first_with_upper().with_upper, 0);
+  if (memory_ == 0 || !fill(c, capacities, c.low, 0)) return std::nullopt;
+  return fill(c, capacities, with_all(choice).with_upper, 0);
 }
 
 std::optional<size_t> Least::sufficient(const std::vector<uint64_t>& capacities) const {
@@ -191,7 +206,7 @@ std::vector<uint64_t> Least::with_movable(std::vector<uint64_t> bytes) const {
 size_t Least::lowest_choice() const {
   size_t best = 0;
   for (size_t c = 1; c < choices().size(); ++c)
-    if (choices_[c].at_least < choices_[best].low && found(c).low < choices_[best].low) best = c;
+    if (choices_[c].at_least < choices_[best].low && with_low(c).low < choices_[best].low) best = c;
   return best;
 }
 
@@ -214,21 +229,35 @@ BodyShortage Least::largest_task(TierId tier, const std::vector<uint64_t>& capac
   return *shortage;
 }
 
-std::optional<uint64_t> Least::of_tier(TierId tier, std::vector<uint64_t> capacities) const {
-  const auto suffices = [&](uint64_t bytes) {
-    capacities[tier] = bytes;
-    return arrangement(capacities).has_value();
+// The choices that seem to need least are laid out first, and no others than those that may need less.
+std::optional<uint64_t> Least::of_tier(TierId tier, std::vector<uint64_t> capacities, uint64_t most) const {
+  const auto least_bytes = [&](const auto& suffices) -> std::optional<uint64_t> {
+    uint64_t low = 0, high = capacities[tier] = most;
+    if (!suffices()) return std::nullopt;
+    while (low < high) {
+      capacities[tier] = low + (high - low) / 2;
+      if (suffices())
+        high = capacities[tier];
+      else
+        low = capacities[tier] + 1;
+    }
+    return low;
   };
-  uint64_t low = 0, high = kPlenty;
-  if (!suffices(high)) return std::nullopt;
-  while (low < high) {
-    const uint64_t middle = low + (high - low) / 2;
-    if (suffices(middle))
-      high = middle;
-    else
-      low = middle + 1;
+  std::vector<std::pair<uint64_t, size_t>> seeming;  // bytes, choice
+  for (size_t c = 0; c < choices().size(); ++c) {
+    const auto may_suffice = [&] {
+      return fill(choices_[c], capacities, choices_[c].at_least, 0).has_value();
+    };
+    if (const auto bytes = least_bytes(may_suffice)) seeming.emplace_back(*bytes, c);
   }
-  return low;
+  std::sort(seeming.begin(), seeming.end());
+  std::optional<uint64_t> least;
+  for (const std::pair<uint64_t, size_t>& next : seeming) {
+    if (least && next.first >= *least) break;
+    const auto bytes = least_bytes([&] { return arrangement(next.second, capacities).has_value(); });
+    if (bytes) least = std::min(*bytes, least.value_or(*bytes));
+  }
+  return least;
 }
 
 }  // namespace sluice

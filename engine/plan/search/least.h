@@ -36,8 +36,10 @@ class Least {
   // The arrangement that needs least, for these capacities (by tier); nullopt if they do not suffice.
   std::optional<Arrangement> arrangement(const std::vector<uint64_t>& capacities) const;
 
-  // The least of one tier that works with the others as given; nullopt where no size of that tier suffices.
-  std::optional<uint64_t> of_tier(TierId tier, std::vector<uint64_t> capacities) const;
+  // The least of one tier that works with the others as given; nullopt where `most` does not suffice.
+  static constexpr uint64_t kPlenty = UINT64_MAX / 4;
+  std::optional<uint64_t> of_tier(TierId tier, std::vector<uint64_t> capacities,
+                                  uint64_t most = kPlenty) const;
   // The least of the top tier, then of the next one given that, and so on. The lowest memory tier has at
   // least `memory_bytes`.
   std::vector<uint64_t> together(uint64_t memory_bytes = 0) const;
@@ -55,8 +57,8 @@ class Least {
   struct Choice {               // of step 1
     std::vector<TierId> homes;  // with permanent ones in the lowest tier
     // Bytes by tier beside movable homes: `low`: none of these lies above memory_; `with_upper`: some do.
-    // Both are empty until they are asked for, but for `low` of the first. `at_least` is a lower bound of
-    // both that is quickly computed.
+    // Both are empty until they are asked for, but for `low` of the first; `with_upper` is not less than
+    // `low`. `at_least` is a lower bound of both that is quickly computed.
     std::vector<uint64_t> at_least = {}, low = {}, with_upper = {};
   };
 
@@ -71,7 +73,10 @@ class Least {
                  std::vector<uint64_t>& of_shards) const;
   const Choice& first_with_upper() const;  // the first, with all its figures
   const std::vector<Choice>& choices() const;
-  const Choice& found(size_t number) const;  // with all its figures
+  const Choice& with_low(size_t number) const;  // the choice with that figure
+  const Choice& with_all(size_t number) const;  // with all its figures
+  // The most bytes that any of these takes beside movable homes, without the transfers of permanent buffers.
+  std::vector<uint64_t> transient_peaks(const std::vector<Arrangement>& arrangements) const;
   // In each tier between the top and the lowest, adds to `bytes` what the first choice needs there beside
   // permanent homes.
   void add_to_middle(std::vector<uint64_t>& bytes, const std::vector<uint64_t>& of_first) const;

@@ -417,8 +417,9 @@ Plan Search::finished(Plan plan, double seconds, const StepOrders& orders, const
 }
 
 Infeasible Search::infeasible(uint64_t memory_bytes) const {
-  Infeasible out = infeasible(waves_.front(), memory_bytes);
-  for (const uint32_t waves : least_waves()) out = better_of(std::move(out), infeasible(waves, memory_bytes));
+  const std::vector<uint32_t> all = least_waves();
+  Infeasible out = infeasible(all.front(), memory_bytes);
+  for (size_t i = 1; i < all.size(); ++i) out = better_of(std::move(out), infeasible(all[i], memory_bytes));
   return out;
 }
 
@@ -427,9 +428,13 @@ Infeasible Search::infeasible(uint32_t waves, uint64_t memory_bytes) const {
   out.micro_batch = model_.micro_batch;
   const auto& [plan, least] = base(waves);
   out.least_together = least.together(memory_bytes);
-  for (TierId t = 0; t < capacities_.size(); ++t) out.least.push_back(least.of_tier(t, capacities_));
   while (out.tier + 1u < capacities_.size() && out.least_together[out.tier] <= capacities_[out.tier])
     ++out.tier;
+  for (TierId t = 0; t < capacities_.size(); ++t) {
+    const bool is_limited = t != out.tier && !request_.most.empty();
+    out.least.push_back(least.of_tier(
+        t, capacities_, is_limited ? std::min(request_.most[t], Least::kPlenty) : Least::kPlenty));
+  }
   std::vector<uint64_t> mended = capacities_;
   mended[out.tier] = out.least[out.tier].value_or(mended[out.tier]);
   const BodyShortage largest = least.largest_task(out.tier, mended);

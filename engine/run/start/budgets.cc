@@ -163,6 +163,17 @@ TierCapacities Budgets::arenas() const {
   return bytes;
 }
 
+std::vector<uint64_t> Budgets::most_arenas() const {
+  std::vector<uint64_t> bytes;
+  for (const TierBudget* row : by_tier()) {
+    TierBudget all = *row;
+    all.limit = std::max(row->limit, row->most);
+    all.set_aside(row->reserve);
+    bytes.push_back(row->most == kNoLimit ? kNoLimit : all.arena);
+  }
+  return bytes;
+}
+
 void Budgets::reserve_table(uint64_t bytes) {
   if (bytes > kTableInReserve) host.set_aside(host.reserve + bytes - kTableInReserve);
 }

@@ -47,6 +47,7 @@ struct Budgets {
 
   std::vector<const TierBudget*> by_tier() const;  // in the order of the machine tables
   TierCapacities arenas() const;
+  std::vector<uint64_t> most_arenas() const;  // by tier: if each limit were what the machine has
   // Takes what names and places of weights take of the host's arena, as far as the reserve has no room for
   // them.
   void reserve_table(uint64_t bytes);

@@ -138,6 +138,7 @@ PlanRequest plan_request(const Options& options, const ModelConfig& config, cons
   share_machine(r.rates, per_node);
   const ModelConfig of_rank = with_ranks(config, options, per_node, samples.has_value());
   r.machine = machine_of(budgets.arenas(), ranks_meet_in_device);
+  r.most = budgets.most_arenas();
   if (options.memory.threads && options.memory.device.kind != DeviceKind::cuda)
     for (PoolRate& pool : r.rates.pools)
       if (pool.name == kCoresPool)

@@ -180,8 +180,9 @@ Error infeasible_error(const PlanRequest& request, const Infeasible& why, const 
     if (limits[t] > rows[t]->most) beyond.push_back(format_size(rows[t]->most) + " for --" + rows[t]->option);
     if (!why.least[t] || *why.least[t] <= machine.tiers[t].capacity) continue;
     const uint64_t limit = rows[t]->limit_for(*why.least[t]);
+    if (limit > rows[t]->most) continue;
     if (rows[t] == &budgets.host && !works_with_host(request, budgets, *why.least[t])) continue;
-    if (limit <= rows[t]->most) each.push_back(argument(*rows[t], limit) + " (" + format_size(limit) + ")");
+    each.push_back(argument(*rows[t], limit) + " (" + format_size(limit) + ")");
   }
   if (budgets.device && !budgets.device->driver && beyond.empty() &&  // both lie in host memory
       limits[0] + limits[1] > budgets.host.most)
