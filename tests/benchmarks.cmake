@@ -31,6 +31,8 @@ if(PYTHON3)
   add_benchmark(prepare_threads_small ${PYTHON3} -B ${scripts}/prepare_threads.py ${small})
   add_benchmark(experts_small ${PYTHON3} -B ${scripts}/experts.py ${small})
   add_benchmark(expert_predictions_small ${PYTHON3} -B ${scripts}/expert_predictions.py ${small})
+  add_benchmark(planning_small ${PYTHON3} -B ${scripts}/planning.py ${small})
+  add_benchmark(hints_small ${PYTHON3} -B ${scripts}/hints.py ${small})
   add_benchmark(predictions_small ${PYTHON3} -B ${scripts}/predictions.py ${small})
   add_benchmark(gpt2_xl_small ${PYTHON3} -B ${scripts}/gpt2_xl.py ${small})
   # A container may forbid processes to read each other's memory.

@@ -2,8 +2,8 @@
 
 #include <algorithm>
 
+#include "engine/base/error.h"
 #include "engine/profile/profile.h"
-#include "engine/run/start/plan_request.h"
 #include "engine/simulate/simulate.h"
 
 namespace sluice {
@@ -13,44 +13,7 @@ namespace {
 constexpr double kWorthwhile = 1.01;  // times today's tokens a second
 constexpr double kNearly = 0.9;       // of the gain of the largest change
 
-std::vector<std::vector<Change>> changes_of(const PlanRequest& request, bool keeps_batch) {
-  std::vector<std::vector<Change>> all;
-  const std::vector<Tier>& tiers = request.machine.tiers;
-  for (TierId t = 0; t < tiers.size(); ++t) {
-    if (tiers[t].file) continue;
-    all.emplace_back();
-    for (const uint64_t quarters : {6, 8, 16, 32})
-      all.back().push_back({Change::Kind::capacity, t, tiers[t].capacity, tiers[t].capacity / 4 * quarters});
-  }
-  const auto batch = static_cast<uint64_t>(request.lower.batch);
-  if (!keeps_batch)
-    all.push_back({{Change::Kind::batch, 0, batch, 2 * batch}, {Change::Kind::batch, 0, batch, 4 * batch}});
-  if (request.recompute) all.push_back({{Change::Kind::recompute, 0, 0, 0}});
-  return all;
-}
-
 }  // namespace
-
-PlanRequest with_change(PlanRequest request, const Change& change, std::optional<int64_t> micro_batch,
-                        int64_t sequence) {
-  switch (change.kind) {
-    case Change::Kind::capacity:
-      request.machine.tiers[change.tier].capacity = change.to;
-      break;
-    case Change::Kind::batch: {
-      BatchOptions batch;
-      batch.batch = request.lower.batch = static_cast<int64_t>(change.to);
-      batch.micro_batch = micro_batch;
-      batch.waves = request.waves;
-      request.micro_batches = micro_batch_candidates(batch, sequence, request.micro_batch_tokens);
-      break;
-    }
-    case Change::Kind::recompute:
-      request.recompute.reset();
-      break;
-  }
-  return request;
-}
 
 double tokens_of(const Plan& plan) {
   return static_cast<double>(plan.lowering.ranks * plan.lowering.micro_batches()) *
@@ -72,23 +35,26 @@ Outlook outlook_of(const Plan& plan) {
   return outlook;
 }
 
-std::vector<WhatIf> best_changes(const PlanRequest& request, const Plan& plan,
-                                 std::optional<int64_t> micro_batch, bool keeps_batch) {
+std::vector<WhatIf> best_changes(const std::vector<Amounts>& quantities, const Plan& plan,
+                                 const PlanWith& plan_with) {
   const double now = outlook_of(plan).tokens_per_second;
   struct Planned {
     WhatIf what_if;
     std::vector<uint64_t> arena_bytes;  // by tier
   };
   const auto planned = [&](const Change& change) -> std::optional<Planned> {
-    const auto result = make_plan(with_change(request, change, micro_batch, plan.model.sequence));
-    const Plan* other = std::get_if<Plan>(&result);
-    if (!other) return std::nullopt;
-    return Planned{{change, outlook_of(*other)}, other->program.arena_bytes};
+    try {
+      const std::optional<Plan> other = plan_with(change);
+      if (!other) return std::nullopt;
+      return Planned{{change, outlook_of(*other)}, other->program.arena_bytes};
+    } catch (const Error&) {  // refused: not advised
+      return std::nullopt;
+    }
   };
   const auto speed = [](const Planned& p) { return p.what_if.outlook.tokens_per_second; };
   std::vector<WhatIf> best;
   // A plan may take seconds: make few.
-  for (std::vector<Change> quantity : changes_of(request, keeps_batch)) {
+  for (Amounts quantity : quantities) {
     std::optional<Planned> most;
     while (!quantity.empty() && !(most = planned(quantity.back()))) quantity.pop_back();
     if (!most || speed(*most) < kWorthwhile * now) continue;
@@ -99,8 +65,8 @@ std::vector<WhatIf> best_changes(const PlanRequest& request, const Plan& plan,
       const std::optional<Planned> less = planned(quantity[middle]);
       const bool is_enough = less && speed(*less) >= enough;
       if (is_enough) most = less;
-      quantity = is_enough ? std::vector(quantity.begin(), quantity.begin() + middle)
-                           : std::vector(quantity.begin() + middle + 1, quantity.end());
+      quantity = is_enough ? Amounts(quantity.begin(), quantity.begin() + middle)
+                           : Amounts(quantity.begin() + middle + 1, quantity.end());
     }
     Change taken = most->what_if.change;
     if (taken.kind == Change::Kind::capacity && most->arena_bytes[taken.tier] < taken.to) {

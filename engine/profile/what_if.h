@@ -1,10 +1,10 @@
-// How long a step would take with another budget or batch: plans again with a request that differs in one
-// thing.
+// How long a step would take with another budget, batch or option: plans again, with one thing changed.
 //
 // Plans are a function of their request, so `train` with that change would run the same plan. No arenas are
 // allocated. For reports.
 #pragma once
 
+#include <functional>
 #include <optional>
 #include <vector>
 
@@ -14,15 +14,17 @@
 namespace sluice {
 
 struct Change {
-  enum class Kind : uint8_t { capacity, batch, recompute };
+  enum class Kind : uint8_t { capacity, batch, recompute, clip, adapters };
   Kind kind = Kind::capacity;
   TierId tier = 0;            // capacity
-  uint64_t from = 0, to = 0;  // bytes of an arena; sequences of a rank's batch
+  uint64_t from = 0, to = 0;  // bytes of an arena; sequences of a rank's batch; adapters: `to` is their rank
 };
 
-// The request with the change. `micro_batch` is as in BatchOptions; none: the planner chooses.
-PlanRequest with_change(PlanRequest request, const Change& change, std::optional<int64_t> micro_batch,
-                        int64_t sequence);
+// Several amounts of one quantity, ascending.
+using Amounts = std::vector<Change>;
+
+// Plans with a change; none: the plan does not fit. Throws Error where the change is refused.
+using PlanWith = std::function<std::optional<Plan>(const Change&)>;
 
 // Tokens of a step, over all ranks.
 double tokens_of(const Plan& plan);
@@ -40,11 +42,10 @@ struct WhatIf {
   Outlook outlook;
 };
 
-// Tries more device and host memory, more sequences unless the batch is kept, and --recompute auto. For each
-// of these returns the smallest change that gains nearly as much as the largest that fits, and of memory only
-// what its plan takes where that is nearly as fast; most tokens a second first. Those that gain less than a
-// hundredth are left out. `plan` is the request's.
-std::vector<WhatIf> best_changes(const PlanRequest& request, const Plan& plan,
-                                 std::optional<int64_t> micro_batch, bool keeps_batch);
+// For each quantity returns the smallest amount that gains nearly as much as the largest that can be planned,
+// and of memory only what its plan takes where that is nearly as fast; most tokens a second first. Those that
+// gain less than a hundredth are left out. `plan` is the one without a change.
+std::vector<WhatIf> best_changes(const std::vector<Amounts>& quantities, const Plan& plan,
+                                 const PlanWith& plan_with);
 
 }  // namespace sluice

@@ -3,11 +3,43 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <iterator>
 
 #include "engine/base/units.h"
 #include "tools/command/waiting.h"
 
 namespace sluice {
+
+namespace {
+
+constexpr uint64_t kAdapterRank = 16;
+
+// Bytes that a budget may grow to. An arena of the cpu device lies in host memory, beside that of the host.
+uint64_t most_of(const TierBudget& row, const Budgets& budgets) {
+  if (&row == &budgets.host) return kNoLimit;
+  if (row.most == kNoLimit) return row.limit;  // what a GPU elsewhere has beyond its budget is not known
+  return row.driver ? row.most : row.most - std::min(row.most, budgets.host.limit);
+}
+
+Amounts more_memory(TierId tier, const TierBudget& row, uint64_t arena, uint64_t most) {
+  Amounts amounts;
+  for (const uint64_t quarters : {6, 8, 16, 32})
+    if (const uint64_t bytes = arena / 4 * quarters; row.limit_for(bytes) <= most)
+      amounts.push_back({Change::Kind::capacity, tier, arena, bytes});
+  return amounts;
+}
+
+// Options that change what is trained, or how.
+std::vector<Amounts> other_training(const Options& options, const PlanRequest& request) {
+  std::vector<Amounts> all;
+  if (options.optimizer.clip > 0 && request.lower.update_waits_for_norm)
+    all.push_back({{.kind = Change::Kind::clip}});
+  if (options.lora.rank == 0 && options.run.resume.empty())
+    all.push_back({{.kind = Change::Kind::adapters, .to = kAdapterRank}});
+  return all;
+}
+
+}  // namespace
 
 ChangeWords words_of(const Change& change, const Budgets& budgets, uint64_t ranks) {
   constexpr uint64_t kMib = 1 << 20, kGib = 1 << 30;
@@ -16,41 +48,74 @@ ChangeWords words_of(const Change& change, const Budgets& budgets, uint64_t rank
       const TierBudget& budget = *budgets.by_tier()[change.tier];
       const uint64_t limit = budget.limit_for(change.to), unit = limit < 8 * kGib ? kMib : kGib;
       const uint64_t units = (limit + unit - 1) / unit;
-      return {format_size(change.to - change.from) + " more " + budget.tier + " memory",
-              fmt::format("--{} {}{}", budget.option, units, unit == kMib ? "MiB" : "GiB"),
-              units * unit > budget.most};
+      return {format_size(change.to - change.from) + " more " + budget.tier + " memory", budget.option,
+              fmt::format("{}{}", units, unit == kMib ? "MiB" : "GiB"),
+              units * unit > budget.most ? "more than the machine has" : ""};
     }
     case Change::Kind::batch:
       return {fmt::format("a batch of {} sequences instead of {}", change.to * ranks, change.from * ranks),
-              fmt::format("--batch {}", change.to * ranks)};
+              "batch", fmt::format("{}", change.to * ranks), ""};
     case Change::Kind::recompute:
-      return {"layers recomputed only where that pays", "--recompute auto"};
+      return {"layers recomputed only where that pays", "recompute", "auto", ""};
+    case Change::Kind::clip:
+      return {"gradients that are not clipped", "clip", "0", "without clipping"};
+    case Change::Kind::adapters:
+      return {fmt::format("adapters of rank {}", change.to), "lora", fmt::format("{}", change.to),
+              "trains adapters beside weights that stay"};
   }
   return {};
 }
 
-std::string advice_text(const PlannedRun& run, const Plan& plan, uint64_t tasks_most) {
+void type_in(const ChangeWords& words, Options& options) {
+  set_option(options, *find_option(words.option, Verb::plan), {words.value});
+  options.given.push_back(words.option);
+}
+
+std::vector<Amounts> amounts_to_try(const Options& options, const PlanRequest& request,
+                                    const Budgets& budgets) {
+  std::vector<Amounts> all;
+  const std::vector<const TierBudget*> rows = budgets.by_tier();
+  for (TierId t = 0; t < rows.size(); ++t)
+    if (!request.machine.tiers[t].file)
+      all.push_back(more_memory(t, *rows[t], request.machine.tiers[t].capacity, most_of(*rows[t], budgets)));
+  const auto batch = static_cast<uint64_t>(request.lower.batch);
+  if (options.run.resume.empty())
+    all.push_back({{Change::Kind::batch, 0, batch, 2 * batch}, {Change::Kind::batch, 0, batch, 4 * batch}});
+  if (request.recompute) all.push_back({{.kind = Change::Kind::recompute}});
+  return all;
+}
+
+std::string advice_text(const Options& given, const PlannedRun& run, const Plan& plan, uint64_t tasks_most) {
   const bool keeps_batch = !run.options.run.resume.empty();
   if (const uint64_t tasks = program_size(run.request, plan.model.micro_batch).tasks; tasks > tasks_most)
     return fmt::format("  faster         no other budget{} was tried: plans of {} tasks take long\n",
                        keeps_batch ? "" : " or batch", tasks);
   const Waiting waiting(stderr, keeps_batch ? "trying other budgets" : "trying other budgets and batches");
-  const Options& options = run.options;
-  const auto micro_batch = is_given(options, "micro-batch") ? options.batch.micro_batch : std::nullopt;
-  std::vector<WhatIf> changes = best_changes(run.request, plan, micro_batch, keeps_batch);
-  changes.resize(std::min(changes.size(), kChangesShown));
+  const uint64_t ranks = plan.lowering.ranks;
+  const auto as_typed = [&](const Change& change) -> std::optional<Plan> {
+    Options options = given;
+    type_in(words_of(change, run.budgets, ranks), options);
+    const PlannedRun other = planned_run(std::move(options));
+    auto result = plan_within(other.request, other.budgets);
+    return std::holds_alternative<Plan>(result) ? std::optional(std::move(std::get<Plan>(result)))
+                                                : std::nullopt;
+  };
+  std::vector<WhatIf> changes =
+      best_changes(amounts_to_try(run.options, run.request, run.budgets), plan, as_typed);
+  std::ranges::move(best_changes(other_training(run.options, run.request), plan, as_typed),
+                    std::back_inserter(changes));
   if (changes.empty())
     return fmt::format("  faster         no other budget{} that was tried gains a hundredth\n",
                        keeps_batch ? "" : " or batch");
   const double now = tokens_of(plan) / plan.step_seconds;
   std::string out;
   for (const WhatIf& change : changes) {
-    const ChangeWords words = words_of(change.change, run.budgets, plan.lowering.ranks);
-    const bool of_rank = change.change.kind == Change::Kind::capacity && plan.lowering.ranks > 1;
-    out += fmt::format("  {:<15}{}{}: {:.0f} tokens/s, {:+.0f} %{}\n", out.empty() ? "faster" : "",
-                       words.arguments, of_rank ? " for each rank" : "", change.outlook.tokens_per_second,
-                       100 * (change.outlook.tokens_per_second / now - 1),
-                       words.is_beyond ? ", more than the machine has" : "");
+    const ChangeWords words = words_of(change.change, run.budgets, ranks);
+    const bool of_rank = change.change.kind == Change::Kind::capacity && ranks > 1;
+    out += fmt::format("  {:<15}{}{}: {:.0f} tokens/s, {:+.0f} %{}{}\n", out.empty() ? "faster" : "",
+                       words.arguments(), of_rank ? " for each rank" : "", change.outlook.tokens_per_second,
+                       100 * (change.outlook.tokens_per_second / now - 1), words.besides.empty() ? "" : ", ",
+                       words.besides);
   }
   return out;
 }

@@ -1,4 +1,7 @@
-// Which other budgets and batches would make steps faster, in words. Callers: plan, profile.
+// Which other budgets, batches and options would make steps faster, in words. Callers: plan, profile.
+//
+// Whatever is advised was planned as if it had been typed, so it is accepted, and its figures are those of
+// that plan.
 #pragma once
 
 #include <string>
@@ -10,18 +13,27 @@
 
 namespace sluice {
 
-constexpr size_t kChangesShown = 3;
-
-// A change in words ("4.00 GiB more host memory") and the arguments that make it.
+// A change in words ("4.00 GiB more host memory"), the option that makes it, and what else it changes.
 struct ChangeWords {
-  std::string words, arguments;
-  bool is_beyond = false;  // the machine has less
+  std::string words, option, value;
+  std::string besides;  // a clause; empty: nothing
+  std::string arguments() const { return "--" + option + " " + value; }
 };
 // `ranks`: of the run.
 ChangeWords words_of(const Change& change, const Budgets& budgets, uint64_t ranks);
+// Sets the option as the command line does.
+void type_in(const ChangeWords& words, Options& options);
 
-// The changes that gain most, as lines of `sluice plan`. Plans for each of them, which takes some times as
-// long as the plan itself. Where the program has more than `tasks_most`, the line says that nothing is tried.
-std::string advice_text(const PlannedRun& run, const Plan& plan, uint64_t tasks_most = kTasksTried);
+// What may be tried: more memory, more sequences unless a run goes on, and --recompute auto. Of device memory
+// only as much as there is, since a larger GPU is another machine; host memory can be added.
+std::vector<Amounts> amounts_to_try(const Options& options, const PlanRequest& request,
+                                    const Budgets& budgets);
+
+// The changes that gain most, as lines of `sluice plan`. Last come those that change the training: --clip 0
+// and adapters. Plans for each of them, which takes some times as long as the plan itself. Where the program
+// has more than `tasks_most`, the line says that nothing is tried. `given`: the options as the user wrote
+// them.
+std::string advice_text(const Options& given, const PlannedRun& run, const Plan& plan,
+                        uint64_t tasks_most = kTasksTried);
 
 }  // namespace sluice

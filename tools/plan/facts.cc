@@ -293,7 +293,7 @@ std::string facts_text(const Plan& plan, const PlanFacts& f, std::optional<int64
   append_list(out, "  critical path", most_of(plan.program, f.path, f), kIndent);
   append_wrapped(out, "  updates", update_words(plan), kIndent);
   append_wrapped(out, "  bottleneck", bottleneck_words(plan, f), kIndent);
-  const std::string tokens = token_work_words(token_work_of(plan), plan.model.sequence);
+  const std::string tokens = token_work_words(token_work_of(plan));
   if (!tokens.empty()) append_wrapped(out, "  tokens", tokens, kIndent);
   if (plan.least_seconds > 0)  // 0: the machine description has nothing that takes time
     append_wrapped(out, "  limit",

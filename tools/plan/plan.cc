@@ -17,7 +17,7 @@ namespace sluice {
 ExitCode run_plan(Options given, std::FILE* out) {
   if (!given.plan.sweep.empty()) return run_sweep(given, out);
   if (given.generate.is_planned) return plan_generation(planned_run(std::move(given)), out);
-  const PlannedRun run = planned_run(std::move(given));
+  const PlannedRun run = planned_run(given);
   const Options& options = run.options;
   const auto result = make_plan_patiently(run.request, run.budgets);
   const auto print_notes = [&] {  // also before a refusal, whose limits they may explain
@@ -54,7 +54,7 @@ ExitCode run_plan(Options given, std::FILE* out) {
   show(out, plan_text(plan, run.budgets, options, even));
   show(out, facts_text(plan, facts_of(plan, options), steps_of(options)));
   if (options.plan.explain) show(out, explain_text(plan));
-  if (!options.plan.no_advice) show(out, advice_text(run, plan));
+  if (!options.plan.no_advice) show(out, advice_text(given, run, plan));
   return ExitCode::done;
 }
 

@@ -30,9 +30,11 @@ std::string about(double count) {
   return fmt::format("{:.0f}", unit > 1 ? std::round(count / unit) * unit : std::round(count));
 }
 
-std::string tokens_words(double tokens, int64_t sequence) {
-  const double sequences = std::max(1.0, std::ceil(tokens / static_cast<double>(sequence)));
-  return fmt::format("{} tokens a step (--batch {})", about(tokens), about(sequences));
+// The first of the plans from which on tokens suffice.
+size_t first_to_suffice(std::span<const TokenWork> plans) {
+  size_t first = plans.size();
+  while (first > 0 && plans[first - 1].suffice()) --first;
+  return first;
 }
 
 }  // namespace
@@ -56,8 +58,7 @@ std::optional<double> tokens_to_suffice(const TokenWork& work) {
 }
 
 std::optional<double> tokens_to_suffice(std::span<const TokenWork> plans) {
-  size_t first = plans.size();  // from here on tokens suffice
-  while (first > 0 && plans[first - 1].suffice()) --first;
+  const size_t first = first_to_suffice(plans);
   if (first == 0 || first == plans.size()) return {};
   const TokenWork &before = plans[first - 1], &after = plans[first];
   const double lacking = before.of_state.seconds - before.of_tokens.seconds;
@@ -66,22 +67,25 @@ std::optional<double> tokens_to_suffice(std::span<const TokenWork> plans) {
   return from + (to - from) * lacking / (lacking + spare);
 }
 
-std::string token_work_words(const TokenWork& work, int64_t sequence) {
+std::string token_work_words(const TokenWork& work) {
   const std::optional<double> alike = tokens_to_suffice(work);
   if (!alike) return "";
   return fmt::format(
-      "weights and state keep {} busy for {} a step, tokens keep {} busy for {}: as long with about {}, if "
-      "the plan stayed as it is",
+      "weights and state keep {} busy for {} a step, tokens keep {} busy for {}: as long with about {} "
+      "tokens "
+      "a step, if the plan stayed as it is",
       work.state_resource, readable_seconds(work.of_state.seconds), work.tokens_resource,
-      readable_seconds(work.of_tokens.seconds), tokens_words(*alike, sequence));
+      readable_seconds(work.of_tokens.seconds), about(*alike));
 }
 
 std::string token_work_sentence(std::span<const TokenWork> plans, int64_t sequence, bool all_fit) {
   if (plans.empty()) return "";
+  const auto batch_at = [&](size_t i) { return plans[i].tokens / static_cast<uint64_t>(sequence); };
   if (const std::optional<double> tokens = tokens_to_suffice(plans))
     return fmt::format(
-        "Weights and state stop being the bottleneck at about {}: predicted, between two plans.",
-        tokens_words(*tokens, sequence));
+        "Weights and state are the bottleneck with --batch {} and no longer with --batch {}: predicted, the "
+        "turn is at about {} tokens a step.",
+        batch_at(first_to_suffice(plans) - 1), batch_at(first_to_suffice(plans)), about(*tokens));
   const bool suffice = plans.back().suffice();
   const TokenWork& end = suffice ? plans.front() : plans.back();
   const std::string taken = fmt::format("{} busy for {}, and tokens keep {} busy for {} (predicted)",

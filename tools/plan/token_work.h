@@ -31,9 +31,10 @@ std::optional<double> tokens_to_suffice(const TokenWork& work);
 // them, interpolated between two plans. None: not within them, so they suffice in all, or not in the last.
 std::optional<double> tokens_to_suffice(std::span<const TokenWork> plans);
 
-// A line of `sluice plan`, without its heading; "" if there is nothing to say. `sequence`: its tokens.
-std::string token_work_words(const TokenWork& work, int64_t sequence);
-// A sentence below a sweep over steps with several numbers of tokens. `all_fit`: the largest did, too.
+// A line of `sluice plan`, without its heading; "" if there is nothing to say.
+std::string token_work_words(const TokenWork& work);
+// A sentence below a sweep over steps with several numbers of tokens. `sequence`: its tokens. `all_fit`: the
+// largest did, too.
 std::string token_work_sentence(std::span<const TokenWork> plans, int64_t sequence, bool all_fit);
 
 void add_token_work(const TokenWork& work, nlohmann::ordered_json& out);

@@ -42,7 +42,7 @@ std::string subject_name(const Plan& plan, const Work& work, uint32_t subject) {
 
 ChangeWords words_told(const ProfiledRun& run, const Change& change) {
   ChangeWords words = words_of(change, run.budgets, run.plan.lowering.ranks);
-  if (words.is_beyond) words.words += ", more than is here,";
+  if (!words.besides.empty()) words.words += ", more than is here,";
   return words;
 }
 
@@ -213,11 +213,11 @@ void add_changes(const ProfiledRun& run, ordered_json& out) {
   out["changes_planned"] = run.changes.has_value();
   out["changes"] = ordered_json::array();
   if (!run.changes) return;
-  for (size_t i = 0; i < std::min(kChangesShown, run.changes->size()); ++i) {
+  for (size_t i = 0; i < run.changes->size(); ++i) {
     const WhatIf& w = (*run.changes)[i];
     const ChangeWords words = words_told(run, w.change);
     out["changes"].push_back({{"change", words.words},
-                              {"arguments", words.arguments},
+                              {"arguments", words.arguments()},
                               {"step_seconds", w.outlook.step_seconds},
                               {"tokens_per_second", w.outlook.tokens_per_second},
                               {"gain", w.outlook.tokens_per_second / now - 1}});

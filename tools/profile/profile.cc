@@ -27,6 +27,7 @@
 #include "tools/command/stop_signals.h"
 #include "tools/command/verbs.h"
 #include "tools/command/version.h"
+#include "tools/plan/advice.h"
 #include "tools/plan/report.h"
 #include "tools/prepare/child.h"
 #include "tools/profile/facts.h"
@@ -213,7 +214,8 @@ class Profiler {
       show(
           out_,
           page + " is written. Planning for what would be faster; Ctrl-C ends that, and the report stays.\n");
-      run.changes = best_changes(rank_.request(), plan, asked_micro_batch(), !options.run.resume.empty());
+      run.changes = best_changes(amounts_to_try(options, rank_.request(), rank_.budgets()), plan,
+                                 [&](const Change& change) { return plan_with(change); });
       facts = profile_facts(run);
       write_facts(facts, run);
     }
@@ -227,8 +229,17 @@ class Profiler {
     write_file(out, "report.html", profile_page(facts, profile_lanes(run)));
   }
 
-  std::optional<int64_t> asked_micro_batch() {
-    return is_given(rank_.options(), "micro-batch") ? rank_.options().batch.micro_batch : std::nullopt;
+  // The device is in use: budgets change in the request alone.
+  std::optional<Plan> plan_with(const Change& change) {
+    Options options = rank_.options();
+    if (!is_given(options, "micro-batch")) options.batch.micro_batch.reset();
+    const bool of_memory = change.kind == Change::Kind::capacity;
+    if (!of_memory) type_in(words_of(change, rank_.budgets(), rank_.ranks().size()), options);
+    PlanRequest request = rank_.request(options);
+    if (of_memory) request.machine.tiers[change.tier].capacity = change.to;
+    auto result = make_plan(request);
+    return std::holds_alternative<Plan>(result) ? std::optional(std::move(std::get<Plan>(result)))
+                                                : std::nullopt;
   }
 
   Start& start_;

@@ -112,8 +112,8 @@ void RankSetup::say_notes(const std::vector<std::string>& notes) const {
   for (const std::string& note : notes) say_(note + "\n");
 }
 
-PlanRequest RankSetup::request() const {
-  return plan_request(options_, source_.config, budgets_, needs_of(*device_), plans_evaluation_,
+PlanRequest RankSetup::request(const Options& options) const {
+  return plan_request(options, source_.config, budgets_, needs_of(*device_), plans_evaluation_,
                       ranks_.device != nullptr, sizes_of(samples_));
 }
 

@@ -30,7 +30,8 @@ class RankSetup {
   const Ranks& ranks() const { return ranks_; }
   Device& device() { return *device_; }
   Budgets& budgets() { return budgets_; }
-  PlanRequest request() const;
+  PlanRequest request() const { return request(options_); }
+  PlanRequest request(const Options& options) const;  // with these budgets, and on this device
   // Plans and verifies, with the shape of the first rank's plan (planning.h). Throws infeasible_error().
   Plan plan();
 

@@ -38,10 +38,10 @@ TEST(TokenWork, SufficesBetweenTwoPlans) {
 
 TEST(TokenWork, SaysFromWhichBatchOn) {
   const Plans reached{work(16384, 4, 12), work(32768, 20, 12)};
-  EXPECT_EQ(
-      token_work_sentence(reached, 2048, true),
-      "Weights and state stop being the bottleneck at about 25000 tokens a step (--batch 12): predicted, "
-      "between two plans.");
+  EXPECT_EQ(token_work_sentence(reached, 2048, true),
+            "Weights and state are the bottleneck with --batch 8 and no longer with --batch 16: predicted, "
+            "the turn "
+            "is at about 25000 tokens a step.");
   const Plans before{work(16384, 14, 12), work(32768, 28, 12)};
   EXPECT_EQ(
       token_work_sentence(before, 2048, true),
@@ -73,6 +73,7 @@ TEST_F(Cli, PlanSaysHowManyTokensAStepNeeds) {
   const CommandResult people = run(plan);
   ASSERT_EQ(people.code, 0) << people.err;
   EXPECT_NE(people.out.find("\n  tokens         weights and state keep "), std::string::npos) << people.out;
+  EXPECT_EQ(people.out.find("(--batch "), std::string::npos) << "a batch that was not planned";
 }
 
 TEST_F(Cli, PlanAssumesAnImbalanceOfExperts) {
