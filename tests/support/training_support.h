@@ -77,6 +77,7 @@ struct TestRun {
   std::function<void(CheckpointState&)> alter_start;
   std::function<Model(Model)> alter_model;
   std::function<void(const StepMetrics&)> on_step;
+  std::function<void(const ValidationMetrics&)> on_validation;
   std::function<void(const std::string&)> on_trouble;
   StopForecast* forecast = nullptr;
   std::shared_ptr<const SamplePrompts> samples;  // nullptr: none are written
@@ -233,7 +234,10 @@ inline TestResult train(const TestRun& run) {
     if (run.on_step) run.on_step(m);
     if (m.step == run.stop_after) stop = true;
   };
-  events.validation = [&](const ValidationMetrics& v) { result.validations.push_back(v); };
+  events.validation = [&](const ValidationMetrics& v) {
+    result.validations.push_back(v);
+    if (run.on_validation) run.on_validation(v);
+  };
   events.samples = [&](const SampleMetrics& m) { result.samples.push_back(m); };
   events.checkpoint = [&](const std::string&) { ++result.checkpoints; };
   events.trouble = run.on_trouble;

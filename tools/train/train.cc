@@ -109,10 +109,16 @@ std::string metrics_path(const RunOptions& run) {
   return run.metrics.empty() ? (std::filesystem::path(run.out) / "metrics.jsonl").string() : run.metrics;
 }
 
-// Whether the run has done all its steps. Throws if it has done more.
+// Whether the step of the checkpoint still has to be validated, or to write samples.
+bool owes(const Options& options, const CheckpointState& state) {
+  const bool validates = !options.data.validation.empty() || options.data.val_split.percent > 0;
+  return (state.owes_validation && validates) || (state.owes_samples && options.sample.every > 0);
+}
+
+// Whether the run has done all its steps, and what they owe. Throws if it has done more steps.
 bool is_done(const Options& options, const CheckpointReader& checkpoint, std::FILE* out) {
   const int64_t done = checkpoint.state().step, wanted = options.batch.steps, epochs = options.batch.epochs;
-  if (done < wanted) return false;
+  if (done < wanted || (done == wanted && owes(options, checkpoint.state()))) return false;
   if (done > wanted) {
     const auto before = checkpoint_before(checkpoints_directory(run_of(checkpoint.path())), wanted);
     const std::string length = epochs > 0 ? fmt::format("--epochs {}, which is step {},", epochs, wanted)
@@ -346,10 +352,9 @@ ExitCode train_in(PlannedSession& started, Options given, Options options, Start
   if (!result.stopped) return ExitCode::done;
   const bool is_done = result.step == options.batch.steps;
   if (records)
-    show(out,
-         is_done
-             ? "Stopped in the last validation: all steps are done and saved; sluice eval gives the loss.\n"
-             : "Stopped after step " + std::to_string(result.step) + "; go on with --resume auto.\n");
+    show(out, is_done
+                  ? "Stopped after the last step: all are done and saved; --resume auto does the rest.\n"
+                  : "Stopped after step " + std::to_string(result.step) + "; go on with --resume auto.\n");
   return ExitCode::stopped;
 }
 

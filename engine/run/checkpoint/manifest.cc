@@ -134,6 +134,11 @@ class Fields {
     if (finite(key) <= 0) out_of_range(key, at(key));
     return finite(key);
   }
+  bool flag(const char* key) const {  // false where it is missing
+    if (!has(key)) return false;
+    if (!at(key).is_boolean()) malformed(fmt::format("has a '{}' that is neither true nor false", key));
+    return at(key).get<bool>();
+  }
   // A whole number from 0 to `most`.
   uint64_t count(const Json& value, const char* key, uint64_t most) const {
     if (!value.is_number_unsigned() || value.get<uint64_t>() > most) out_of_range(key, value);
@@ -253,6 +258,8 @@ CheckpointState read_state(const Fields& file, const std::string& path, int64_t 
     state.validation = {validation.finite("loss"), validation.integer("tokens", 1, kNumberMax),
                         validation.checksum("data_checksum")};
   }
+  state.owes_validation = file.flag("owed_validation");
+  state.owes_samples = file.flag("owed_samples");
   state.options = read_options(file, path);
   check_numbers(file, state);
   check_agrees(file, state);
@@ -396,6 +403,8 @@ std::string manifest_to_json(const Manifest& manifest) {
     out["validation"] = {{"loss", state.validation->loss},
                          {"tokens", state.validation->tokens},
                          {"data_checksum", checksum_text(state.validation->data_checksum)}};
+  if (state.owes_validation) out["owed_validation"] = true;
+  if (state.owes_samples) out["owed_samples"] = true;
   out["options"] = std::move(options);
   out["files"] = std::move(files);
   out["tensors"] = std::move(tensors);

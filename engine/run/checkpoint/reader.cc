@@ -6,6 +6,7 @@
 #include <cstring>
 #include <filesystem>
 #include <unordered_set>
+#include <utility>
 
 #include "engine/base/error.h"
 #include "engine/run/checkpoint/block_checksum.h"
@@ -74,6 +75,22 @@ CheckpointReader CheckpointReader::open(const std::string& path) {
       }
   }
   return reader;
+}
+
+bool amend_checkpoint(const std::string& out_directory, const CheckpointState& state) {
+  const std::string path =
+      (fs::path(checkpoints_directory(out_directory)) / checkpoint_name(state.step)).string();
+  if (!is_complete({state.step, path})) return false;
+  const std::string manifest_path = file_inside(path, "manifest.json").path;
+  Manifest manifest = manifest_from_json(read_text_file(manifest_path, kManifestBytesMax), manifest_path);
+  if (manifest.state.run != state.run) return false;
+  const int64_t writers = std::exchange(manifest.state, state).writers;
+  manifest.state.writers = writers;
+  const std::string text = manifest_to_json(manifest);
+  OutputFile file(manifest_path);
+  file.write(text.data(), text.size());
+  file.commit();
+  return true;
 }
 
 void CheckpointReader::open_file(const ManifestFile& file) {

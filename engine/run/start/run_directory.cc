@@ -78,6 +78,14 @@ Error only_damaged(const std::string& run, const std::vector<std::string>& damag
                "Restore one from a copy, or train anew into another --out.");
 }
 
+// Of damaged checkpoints that are newer than the one that is taken.
+void note_passed_over(const std::vector<std::string>& damaged, const std::string& taken,
+                      std::vector<std::string>& notes) {
+  for (const std::string& sentence : damaged)
+    notes.push_back("A newer checkpoint is damaged, and passed over: " + sentence);
+  if (!damaged.empty()) notes.push_back("The newest one that is whole is " + printable(taken) + ".");
+}
+
 }  // namespace
 
 RunDirectory::RunDirectory(const std::string& path) : path_(path) {
@@ -192,13 +200,15 @@ void check_shared(const std::string& out, const Ranks& ranks) {
   }
 }
 
-std::optional<std::string> find_checkpoint(const std::string& path) {
+std::optional<std::string> find_checkpoint(const std::string& path, std::vector<std::string>& notes) {
   std::error_code ignored;
   if (std::filesystem::is_regular_file(std::filesystem::path(path) / "manifest.json", ignored)) return path;
   std::vector<std::string> damaged;
   const std::optional<std::string> newest = newest_checkpoint(path, &damaged);
   if (!newest && !damaged.empty()) throw only_damaged(path, damaged);
-  if (newest) check_one_run(path);
+  if (!newest) return newest;
+  check_one_run(path);
+  note_passed_over(damaged, *newest, notes);
   return newest;
 }
 
@@ -209,7 +219,7 @@ std::string best_words(const BestCheckpoint& best) {
 
 std::optional<std::string> find_source(const TransferOptions& transfer, std::vector<std::string>& notes) {
   const std::string& from = transfer.from;
-  const std::optional<std::string> newest = find_checkpoint(from);
+  const std::optional<std::string> newest = find_checkpoint(from, notes);
   if (!transfer.best) return newest;
   if (!newest) check_not_before_first(from);
   if (!newest)
@@ -236,7 +246,7 @@ void check_not_before_first(const std::string& run) {
         "Wait for its first checkpoint: --checkpoint-every of the run says when; without it, at the end.");
 }
 
-std::optional<CheckpointReader> open_resume(const RunOptions& run) {
+std::optional<CheckpointReader> open_resume(const RunOptions& run, std::vector<std::string>& notes) {
   if (run.resume.empty()) {
     check_unused(run.out, run.metrics);
     return std::nullopt;
@@ -244,13 +254,14 @@ std::optional<CheckpointReader> open_resume(const RunOptions& run) {
   std::vector<std::string> damaged;
   const bool automatic = run.resume == "auto";
   const std::optional<std::string> path =
-      automatic ? newest_checkpoint(run.out, &damaged) : find_checkpoint(run.resume);
+      automatic ? newest_checkpoint(run.out, &damaged) : find_checkpoint(run.resume, notes);
   if (!path && automatic && damaged.empty()) return std::nullopt;
   if (!path && automatic) throw only_damaged(run.out, damaged);
   if (!path)
     throw Error(ExitCode::usage,
                 "--resume " + printable(run.resume) + " is neither a checkpoint nor a run with one.",
                 "Name a run directory, one of its checkpoints, or auto.");
+  note_passed_over(damaged, *path, notes);
   check_not_mixed(*path, run.out);
   check_one_run(run.out);
   return CheckpointReader::open(*path);

@@ -66,23 +66,25 @@ void check_shared(const std::string& out, const Ranks& ranks);
 
 // The checkpoint that `path` means: itself, or the newest complete one of a run directory; nullopt if it is
 // neither. Throws Error(malformed_file) for a run whose every checkpoint is damaged, Error(usage) where a
-// checkpoint of another run was copied into it.
-std::optional<std::string> find_checkpoint(const std::string& path);
+// checkpoint of another run was copied into it. `notes` receives a sentence for each newer checkpoint that is
+// passed over, since it is damaged.
+std::optional<std::string> find_checkpoint(const std::string& path, std::vector<std::string>& notes);
 
 // A sentence.
 std::string best_words(const BestCheckpoint& best);
 
 // The checkpoint that --from means, with --best too: the best one of the run. nullopt, without --best, if it
-// is neither a checkpoint nor a run with one. `notes` receives a sentence that says which one is the best.
-// Throws as find_checkpoint() does, and Error(usage) where there is no best one to choose.
+// is neither a checkpoint nor a run with one. `notes` receives what find_checkpoint() says, and a sentence
+// that says which one is the best. Throws as find_checkpoint() does, and Error(usage) where there is no best
+// one to choose.
 std::optional<std::string> find_source(const TransferOptions& transfer, std::vector<std::string>& notes);
 
 // Throws Error(usage) if another process trains in the directory, in which no checkpoint was found.
 void check_not_before_first(const std::string& run);
 
-// The checkpoint to go on from; nullopt: a fresh start. Throws Error(usage) rather than write over a run or
-// mix two in one directory.
-std::optional<CheckpointReader> open_resume(const RunOptions& run);
+// The checkpoint to go on from; nullopt: a fresh start. `notes` as for find_checkpoint(). Throws Error(usage)
+// rather than write over a run or mix two in one directory.
+std::optional<CheckpointReader> open_resume(const RunOptions& run, std::vector<std::string>& notes);
 
 // Makes `step` the last of the run: sets complete checkpoints of later steps aside, newest first, then the
 // lines of metrics. A kill in between leaves a shorter run, whose metrics --resume auto cuts to its end. Says

@@ -185,7 +185,7 @@ RunStart open_run_start(Options& options, Verb verb) {
     start.notes.insert(start.notes.end(), sentences.begin(), sentences.end());
   };
   note(open_folders(options));
-  if (resuming || verb == Verb::train) start.checkpoint = open_resume(options.run);
+  if (resuming || verb == Verb::train) start.checkpoint = open_resume(options.run, start.notes);
   if (start.checkpoint) {
     std::error_code missing;
     start.is_same_run = fs::equivalent(run_of(start.checkpoint->path()), options.run.out, missing);

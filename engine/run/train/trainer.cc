@@ -137,11 +137,14 @@ void Trainer::record_failed() {
 }
 
 TrainResult Trainer::train() {
+  const bool pays = at_end_ == AtEnd::checkpoint;
+  state_.owes_validation = state_.owes_validation && pays && data_.validation;
+  state_.owes_samples = state_.owes_samples && pays && data_.samples;
+  bool goes_on = pay(true);
   last_norm_ = saved_at_ = steady_seconds();
-  int64_t saved = -1;
   allow_drop();
   note("the trainers' sums");
-  while (step_ < options_.batch.steps) {
+  while (goes_on && step_ < options_.batch.steps) {
     if (metrics_.seconds > kLongStep) session_.executor().await_idle_lane();
     if (stops()) break;
     if (steps_are_long_) read_bodies(1);  // all others are done, or the next could not be issued
@@ -155,28 +158,24 @@ TrainResult Trainer::train() {
     const bool validates = data_.validation && (last || due(options_.data.val_every));
     const Interval& every = options_.run.checkpoint_every;
     const bool is_due = overdue_ || saves_by_time_ || due(every.steps);
-    bool saves = at_end_ == AtEnd::checkpoint && (last || (is_due && can_save(kGoesOn, every.is_auto)));
+    const bool saves =
+        at_end_ == AtEnd::checkpoint && (last || (is_due && can_save(kGoesOn, every.is_auto)));
     const bool samples = data_.samples && (last || due(options_.sample.every));
     if (!validates && !samples && !saves) continue;
     drain();
     const double begin = steady_seconds();
     if (events_.forecast) events_.forecast->drained(begin);
-    if (validates && !validate()) break;  // the state is saved below
-    if (validates && !saves) saves = saves_best();
-    if (samples) sample();
-    if (saves) {
-      if (last) await_place();
-      if (!save()) break;  // the state is saved below, where the directory is now
-      saved = step_;
-      const SpareDescriptors::Lent lent(*spare_);
-      if (session_.ranks().is_first()) delete_set_aside(out_->where().value_or(options_.run.out));
-    }
+    state_.owes_validation = validates;
+    state_.owes_samples = samples;
+    if (saves && last) await_place();
+    // What ends the run is saved below, where the directory is now.
+    goes_on = (!saves || save_on_the_way()) && pay(saves);
     excluded_ += steady_seconds() - begin;
   }
   if (allows_drop_) read_bodies(0);
   drain();
   std::string unsaved;
-  if (at_end_ == AtEnd::checkpoint && saved != step_) try {
+  if (at_end_ == AtEnd::checkpoint && saved_ != step_) try {
       await_place();
       if (!save()) checkpoint();
     } catch (const Error& error) {
@@ -342,14 +341,51 @@ void Trainer::note(const char* what) const {
   session_.ranks().note({text.data(), std::min(end.size, text.size())});
 }
 
+bool Trainer::pay(bool saved) {
+  if (state_.owes_validation) {
+    if (!validate()) return false;
+    if (saved) note_paid(state_.owes_validation);
+    state_.owes_validation = false;
+    if (saved_ != step_ && saves_best() && !save_on_the_way()) return false;
+  }
+  if (state_.owes_samples) {
+    if (!sample()) return false;
+    if (saved || saved_ == step_) note_paid(state_.owes_samples);
+    state_.owes_samples = false;
+  }
+  return true;
+}
+
+// In the checkpoint, if there is one. What cannot be noted is done again by a run that goes on from it.
+void Trainer::note_paid(bool& owed) {
+  owed = false;
+  if (at_end_ != AtEnd::checkpoint) return;
+  bool is_noted = false;
+  if (session_.ranks().is_first()) try {
+      const SpareDescriptors::Lent lent(*spare_);
+      const std::string out = out_->where().value_or(options_.run.out);
+      is_noted = amend_checkpoint(out, state_);
+      if (is_noted && options_.run.keep_best) prune_checkpoints(out, options_.run.keep, true);
+    } catch (const Error& error) {
+      if (events_.trouble) events_.trouble(error.what());
+    }
+  if (session_.ranks().sum<int>(is_noted) > 0) saved_ = step_;
+}
+
+// `what`: "validation"; `are`: its verb.
+void Trainer::cut_short(const char* what, const char* are) {
+  cut_short_ = true;
+  if (events_.trouble)
+    events_.trouble(fmt::format("The {} after step {} {} left {}, since the run stops.", what, step_, are,
+                                at_end_ == AtEnd::checkpoint ? "to --resume auto" : "out"));
+}
+
 bool Trainer::validate() {
   note("the validation");
   const std::optional<Evaluation> found =
       evaluate(session_, bodies(), *data_.validation, data_.validation_batches, stop_, failure_);
   failed_ = session_.ranks().sum<int>(failure_ != nullptr) > 0;
-  cut_short_ = !found && !failed_;
-  if (cut_short_ && step_ < options_.batch.steps && events_.trouble)
-    events_.trouble(fmt::format("The validation after step {} is left out, since the run stops.", step_));
+  if (!found && !failed_) cut_short("validation", "is");
   if (!found) return false;
   if (std::isfinite(found->loss) && found->labels > 0)
     state_.validation = {found->loss, found->labels, data_.validation_checksum()};
@@ -357,22 +393,20 @@ bool Trainer::validate() {
   return true;
 }
 
-// A stop ends them without a line: what follows sees it, too.
-void Trainer::sample() {
+bool Trainer::sample() {
   note("the samples");
-  std::string trouble;
   try {
     std::optional<std::vector<SampledText>> texts = write_samples(session_, bodies(), *data_.samples, stop_);
-    if (!texts)
-      trouble = "since the run stops.";
-    else if (events_.samples)
-      events_.samples({step_, *std::move(texts)});
+    if (!texts) cut_short("samples", "are");
+    if (!texts) return false;
+    if (events_.samples) events_.samples({step_, *std::move(texts)});
   } catch (const Error& error) {
     if (error.code() != ExitCode::numerics) throw;  // losses tell whether training can go on
-    trouble = std::string("since they cannot be drawn: ") + error.what();
+    if (events_.trouble)
+      events_.trouble(fmt::format("The samples after step {} are left out, since they cannot be drawn: {}",
+                                  step_, error.what()));
   }
-  if (!trouble.empty() && events_.trouble)
-    events_.trouble(fmt::format("The samples after step {} are left out, {}", step_, trouble));
+  return true;
 }
 
 // `unsaved`: why the run's state could not be saved; empty: it is. A rank that did not fail itself only says
@@ -408,6 +442,14 @@ bool Trainer::save() {
     failed_ = true;
     return false;
   }
+}
+
+bool Trainer::save_on_the_way() {
+  if (!save()) return false;
+  saved_ = step_;
+  const SpareDescriptors::Lent lent(*spare_);
+  if (session_.ranks().is_first()) delete_set_aside(out_->where().value_or(options_.run.out));
+  return true;
 }
 
 std::exception_ptr Trainer::moved_directory() const {

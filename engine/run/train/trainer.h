@@ -8,10 +8,12 @@
 // If a run has to end while all lanes are well, because of a signal, of data that cannot be read or are found
 // to be bad, of a validation that fails, or of a run directory that was moved, a checkpoint is written first.
 // All ranks agree on that before they do it. Of a rank that trains alone, a stop that would take longer than
-// --stop-within drops the steps under way: no result depends on a step whose update has not begun. Numbers
-// that are not finite end a run without one. A checkpoint at an interval that finds no room, or its drive
-// away, ends no run: it is tried again after every step. The last one waits. That of the best validation
-// (--keep-best) is left out, since the next step changes its weights.
+// --stop-within drops the steps under way: no result depends on a step whose update has not begun. A checkpoint
+// comes before the validation and the samples of its step, and owes them until they are done: a run that goes on
+// from it makes up for what a stop or a kill has left. Numbers that are not finite end a run without one. A
+// checkpoint at an interval that finds no room, or its drive away, ends no run: it is tried again after every
+// step. The last one waits. That of the best validation (--keep-best) is left out, since the next step changes
+// its weights.
 #pragma once
 
 #include <atomic>
@@ -62,7 +64,7 @@ enum class AtEnd : uint8_t { checkpoint, nothing };  // nothing: the run only me
 
 struct TrainResult {
   int64_t step = 0;      // updates done
-  bool stopped = false;  // by the flag: before the last step, or in the last validation
+  bool stopped = false;  // by the flag: before the last step, or in what comes after it
 };
 
 class Trainer {
@@ -96,12 +98,17 @@ class Trainer {
   void record(int64_t step, uint64_t ticket, BodyId body);
   void record_failed();
   void note(const char* what) const;
-  void drain();     // to the clean state, all steps read
-  bool validate();  // false where it was cut short
-  void sample();
+  void drain();  // to the clean state, all steps read
+  // What the step's weights owe; false where it was cut short, or failed. `saved`: they are on the drive.
+  bool pay(bool saved);
+  void note_paid(bool& owed);
+  void cut_short(const char* what, const char* are);
+  bool validate();  // these two: false where it was cut short, or failed
+  bool sample();
   std::string place_of_checkpoint();
   std::exception_ptr moved_directory() const;  // nullptr: it is in its place
   bool save();  // a checkpoint; false where its directory was moved meanwhile, which ends the run
+  bool save_on_the_way();
   // Whether a checkpoint can be written now, as the first rank sees it; tells once why not, and what `then`.
   // `with_last`: without taking the room of the last one.
   bool can_save(const char* then, bool with_last = false);
@@ -133,6 +140,7 @@ class Trainer {
   std::vector<Pending> pending_;  // oldest first
   double last_norm_ = 0;          // when the task `norm` of the last step that was read ended
   double excluded_ = 0;           // seconds of validations, samples and checkpoints since last_norm_
+  int64_t saved_ = -1;            // of which step there is a checkpoint with state_; -1: none is known
   double saved_at_ = 0;           // when the run began or the last checkpoint ended
   bool saves_by_time_ = false;    // by saved_at_, a checkpoint is due
   bool steps_are_long_ = false;   // of any rank, so that all read them at the same place
@@ -149,7 +157,7 @@ class Trainer {
   double asked_at_ = 0;             // when the flag was first seen to be set; 0: it was not
   std::optional<Kept> kept_;        // what is left after a drop
   bool passes_over_ = false;        // the next body `drain` has nothing to do, after a drop
-  bool cut_short_ = false;          // the flag ended a validation
+  bool cut_short_ = false;          // the flag ended a validation or samples
   bool failed_ = false;         // a rank could not read its data, found them bad, or has lost its directory
   std::exception_ptr failure_;  // on that rank, what it throws
 };

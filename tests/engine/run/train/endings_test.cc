@@ -218,21 +218,77 @@ TEST_F(Endings, AValidationThatFailsEndsARunAfterItsCheckpoint) {
   }
 }
 
-// In the last validation too, where all steps are done.
+// In the last validation too, where all steps are done. The run that goes on makes up for it.
 TEST_F(Endings, AStopCutsAValidationShort) {
   write_data("tokens.bin");
   write_data("validation.bin");
-  for (const int64_t step : {4, 10}) {
-    TestRun run = tokens_run(1, "run" + std::to_string(step));
+  const auto validated = [&](const std::string& name, int64_t every) {
+    TestRun run = tokens_run(1, name);
     run.options.data.validation = {directory_ / "validation.bin"};
     run.options.data.val_batches = 3;
-    run.options.data.val_every = step;
+    run.options.data.val_every = every;
+    return run;
+  };
+  const std::vector<ValidationMetrics> wanted = train_on(validated("whole", 4)).validations;
+  ASSERT_EQ(wanted.size(), 3u);  // after steps 4, 8 and 10
+  for (const int64_t step : {4, 10}) {
+    TestRun run = validated("run" + std::to_string(step), step);
+    std::string trouble;
+    run.on_trouble = [&](const std::string& sentence) { trouble += sentence; };
     run.stop_after = step;  // set when the step's loss is read, just before it is validated
     const TestResult result = train_on(run);
     EXPECT_TRUE(result.end.stopped);
     EXPECT_EQ(result.end.step, step);
     EXPECT_TRUE(result.validations.empty());
-    EXPECT_EQ(CheckpointReader::open(newest_checkpoint(run.options.run.out).value()).state().step, step);
+    EXPECT_EQ(
+        trouble,
+        fmt::format("The validation after step {} is left to --resume auto, since the run stops.", step));
+    const CheckpointState owing =
+        CheckpointReader::open(newest_checkpoint(run.options.run.out).value()).state();
+    EXPECT_EQ(owing.step, step);
+    EXPECT_TRUE(owing.owes_validation);
+    run.stop_after = 0;
+    run.options.run.resume = "auto";
+    run.options.batch.steps = step;
+    run.options.given = {"steps"};
+    const TestResult rest = train_on(run);
+    EXPECT_FALSE(rest.end.stopped);
+    ASSERT_EQ(rest.validations.size(), 1u);
+    EXPECT_EQ(fixed_bits(rest.validations), fixed_bits(std::vector{step == 4 ? wanted[0] : wanted[2]}));
+    EXPECT_EQ(rest.checkpoints, 0u) << "the checkpoint is there already";
+    const CheckpointState paid =
+        CheckpointReader::open(newest_checkpoint(run.options.run.out).value()).state();
+    EXPECT_FALSE(paid.owes_validation);
+    EXPECT_EQ(paid.validation.value().loss, rest.validations[0].val_loss);
+  }
+}
+
+// A validation may take hours: what ends it without a stop loses no step.
+TEST_F(Endings, ACheckpointComesBeforeTheValidationOfItsStep) {
+  write_data("tokens.bin");
+  write_data("validation.bin");
+  for (const int64_t ranks : {1, 2}) {
+    TestRun run = tokens_run(ranks, "run" + std::to_string(ranks));
+    run.options.data.validation = {directory_ / "validation.bin"};
+    run.options.data.val_batches = 3;
+    run.options.data.val_every = 4;
+    run.options.run.checkpoint_every = {4};
+    for (const int64_t step : {4, 10}) {
+      run.on_validation = [&](const ValidationMetrics& v) {
+        if (v.step == step) throw Error(ExitCode::rank_lost, "The test ends the run here.", "Resume.");
+      };
+      EXPECT_THROW(train_on(run), Error);
+      const CheckpointState left =
+          CheckpointReader::open(newest_checkpoint(run.options.run.out).value()).state();
+      EXPECT_EQ(left.step, step);
+      EXPECT_TRUE(left.owes_validation);
+      run.options.run.resume = "auto";
+    }
+    run.on_validation = nullptr;
+    const TestResult rest = train_on(run);
+    EXPECT_TRUE(rest.steps.empty());
+    ASSERT_EQ(rest.validations.size(), 1u);
+    EXPECT_EQ(best_checkpoint(run.options.run.out)->validation.loss, rest.validations[0].val_loss);
   }
 }
 

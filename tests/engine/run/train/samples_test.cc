@@ -105,7 +105,8 @@ TEST_F(Samples, ANewRunThatGoesOnWritesTheSame) {
   EXPECT_EQ(differences(newest_tensors(directory_ / "whole"), newest_tensors(directory_ / "parts")), "");
 }
 
-TEST_F(Samples, AStopLeavesThemOut) {
+TEST_F(Samples, WhatAStopLeavesOutIsMadeUpFor) {
+  const std::vector<std::string> wanted = texts_of(checked(sampled("whole")));
   TestRun run = sampled("stopped");
   run.stop_after = 2;  // seen before the samples after step 2 are written
   std::string trouble;
@@ -113,8 +114,11 @@ TEST_F(Samples, AStopLeavesThemOut) {
   const TestResult result = train(run);
   EXPECT_TRUE(result.end.stopped);
   EXPECT_TRUE(result.samples.empty());
-  EXPECT_EQ(trouble, "The samples after step 2 are left out, since the run stops.");
+  EXPECT_EQ(trouble, "The samples after step 2 are left to --resume auto, since the run stops.");
   EXPECT_EQ(result.checkpoints, 1u);
+  run.stop_after = 0;
+  run.options.run.resume = "auto";
+  EXPECT_EQ(texts_of(checked(run)), wanted);
 }
 
 TEST_F(Samples, RanksWriteWhatOneWrites) {
