@@ -2,13 +2,15 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
-#include <spawn.h>
+#include <signal.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <csignal>
 #include <cstring>
 #include <nlohmann/json.hpp>
 
@@ -44,6 +46,83 @@ std::vector<std::string> command_of(const Options& options, const std::vector<st
   return words;
 }
 
+constexpr std::array kEnding = {SIGINT, SIGTERM, SIGHUP, SIGUSR1};
+
+volatile std::sig_atomic_t child_of_handler = 0, passed_on = 0;  // passed_on: the signal that came, or 0
+
+extern "C" void pass_on(int number) {
+  const int error = errno;
+  passed_on = number;
+  kill(child_of_handler, number);
+  errno = error;
+}
+
+// Signals that would end this process end the child meanwhile, and this process after it. Signals that
+// something else handles, or that are ignored, are left alone. Before the child is waited for, this must end.
+class PassingOn {
+ public:
+  explicit PassingOn(pid_t child) {
+    child_of_handler = child;
+    passed_on = 0;
+    for (const int number : kEnding) {
+      struct sigaction before {};
+      if (sigaction(number, nullptr, &before) != 0 || before.sa_handler != SIG_DFL) continue;
+      struct sigaction now {};  // without SA_RESTART
+      now.sa_handler = pass_on;
+      if (sigaction(number, &now, nullptr) == 0) taken_.push_back(number);
+    }
+  }
+  ~PassingOn() {
+    for (const int number : taken_) std::signal(number, SIG_DFL);
+  }
+  PassingOn(const PassingOn&) = delete;
+  PassingOn& operator=(const PassingOn&) = delete;
+
+ private:
+  std::vector<int> taken_;
+};
+
+// Starts this program anew with `output` as its standard output. It dies with the thread that calls this,
+// which posix_spawn() cannot ask for. vfork(), since the memory of a rank must not be shared with a copy that
+// is written to. `failure` receives errno. Signals wait, so that no handler runs in the child.
+[[gnu::noinline]] pid_t start_anew(char* const* arguments, int output, int* failure) {
+  sigset_t all, before;
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &before);
+  const pid_t parent = getpid();
+  const pid_t child = vfork();
+  if (child == 0) {
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    for (const int number : kEnding) {
+      struct sigaction now {};
+      if (sigaction(number, nullptr, &now) == 0 && now.sa_handler != SIG_IGN) std::signal(number, SIG_DFL);
+    }
+    pthread_sigmask(SIG_SETMASK, &before, nullptr);
+    if (getppid() == parent && dup2(output, STDOUT_FILENO) >= 0) execve(kThisProgram, arguments, environ);
+    *failure = errno;
+    _exit(127);
+  }
+  if (child < 0) *failure = errno;
+  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  return child;
+}
+
+// What the child prints until it ends, before it is waited for.
+std::string read_to_end(const FileDescriptor& reading, pid_t child) {
+  const PassingOn signals(child);
+  std::string text;
+  std::array<char, 4096> piece{};
+  for (ssize_t n = 1; n != 0;) {
+    n = read(reading.get(), piece.data(), piece.size());
+    if (n > 0) text.append(piece.data(), static_cast<size_t>(n));
+    if (n < 0 && errno != EINTR) break;
+  }
+  siginfo_t ignored{};
+  while (waitid(P_PID, static_cast<id_t>(child), &ignored, WEXITED | WNOWAIT) != 0 && errno == EINTR) {
+  }
+  return text;
+}
+
 // What the command prints. Its errors go to this process's stderr.
 std::string output_of(const std::vector<std::string>& words) {
   std::array<int, 2> ends{};
@@ -54,27 +133,16 @@ std::string output_of(const std::vector<std::string>& words) {
   std::vector<char*> arguments;
   for (const std::string& word : words) arguments.push_back(const_cast<char*>(word.c_str()));
   arguments.push_back(nullptr);
-  posix_spawn_file_actions_t actions;
-  pid_t child = 0;
-  int failure = posix_spawn_file_actions_init(&actions);
-  if (failure == 0) {
-    failure = posix_spawn_file_actions_adddup2(&actions, writing.get(), STDOUT_FILENO);
-    if (failure == 0)
-      failure = posix_spawn(&child, kThisProgram, &actions, nullptr, arguments.data(), environ);
-    posix_spawn_file_actions_destroy(&actions);
-  }
-  if (failure != 0)
+  int failure = 0;
+  const pid_t child = start_anew(arguments.data(), writing.get(), &failure);
+  if (failure != 0) {
+    if (child > 0) waitpid(child, nullptr, 0);
     throw Error(ExitCode::environment,
                 std::string("Cannot start `sluice prepare`: ") + std::strerror(failure) + ".",
                 "Prepare the data with that verb first.");
-  writing = FileDescriptor();
-  std::string text;
-  std::array<char, 4096> piece{};
-  for (ssize_t n = 1; n != 0;) {
-    n = read(reading.get(), piece.data(), piece.size());
-    if (n > 0) text.append(piece.data(), static_cast<size_t>(n));
-    if (n < 0 && errno != EINTR) break;
   }
+  writing = FileDescriptor();
+  std::string text = read_to_end(reading, child);
   int status = 0;
   pid_t waited = 0;
   while ((waited = waitpid(child, &status, 0)) < 0 && errno == EINTR) {
@@ -83,9 +151,12 @@ std::string output_of(const std::vector<std::string>& words) {
     throw Error(ExitCode::environment,
                 std::string("Cannot wait for `sluice prepare`: ") + std::strerror(errno) + ".",
                 "Let the program that starts Sluice not ignore SIGCHLD, or prepare the data first.");
-  if (WIFEXITED(status) && WEXITSTATUS(status) == 0) return text;
-  if (WIFEXITED(status))  // it has said why
+  if (WIFEXITED(status) && WEXITSTATUS(status) != 0)  // it has said why
     throw Error(static_cast<ExitCode>(WEXITSTATUS(status)), "", "");
+  if (passed_on != 0)
+    throw Error(ExitCode::stopped, "Stopped while the data were prepared, before the first step.",
+                "Start again in the same way: what is prepared is kept.");
+  if (WIFEXITED(status)) return text;
   throw Error(ExitCode::environment,
               fmt::format("The process that prepared the data was ended by signal {}.", WTERMSIG(status)),
               "Start again: what is done is kept. It may have needed more memory than there is.");

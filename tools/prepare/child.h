@@ -1,5 +1,6 @@
-// Data that have to be prepared, prepared by a child process, so that its memory is its own. Callers: train,
-// eval, profile, before they open their data.
+// Data that have to be prepared, prepared by a child process, so that its memory is its own. A signal that
+// ends this process ends the child first, with exit code 75; a kill ends both. Callers: train, eval, profile,
+// before they open their data.
 #pragma once
 
 #include <string>
