@@ -26,24 +26,6 @@ uint64_t pieces_of(uint32_t positions, int64_t sequence) {
 
 }  // namespace
 
-// Held-out sample h is the last of the first ceil((h + 1) * samples / held) ones.
-uint64_t SampleChoice::at(uint64_t index) const {
-  CHECK(index < size(), "an index outside of the choice");
-  const auto held_at = [&](uint64_t h) {
-    return static_cast<uint64_t>((static_cast<__uint128_t>(h + 1) * samples_ + held_ - 1) / held_) - 1;
-  };
-  if (takes_held_) return held_at(index);
-  uint64_t least = 0, most = held_;  // how many held-out samples lie before the one sought
-  while (least < most) {
-    const uint64_t middle = least + (most - least) / 2;
-    if (held_at(middle) - middle > index)
-      most = middle;
-    else
-      least = middle + 1;
-  }
-  return index + least;
-}
-
 PackedRows::PackedRows(const PreparedSet& set, SampleChoice samples, const PackingChoice& choice)
     : set_(set), samples_(samples), choice_(choice) {
   CHECK(choice.sequence > 0 && choice.sequence < INT32_MAX, "a row has tokens");
@@ -64,18 +46,25 @@ PackedRows::PackedRows(const PreparedSet& set, SampleChoice samples, const Packi
                 "Use a larger --seq, or --long divide.");
 }
 
-uint64_t PackedRows::sample_at(uint64_t epoch, uint64_t index) const {
+SampleStretch PackedRows::sample_at(uint64_t epoch, uint64_t index) const {
   return samples_.at(choice_.shuffled ? permuted(index, samples_.size(), choice_.seed, epoch) : index);
 }
 
 PreparedSample PackedRows::sample(uint64_t epoch, uint64_t index) {
-  const uint64_t wanted = sample_at(epoch, index);
+  const SampleStretch stretch = sample_at(epoch, index);
+  const uint64_t wanted = stretch.sample;
   if (wanted < ahead_first_ || wanted - ahead_first_ >= ahead_.size()) {
     ahead_first_ = wanted;
     ahead_.resize(choice_.shuffled ? 1 : std::min(kSamplesAtOnce, set_.samples() - wanted));
     set_.read_samples(wanted, ahead_);
   }
-  return ahead_[wanted - ahead_first_];
+  PreparedSample found = ahead_[wanted - ahead_first_];
+  if (stretch.tokens == 0) return found;
+  found.begin += stretch.first;  // of a text: all of its tokens are learned
+  found.tokens = stretch.tokens;
+  found.trained = found.last_trained = stretch.tokens - 1;
+  found.first_trained = 1;
+  return found;
 }
 
 void PackedRows::take_pieces(uint64_t epoch, Place& place, EpochFacts& facts) {
@@ -89,7 +78,7 @@ void PackedRows::take_pieces(uint64_t epoch, Place& place, EpochFacts& facts) {
     if (is_long && choice_.long_samples == LongSamples::refused)
       throw Error(ExitCode::usage,
                   fmt::format("Sample {} of the data has {} tokens, more than --seq {} and one label.",
-                              sample_at(epoch, place.sample) + 1, s.tokens, sequence),
+                              sample_at(epoch, place.sample).sample + 1, s.tokens, sequence),
                   fmt::format("Use --seq {}, or --long cut or divide.", positions));
     if (is_long && place.piece == 0) ++facts.cut;
     const bool divides = is_long && choice_.long_samples == LongSamples::divided;

@@ -10,14 +10,14 @@
 // (seed, epoch) too. So lengths and numbers alone decide what a row has. Of unused positions at a row's end
 // each is a document of its own, token 0 with label kIgnoreLabel.
 //
-// Held-out samples are spread evenly over the set and do not depend on the seed. Memory: one group, and 16
-// bytes for each group of an epoch. Owner: one thread.
+// Memory: one group, and 16 bytes for each group of an epoch. Owner: one thread.
 #pragma once
 
 #include <vector>
 
 #include "models/data/prepared_set.h"
 #include "models/data/row_source.h"
+#include "models/data/sample_choice.h"
 
 namespace sluice {
 
@@ -30,23 +30,6 @@ struct PackingChoice {
   bool shuffled = true;
   uint64_t seed = 0;
   bool once = false;  // rows behind the first epoch are empty, so that a last batch has nothing twice
-};
-
-// Which samples of a set: all, those that are held out, or the others.
-class SampleChoice {
- public:
-  static SampleChoice all(uint64_t samples) { return {samples, 0, false}; }
-  static SampleChoice held_out(uint64_t samples, uint64_t held) { return {samples, held, true}; }
-  static SampleChoice others(uint64_t samples, uint64_t held) { return {samples, held, false}; }
-
-  uint64_t size() const { return takes_held_ ? held_ : samples_ - held_; }
-  uint64_t at(uint64_t index) const;  // ascending; index < size()
-
- private:
-  SampleChoice(uint64_t samples, uint64_t held, bool takes_held)
-      : samples_(samples), held_(held), takes_held_(takes_held) {}
-  uint64_t samples_, held_;
-  bool takes_held_;
 };
 
 struct EpochFacts {
@@ -84,7 +67,7 @@ class PackedRows : public RowSource {
     Place begin;
     uint64_t first_row;  // in the epoch
   };
-  uint64_t sample_at(uint64_t epoch, uint64_t index) const;
+  SampleStretch sample_at(uint64_t epoch, uint64_t index) const;
   PreparedSample sample(uint64_t epoch, uint64_t index);
   void scan(uint64_t epoch);  // groups_ and facts_ of that epoch
   // Takes the pieces of one group from `place` on, and moves it. Counts into `facts`.

@@ -4,6 +4,7 @@
 #include <xxhash.h>
 
 #include <algorithm>
+#include <cstddef>
 #include <cstring>
 #include <filesystem>
 #include <nlohmann/json.hpp>
@@ -18,9 +19,9 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::array<char, 8> kMagic = {'S', 'L', 'U', 'I', 'C', 'E', 'P', '3'};
+constexpr std::array<char, 8> kMagic = {'S', 'L', 'U', 'I', 'C', 'E', 'P', '4'};
 constexpr const char* kSetFile = "set.json";
-constexpr const char* kSetFormat = "sluice-prepared-3";
+constexpr const char* kSetFormat = "sluice-prepared-4";
 constexpr uint64_t kSetFileBytesMax = 1 << 20;
 constexpr uint64_t kPartsMax = 1 << 20;
 
@@ -38,7 +39,7 @@ uint64_t part_bytes(const PartEnd& end) {
 
 [[noreturn]] void damaged(const std::string& path, const std::string& sentence) {
   throw Error(ExitCode::malformed_file, fmt::format("{} {}.", printable(path), sentence),
-              "Delete the prepared set; it is made anew from the data.");
+              "Start again: what is damaged is made anew from the data.");
 }
 
 struct FreeHash {
@@ -98,10 +99,12 @@ struct PartWriter::State {
 PartWriter::PartWriter(const std::string& path) : state_(std::make_unique<State>(path)) {}
 PartWriter::~PartWriter() = default;
 
-void PartWriter::add(std::span<const uint32_t> ids, const std::vector<bool>& trained) {
+void PartWriter::add(std::span<const uint32_t> ids, const std::vector<bool>& trained, bool is_text,
+                     bool goes_on) {
   CHECK(ids.size() >= 2 && ids.size() <= UINT32_MAX && trained.size() == ids.size(), "a sample's tokens");
   State& s = *state_;
-  PreparedSample sample{.begin = s.tokens, .tokens = static_cast<uint32_t>(ids.size())};
+  PreparedSample sample{
+      .begin = s.tokens, .tokens = static_cast<uint32_t>(ids.size()), .is_text = is_text, .goes_on = goes_on};
   s.marks.resize((s.tokens + ids.size() + 7) / 8);
   for (uint32_t i = 1; i < sample.tokens; ++i) {
     if (!trained[i]) continue;
@@ -130,7 +133,9 @@ PreparedCounts PartWriter::commit(PreparedCounts counts, const std::string& note
   counts.samples = s.samples.size();
   counts.tokens = s.tokens;
   counts.trained = s.trained;
-  const PartEnd end{kMagic, XXH3_64bits_digest(s.hash.get()), notes.size(), counts};
+  PartEnd end{kMagic, notes.size(), counts, 0};
+  XXH3_64bits_update(s.hash.get(), &end, offsetof(PartEnd, checksum));
+  end.checksum = XXH3_64bits_digest(s.hash.get());
   s.file.write(&end, sizeof end);
   s.file.commit();
   return counts;
@@ -144,7 +149,7 @@ std::optional<PreparedCounts> part_counts(const std::string& path) {
   if (!end) return std::nullopt;
   std::vector<char> piece(1 << 20);
   const Hash hash = new_hash();
-  for (uint64_t at = 0, all = file.bytes() - sizeof(PartEnd); at < all;) {
+  for (uint64_t at = 0, all = file.bytes() - sizeof end->checksum; at < all;) {
     const uint64_t n = std::min<uint64_t>(piece.size(), all - at);
     file.read(at, piece.data(), n);
     XXH3_64bits_update(hash.get(), piece.data(), n);
@@ -169,25 +174,28 @@ bool is_complete_set(const std::string& directory) {
   return fs::is_regular_file(fs::path(directory) / kSetFile, ignored);
 }
 
+std::optional<uint64_t> parts_of_set(const std::string& directory) {
+  if (!is_complete_set(directory)) return std::nullopt;
+  try {
+    const nlohmann::json set =
+        parse_strict_json(read_text_file((fs::path(directory) / kSetFile).string(), kSetFileBytesMax));
+    const uint64_t parts = set.at("parts").get<uint64_t>();
+    if (set.at("format") == kSetFormat && parts <= kPartsMax) return parts;
+  } catch (const std::exception&) {
+  }
+  return std::nullopt;
+}
+
 PreparedSet PreparedSet::open(const std::string& directory, int64_t vocabulary) {
   if (!is_complete_set(directory))
     throw Error(ExitCode::usage, printable(directory) + " is no complete prepared set: it has no set.json.",
                 "Make one with `sluice prepare`.");
-  const std::string set_file = (fs::path(directory) / kSetFile).string();
-  uint64_t parts = 0;
-  try {
-    const nlohmann::json set = parse_strict_json(read_text_file(set_file, kSetFileBytesMax));
-    if (set.at("format") != kSetFormat) damaged(set_file, "is of another version");
-    parts = set.at("parts").get<uint64_t>();
-  } catch (const std::exception& error) {
-    if (dynamic_cast<const Error*>(&error)) throw;
-    damaged(set_file, "is damaged");
-  }
-  if (parts > kPartsMax) damaged(set_file, "is damaged");
+  const std::optional<uint64_t> parts = parts_of_set(directory);
+  if (!parts) damaged((fs::path(directory) / kSetFile).string(), "is damaged, or of another version");
   PreparedSet set;
   set.directory_ = directory;
   set.vocabulary_ = vocabulary;
-  for (uint64_t p = 0; p < parts; ++p) {
+  for (uint64_t p = 0; p < *parts; ++p) {
     const std::string path = (fs::path(directory) / part_name(p)).string();
     std::error_code ignored;
     if (!fs::exists(path, ignored)) damaged(path, "is missing");

@@ -4,8 +4,9 @@
 // set.json, which is written last and makes the set complete. A part, little-endian:
 //   u32 ids[tokens]; u8 marks[(tokens + 7) / 8], bit i % 8 of byte i / 8 for token i; zeros up to a multiple
 //   of 8 bytes; PreparedSample samples[samples]; notes, and zeros up to a multiple of 8 bytes; PartEnd.
-// Samples lie in the order of the data. Sizes are checked when a set is opened, ids as they are read. Reads
-// are const, allocate nothing, and may come from any thread.
+// Samples lie in the order of the data. Sizes are checked when a set is opened, ids as they are read,
+// checksums by part_counts(), which a preparation calls for each part before a set is used
+// (Preparation::damaged_files). Reads are const, allocate nothing, and may come from any thread.
 #pragma once
 
 #include <array>
@@ -27,9 +28,11 @@ struct PreparedSample {
   uint32_t tokens = 0;
   uint32_t trained = 0;  // tokens that are marked; the first token of a sample never is
   uint32_t first_trained = 0, last_trained = 0;  // of its tokens, by index; 0 where none is marked
+  uint32_t is_text = 0;                          // 1: of no conversation
+  uint32_t goes_on = 0;                          // 1: of the same record as the sample before it
   bool operator==(const PreparedSample&) const = default;
 };
-static_assert(sizeof(PreparedSample) == 24);
+static_assert(sizeof(PreparedSample) == 32);
 
 // What became of the records of some data.
 struct PreparedCounts {
@@ -49,9 +52,9 @@ struct PreparedCounts {
 
 struct PartEnd {  // the last bytes of a part
   std::array<char, 8> magic{};
-  uint64_t checksum = 0;    // XXH3 of all bytes before this struct
   uint64_t note_bytes = 0;  // at most kNoteBytesMax
   PreparedCounts counts;
+  uint64_t checksum = 0;  // XXH3 of all bytes before it
 };
 
 // Writes one part, in memory that grows with its marks and samples only.
@@ -63,7 +66,8 @@ class PartWriter {
   PartWriter& operator=(const PartWriter&) = delete;
 
   // trained[i] marks ids[i]. At least two tokens. Throws Error(io).
-  void add(std::span<const uint32_t> ids, const std::vector<bool>& trained);
+  void add(std::span<const uint32_t> ids, const std::vector<bool>& trained, bool is_text = false,
+            bool goes_on = false);
   // `counts`: of the part's records; samples and tokens are filled in. Returns them. `notes`: text about the
   // part that its reader understands. Throws Error(io).
   PreparedCounts commit(PreparedCounts counts, const std::string& notes);
@@ -113,5 +117,7 @@ std::string part_name(uint64_t index);
 // Writes set.json over `parts` complete parts. `facts`: JSON text of what the set was made of, for people.
 void complete_set(const std::string& directory, uint64_t parts, const std::string& facts);
 bool is_complete_set(const std::string& directory);
+// How many parts a complete set has, as its set.json says; none where that is missing or damaged.
+std::optional<uint64_t> parts_of_set(const std::string& directory);
 
 }  // namespace sluice

@@ -20,7 +20,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr uint64_t kVersion = 4;  // of what samples are made of given data, and what a set says about them
+constexpr uint64_t kVersion = 5;  // of what samples are made of given data, and what a set says about them
 constexpr uint64_t kStretchBytesLeast = 1 << 20;
 constexpr uint64_t kStretchesMost = 256;     // about, so that a set has few files
 constexpr uint64_t kListStretchesMost = 16;  // each scans its list from the beginning
@@ -205,7 +205,7 @@ Preparation::Preparation(PrepareRequest request)
     const Division division = is_record_file(path)         ? division_of_json(path)
                               : request_.separator.empty() ? Division::stretches
                                                            : Division::separator;
-    files_.emplace_back(path, division, request_.separator);
+    files_.emplace_back(path, division, request_.separator, RecordMemory(request_.memory).longest());
     if (files_.back().bytes() == 0)
       throw Error(ExitCode::malformed_file, printable(path) + " is empty.", "Give a file with data.");
   }
@@ -274,8 +274,8 @@ std::vector<Preparation::Stretch> Preparation::stretches() const {
   return all;
 }
 
-PreparedCounts Preparation::make_samples(const Stretch& stretch, SampleMaker& maker,
-                                         const std::function<bool(const Sample&)>& take,
+PreparedCounts Preparation::make_samples(const Stretch& stretch, SampleMaker& maker, RecordMemory& memory,
+                                         const std::function<bool(const Sample&, bool goes_on)>& take,
                                          const std::function<bool(uint64_t bytes)>& goes_on) const {
   PreparedCounts counts;
   const RecordFile& file = files_[stretch.file];
@@ -288,6 +288,7 @@ PreparedCounts Preparation::make_samples(const Stretch& stretch, SampleMaker& ma
     // An empty line, or nothing between two separators.
     if (text.find_first_not_of(" \t\r\n") == text.npos) return true;
     ++counts.records;
+    const RecordMemory::Share share = memory.take(text.size());
     std::vector<Sample> samples;
     try {
       samples = maker.make(is_json ? parse_record(text, request_.form, request_.names)
@@ -302,6 +303,7 @@ PreparedCounts Preparation::make_samples(const Stretch& stretch, SampleMaker& ma
       throw Error(error.code(), fmt::format("{}: {}", file.place(begin), error.what()), error.remedy());
     }
     counts.divided += samples.size() > 1;
+    bool goes_on_with = false;
     for (const Sample& sample : samples) {
       const auto outside = std::find_if(sample.ids.begin(), sample.ids.end(), [&](uint32_t id) {
         return request_.vocabulary > 0 && id >= static_cast<uint64_t>(request_.vocabulary);
@@ -318,7 +320,8 @@ PreparedCounts Preparation::make_samples(const Stretch& stretch, SampleMaker& ma
       counts.texts += sample.is_text;
       counts.unknown_characters += sample.unknown_characters;
       counts.spelled_controls += sample.spelled_controls;
-      if (more) more = take(sample);
+      if (more) more = take(sample, goes_on_with);
+      goes_on_with = true;
     }
     return more;
   });
@@ -339,6 +342,7 @@ bool Preparation::make(const std::string& directory, const std::atomic<bool>& st
     progress(now);
     return !ends && !stop;
   };
+  RecordMemory memory(request_.memory);
   Workers workers(request_.threads);
   std::vector<std::unique_ptr<SampleMaker>> makers(static_cast<size_t>(workers.threads()));
   workers.parallel_for(static_cast<int64_t>(all.size()), [&](int64_t index, int thread) {
@@ -353,11 +357,11 @@ bool Preparation::make(const std::string& directory, const std::atomic<bool>& st
       auto& maker = makers[static_cast<size_t>(thread)];
       if (!maker) maker = std::make_unique<SampleMaker>(model_, request_.choices);
       PartWriter part(path);
-      const auto take = [&](const Sample& sample) {
-        part.add(sample.ids, sample.trained);
+      const auto take = [&](const Sample& sample, bool goes_on_with) {
+        part.add(sample.ids, sample.trained, sample.is_text, goes_on_with);
         return true;
       };
-      const PreparedCounts counts = make_samples(stretch, *maker, take, goes_on);
+      const PreparedCounts counts = make_samples(stretch, *maker, memory, take, goes_on);
       require_as_opened(files_[stretch.file]);
       const SampleNotes notes = maker->take_notes();
       if (!ends && !stop) part.commit(counts, json_of(notes));
@@ -373,14 +377,40 @@ bool Preparation::make(const std::string& directory, const std::atomic<bool>& st
   return true;
 }
 
+std::vector<std::string> Preparation::damaged_files(
+    const std::string& directory, const std::function<void(const PrepareProgress&)>& progress) const {
+  const std::vector<Stretch> all = stretches();
+  PrepareProgress now{true, 0, bytes()};
+  std::mutex mutex;  // of `now`, `damaged` and `progress`
+  std::vector<std::string> damaged;
+  if (parts_of_set(directory) != all.size()) damaged.push_back("set.json");
+  Workers workers(request_.threads);
+  workers.parallel_for(static_cast<int64_t>(all.size()), [&](int64_t index, int) {
+    const std::string name = part_name(static_cast<uint64_t>(index));
+    bool is_right = false;
+    try {
+      is_right = part_counts((fs::path(directory) / name).string()).has_value();
+    } catch (const Error&) {  // it cannot be read
+    }
+    const Stretch& stretch = all[static_cast<size_t>(index)];
+    const std::lock_guard lock(mutex);
+    if (!is_right) damaged.push_back(name);
+    now.bytes += stretch.end - stretch.begin;
+    progress(now);
+  });
+  std::sort(damaged.begin(), damaged.end());
+  return damaged;
+}
+
 std::vector<Sample> Preparation::first_samples(size_t count) const {
   std::vector<Sample> samples;
   SampleMaker maker(model_, request_.choices);
+  RecordMemory memory(request_.memory);
   for (const Stretch& stretch : stretches()) {
     if (samples.size() >= count) break;
     make_samples(
-        stretch, maker,
-        [&](const Sample& sample) {
+        stretch, maker, memory,
+        [&](const Sample& sample, bool) {
           samples.push_back(sample);
           return samples.size() < count;
         },

@@ -3,7 +3,8 @@
 // The data are divided into stretches of bytes, each of which becomes a part of the set (prepared_set.h).
 // Parts that are there already are kept, so a preparation that was killed goes on where it was. A set's name
 // is a checksum of all that it depends on: the data, the tokenizer, the template, the choices. Memory is
-// bounded by the longest record and the marks of one part for each thread. Caller: the verb `prepare`.
+// bounded by PrepareRequest::memory for records, and the marks of one part for each thread. Caller: the verb
+// `prepare`.
 #pragma once
 
 #include <atomic>
@@ -14,6 +15,7 @@
 #include <vector>
 
 #include "models/data/prepared_set.h"
+#include "models/prepare/record_memory.h"
 #include "models/text/records/record.h"
 #include "models/text/records/record_file.h"
 #include "models/text/samples/sample_maker.h"
@@ -32,6 +34,7 @@ struct PrepareRequest {
   bool skips_bad = false;  // malformed records are counted and left out
   int64_t vocabulary = 0;  // rows of the model's embedding; 0: not known
   int threads = 1;
+  uint64_t memory = UINT64_MAX;  // for records that are being prepared
 };
 
 // What is being done, and how far: bytes of `all`.
@@ -56,6 +59,11 @@ class Preparation {
   bool make(const std::string& directory, const std::atomic<bool>& stop,
             const std::function<void(const PrepareProgress&)>& progress) const;
 
+  // Names of the files of a complete set in `directory` that are missing or that their checksums refuse.
+  // Reads all of it, by several threads. make() makes them anew.
+  std::vector<std::string> damaged_files(const std::string& directory,
+                                         const std::function<void(const PrepareProgress&)>& progress) const;
+
   // The first `count` samples, made anew.
   std::vector<Sample> first_samples(size_t count) const;
 
@@ -65,9 +73,10 @@ class Preparation {
     uint64_t begin, end;
   };
   bool reads_json(size_t file) const;
-  // Makes the samples of a stretch, in order, until `take` returns false.
-  PreparedCounts make_samples(const Stretch& stretch, SampleMaker& maker,
-                              const std::function<bool(const Sample&)>& take,
+  // Makes the samples of a stretch, in order, until `take` returns false. goes_on: of the same record as the
+  // one before.
+  PreparedCounts make_samples(const Stretch& stretch, SampleMaker& maker, RecordMemory& memory,
+                              const std::function<bool(const Sample&, bool goes_on)>& take,
                               const std::function<bool(uint64_t bytes)>& goes_on) const;
   std::vector<Stretch> stretches() const;
   uint64_t bytes() const;

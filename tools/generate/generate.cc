@@ -16,6 +16,7 @@
 #include "engine/run/start/session_start.h"
 #include "engine/run/start/text_start.h"
 #include "engine/run/start/weights_start.h"
+#include "models/prepare/record_memory.h"
 #include "models/text/samples/prompt_file.h"
 #include "tools/command/screen.h"
 #include "tools/command/stop_signals.h"
@@ -124,8 +125,8 @@ std::vector<uint32_t> conversation_prompt(SampleMaker& maker, const nlohmann::or
 
 nlohmann::ordered_json message(const std::string& text) { return {{"role", "user"}, {"content", text}}; }
 
-void converse(const Speaker& speaker) {
-  LineReader lines(STDIN_FILENO, stop_flag());
+void converse(const Speaker& speaker, uint64_t longest) {
+  LineReader lines(STDIN_FILENO, stop_flag(), longest);
   const bool asks = screen_of(speaker.out).is_terminal && isatty(STDIN_FILENO);
   auto messages = nlohmann::ordered_json::array();
   for (uint64_t turn = 0;; ++turn) {
@@ -163,9 +164,15 @@ void answer_all(const Speaker& speaker, std::vector<std::vector<uint32_t>> promp
   }
 }
 
+// Bytes of a text for which --host-mem leaves memory now.
+uint64_t longest_text(const MemoryOptions& memory) {
+  return RecordMemory(bytes_for_records(memory, 1)).longest();
+}
+
 // The prompts, but for a conversation on standard input.
 std::vector<std::vector<uint32_t>> prompts_of(const Options& options, SampleMaker& maker) {
-  if (!options.generate.prompts.empty()) return read_prompts(options.generate.prompts, maker);
+  if (!options.generate.prompts.empty())
+    return read_prompts(options.generate.prompts, maker, longest_text(options.memory));
   if (options.generate.chat && !is_given(options, "prompt")) return {};
   if (options.generate.chat)
     return {conversation_prompt(maker, nlohmann::ordered_json::array({message(options.generate.prompt)}))};
@@ -234,7 +241,7 @@ ExitCode run_generate(Options options, std::FILE* out) {
   const double begin = steady_seconds();
   try {
     if (prompts.empty())
-      converse(speaker);
+      converse(speaker, longest_text(options.memory));
     else if (!g.prompts.empty())
       answer_all(speaker, std::move(prompts));
     else

@@ -36,6 +36,11 @@ std::optional<std::string> LineReader::next() {
   size_t end = 0, searched = 0;
   while ((end = buffer_.find('\n', searched)) == std::string::npos && !ended_) {
     searched = buffer_.size();
+    if (searched > longest_ && longest_ < kLineBytesMax)
+      throw Error(
+          ExitCode::infeasible,
+          fmt::format("A message has more than {}, for which there is memory.", format_size(longest_)),
+          "Shorten it, or give more --host-mem.");
     if (searched > kLineBytesMax)
       throw Error(ExitCode::malformed_file,
                   fmt::format("A message has more than {}.", format_size(kLineBytesMax)), "Shorten it.");

@@ -1,6 +1,7 @@
 // Lines of a conversation, as they are typed. Caller: the verb generate.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <cstdint>
 #include <optional>
@@ -12,11 +13,12 @@ constexpr uint64_t kLineBytesMax = uint64_t{16} << 20;  // of a message
 
 class LineReader {
  public:
-  // Reads from the descriptor until `stop` is set.
-  LineReader(int descriptor, const std::atomic<bool>& stop) : descriptor_(descriptor), stop_(stop) {}
+  // Reads from the descriptor until `stop` is set. `longest`: bytes of a line for which there is memory.
+  LineReader(int descriptor, const std::atomic<bool>& stop, uint64_t longest = kLineBytesMax)
+      : descriptor_(descriptor), stop_(stop), longest_(std::min(longest, kLineBytesMax)) {}
 
   // The next line, without its end; none: there are no more, or it was stopped. Throws Error(io), and
-  // Error(malformed_file) for a line of more than kLineBytesMax.
+  // Error(malformed_file) for a line of more than kLineBytesMax, Error(infeasible) for one above `longest`.
   std::optional<std::string> next();
 
  private:
@@ -24,6 +26,7 @@ class LineReader {
 
   int descriptor_;
   const std::atomic<bool>& stop_;
+  uint64_t longest_;
   std::string buffer_;  // read and not given yet
   bool ended_ = false;
 };

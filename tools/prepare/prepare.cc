@@ -9,11 +9,13 @@
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
+#include <functional>
 #include <nlohmann/json.hpp>
 #include <thread>
 
 #include "engine/base/clock.h"
 #include "engine/base/units.h"
+#include "engine/run/start/budgets.h"
 #include "engine/run/start/model_source.h"
 #include "engine/run/start/run_data.h"
 #include "engine/run/start/run_directory.h"
@@ -201,6 +203,20 @@ void check_counts(const PreparedCounts& c) {
                          : "Look at some with `sluice prepare --show 3`; --train-on all trains every token.");
 }
 
+// Says of a complete set what of it is damaged.
+bool has_damage(const Preparation& preparation, const std::string& directory,
+                const std::function<void(const PrepareProgress&)>& progress) {
+  if (!is_complete_set(directory)) return false;
+  const std::vector<std::string> damaged = preparation.damaged_files(directory, progress);
+  if (damaged.empty()) return false;
+  const std::string files = damaged.size() == 1 ? "1 file" : fmt::format("{} files", damaged.size());
+  show(stderr,
+       fmt::format("sluice: {} of the prepared set in {} ({}{}) made anew, since the checksums refuse "
+                   "what is there\n",
+                   files, printable(directory), damaged.front(), damaged.size() > 1 ? ", ..." : ""));
+  return true;
+}
+
 }  // namespace
 
 ExitCode run_prepare(Options options, std::FILE* out) {
@@ -209,13 +225,16 @@ ExitCode run_prepare(Options options, std::FILE* out) {
   PrepareRequest request = prepare_request(options, options.data.train, place.directory, place.vocabulary);
   request.threads = static_cast<int>(
       options.memory.threads.value_or(std::max<int64_t>(1, std::thread::hardware_concurrency())));
+  request.memory = bytes_for_records(options.memory, request.threads);
   const Preparation preparation(std::move(request));
   std::optional<ProgressLine> line(std::in_place, stderr);
   const auto progress = [&](const PrepareProgress& p) { line->show_progress(p); };
   const std::string directory = made_directory(cache_directory(options), preparation.name(progress));
-  if (!is_complete_set(directory)) {  // one that is complete may be on a drive that cannot be written
+  // A set that is complete and whole may be on a drive that cannot be written.
+  const bool is_damaged = has_damage(preparation, directory, progress);
+  if (is_damaged || !is_complete_set(directory)) {
     const SetLock lock(directory);
-    if (!is_complete_set(directory)) {
+    if (is_damaged || !is_complete_set(directory)) {
       stop_on_signals("sluice: stopping; the parts that are done are kept.\n");
       if (!preparation.make(directory, stop_flag(), progress)) return ExitCode::stopped;
     }

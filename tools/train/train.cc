@@ -255,6 +255,15 @@ std::vector<Fact> facts_of(const Options& options, const Start& start) {
 // many short samples share the long sequences that are the default.
 constexpr int64_t kFewSteps = 20;
 
+// What is validated on, and how much of it a validation reads.
+std::string validation_text(const RunData& data, const Options& options) {
+  const auto all = static_cast<int64_t>(data.validation->rows_of_epochs(1));
+  const int64_t read = std::min(all, data.validation_batches * options.batch.batch);
+  return fmt::format("  validation: {}{}; each reads {} of these sequences\n",
+                     data.held_out.empty() ? "" : data.held_out + " held out by --val-split: ",
+                     data.validation->extent(), read == all ? "all" : fmt::format("the first {}", read));
+}
+
 // How many tokens there are, how often the run reads them, and what else is to be known about them.
 std::string data_text(const RunData& data, const Options& options) {
   const double times = static_cast<double>(options.batch.steps) * static_cast<double>(options.batch.batch) /
@@ -264,6 +273,7 @@ std::string data_text(const RunData& data, const Options& options) {
                   options.batch.steps, options.batch.steps == 1 ? "step reads" : "steps read",
                   times < 100 ? fmt::format("{:.3g}", times) : fmt::format("{:.0f}", times));
   for (const std::string& remark : data.train->remarks()) text += "  " + remark + "\n";
+  if (data.validation) text += validation_text(data, options);
   if (options.batch.epochs > 0 && options.batch.steps < kFewSteps)
     text += fmt::format(
         "  only {} {}, of {} sequences of {} tokens: a smaller --seq or --batch makes more of them\n",

@@ -205,7 +205,7 @@ constexpr OptionRow kTable[] = {
      "order of sequences: shuffled (by --seed, in each epoch differently) or sequential", "shuffled", kRuns,
      OnResume::fixed, FIELD(data.order)},
 
-    {"val-split", "data", "PART", "part of the samples that is held out to validate on, as in 2%", "0%",
+    {"val-split", "data", "PART", "part of the tokens that is held out to validate on, as in 2%", "0%",
      kTrain, OnResume::fixed, FIELD(data.val_split), kNoNumber, nullptr,
      called("val-set-size test-size val-size eval-split validation-split"), true},
     {"packing", "data", "HOW",
@@ -376,8 +376,8 @@ constexpr OptionRow kTable[] = {
      "device memory, hard limit; on the cpu device, an arena in host memory that stands for it", "auto",
      kRuns | kLoads, OnResume::kept, FIELD(memory.gpu), kNoNumber, nullptr,
      called("gpu-memory gpu-mem-limit device-mem device-memory vram max-gpu-memory", kRuns)},
-    {"host-mem", "memory", "SIZE", "memory of the process, hard limit", "auto", kRuns | kLoads | kBench,
-     OnResume::kept, FIELD(memory.host), kNoNumber, nullptr,
+    {"host-mem", "memory", "SIZE", "memory of the process, hard limit", "auto",
+     kRuns | kLoads | kBench | kPrepare, OnResume::kept, FIELD(memory.host), kNoNumber, nullptr,
      called("host-memory cpu-mem cpu-memory max-cpu-memory memory mem ram", kRuns)},
     {"nvme-mem", "memory", "SIZE",
      "space in --nvme-dir, hard limit, all directories together; plan also takes it without --nvme-dir, for "

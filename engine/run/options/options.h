@@ -105,7 +105,7 @@ struct TextOptions {
 struct DataOptions {
   std::vector<std::string> train, validation;  // files; eval's --data is `train`
   TokenType type = TokenType::automatic;       // of all files
-  Share val_split;                             // of the samples, held out
+  Share val_split;                             // of the tokens, held out
   Packing packing = Packing::automatic;
   std::optional<LongSamples> long_samples;  // none: texts are divided, conversations cut
   // Prepared sets of `train` and `validation`; empty: these are token files. The verb sets them.

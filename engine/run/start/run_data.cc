@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cmath>
 #include <utility>
 
 #include "engine/base/error.h"
@@ -174,17 +173,19 @@ RunData open_run_data(const Options& options, const ModelConfig& config) {
   RunData d;
   if (!options.data.prepared.empty()) {
     const auto set = open_set(options.data.prepared, config);
-    const auto held = static_cast<uint64_t>(
-        std::ceil(options.data.val_split.percent / 100 * static_cast<double>(set->samples())));
-    if (held > 0 && held >= set->samples())
-      throw Error(ExitCode::usage,
-                  fmt::format("--val-split leaves none of {} samples to train on.", set->samples()),
-                  "Give a smaller part, or more data.");
-    d.train = std::make_unique<SampleData>(set, SampleChoice::others(set->samples(), held),
-                                           packing_of(options, *set, RowUse::training));
-    if (held > 0)
-      d.validation = std::make_unique<SampleData>(set, SampleChoice::held_out(set->samples(), held),
+    const auto held = options.data.val_split.percent > 0
+                          ? std::make_shared<const HeldOut>(*set, options.data.val_split.percent)
+                          : nullptr;
+    d.train = std::make_unique<SampleData>(
+        set, held ? SampleChoice::others(held) : SampleChoice::all(set->samples()),
+        packing_of(options, *set, RowUse::training));
+    if (held) {
+      d.validation = std::make_unique<SampleData>(set, SampleChoice::held_out(held),
                                                   packing_of(options, *set, RowUse::validation));
+      d.held_out =
+          fmt::format("{} of {} tokens ({:.3g} %)", held->tokens(), set->counts().tokens,
+                      100 * static_cast<double>(held->tokens()) / static_cast<double>(set->counts().tokens));
+    }
   } else {
     TokenData train = open_tokens(options, options.data.train, "data", config.vocabulary);
     const DataOrder order = make_data_order(train, options.batch.sequence.value(),

@@ -54,6 +54,7 @@ struct RunData {
   std::unique_ptr<RowData> train;
   std::unique_ptr<RowData> validation;  // nullptr: no validation
   int64_t validation_batches = 0;
+  std::string held_out;  // by --val-split: "90 of 1800 tokens (5 %)"; "": nothing
 
   std::vector<const TokenData*> unchecked() const;
   TrainData view() const;
@@ -63,7 +64,7 @@ struct RunData {
 // PreparedSet::open and PackedRows do.
 RunData open_run_data(const Options& options, const ModelConfig& config);
 
-// Data to evaluate on alone, the first `options.data.val_batches` batches; sets `validation`.
+// Data to evaluate on alone: all of it or, if --val-batches is given, so many batches; sets `validation`.
 RunData open_evaluation_data(const Options& options, const ModelConfig& config);
 
 // Steps of --epochs: so many batches that they hold all rows.

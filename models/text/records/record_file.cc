@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "engine/base/error.h"
+#include "engine/base/units.h"
 
 namespace sluice {
 
@@ -139,11 +140,12 @@ Division division_of_json(const std::string& path) {
   return first != head.end() && *first == '[' ? Division::elements : Division::lines;
 }
 
-RecordFile::RecordFile(const std::string& path, Division division, std::string separator)
+RecordFile::RecordFile(const std::string& path, Division division, std::string separator, uint64_t longest)
     : file_(path),
       changed_(time_of_change(path)),
       division_(division),
-      separator_(division == Division::separator ? std::move(separator) : std::string(1, '\n')) {
+      separator_(division == Division::separator ? std::move(separator) : std::string(1, '\n')),
+      longest_(longest) {
   CHECK(!separator_.empty() && separator_.size() < kPieceBytes, "a separator has characters, and few");
 }
 
@@ -177,6 +179,12 @@ std::string RecordFile::text_of(uint64_t begin, uint64_t end) const {
                 fmt::format("{}: a record of {} bytes is longer than the {} that are possible.", place(begin),
                             end - begin, kRecordBytesMax),
                 "Divide it.");
+  if (end - begin > longest_)
+    throw Error(ExitCode::infeasible,
+                fmt::format("{}: a record has {}, and there is memory for one of {}.", place(begin),
+                            format_size(end - begin), format_size(longest_)),
+                fmt::format("Give {:.3g} times as much --host-mem, or divide the record.",
+                            1.1 * static_cast<double>(end - begin) / static_cast<double>(longest_)));
   std::string text(end - begin, '\0');
   file_.read(begin, text.data(), text.size());
   return text;

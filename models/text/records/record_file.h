@@ -28,8 +28,10 @@ Division division_of_json(const std::string& path);
 
 class RecordFile {
  public:
-  // `separator`: for Division::separator, not empty. Throws as InputFile.
-  RecordFile(const std::string& path, Division division, std::string separator = "");
+  // `separator`: for Division::separator, not empty. `longest`: bytes of a record for which there is memory.
+  // Throws as InputFile.
+  RecordFile(const std::string& path, Division division, std::string separator = "",
+             uint64_t longest = kRecordBytesMax);
 
   const std::string& path() const { return file_.path(); }
   uint64_t bytes() const { return file_.bytes(); }
@@ -39,7 +41,7 @@ class RecordFile {
 
   // Calls record(text, begin) for every record that begins in bytes [begin, end), in order; the text is
   // without line end or separator. Stops where it returns false. Throws Error(malformed_file) for a record
-  // above kRecordBytesMax or a list that is none, Error(io).
+  // above kRecordBytesMax or a list that is none, Error(infeasible) for one above `longest`, Error(io).
   void read(uint64_t begin, uint64_t end,
             const std::function<bool(const std::string& text, uint64_t begin)>& record) const;
 
@@ -57,6 +59,7 @@ class RecordFile {
   std::filesystem::file_time_type changed_;
   Division division_;
   std::string separator_;
+  uint64_t longest_;
 };
 
 }  // namespace sluice

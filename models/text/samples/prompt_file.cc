@@ -7,7 +7,6 @@
 
 #include "engine/base/error.h"
 #include "engine/base/strict_json.h"
-#include "models/text/records/record_file.h"
 
 namespace sluice {
 
@@ -27,8 +26,9 @@ std::vector<uint32_t> tokens_of(const std::string& line, SampleMaker& maker) {
 
 }  // namespace
 
-std::vector<std::vector<uint32_t>> read_prompts(const std::string& path, SampleMaker& maker) {
-  const RecordFile file(path, Division::lines);
+std::vector<std::vector<uint32_t>> read_prompts(const std::string& path, SampleMaker& maker,
+                                                uint64_t longest) {
+  const RecordFile file(path, Division::lines, "", longest);
   std::vector<std::vector<uint32_t>> prompts;
   file.read(0, file.bytes(), [&](const std::string& line, uint64_t begin) {
     if (line.find_first_not_of(" \t\r") == std::string::npos) return true;

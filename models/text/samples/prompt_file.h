@@ -5,12 +5,15 @@
 #include <string>
 #include <vector>
 
+#include "models/text/records/record_file.h"
 #include "models/text/samples/sample_maker.h"
 
 namespace sluice {
 
 // The tokens of each line: {"prompt": TEXT}, or messages as record.h has them. Blank lines are left out.
-// Throws Error(malformed_file) with the line's number.
-std::vector<std::vector<uint32_t>> read_prompts(const std::string& path, SampleMaker& maker);
+// `longest`: bytes of a line for which there is memory. Throws Error(malformed_file, infeasible) with the
+// line's number.
+std::vector<std::vector<uint32_t>> read_prompts(const std::string& path, SampleMaker& maker,
+                                                uint64_t longest = kRecordBytesMax);
 
 }  // namespace sluice

@@ -43,6 +43,8 @@ bool has_pattern(const PreTokenizer& step) {
   return split && std::holds_alternative<Pattern>(split->pattern);
 }
 
+constexpr size_t kKeptTextBytes = size_t{2} << 20;
+
 }  // namespace
 
 struct Encoder::Memory {
@@ -51,6 +53,15 @@ struct Encoder::Memory {
   std::vector<Piece> parts;
   PieceText text;
   std::vector<Symbol> symbols;
+
+  // What a long text took: seldom is another one as long.
+  void give_back() {
+    cuts.cuts = {};
+    cuts.next = {};
+    parts = {};
+    text = {};
+    symbols = {};
+  }
 };
 
 Encoder::Encoder(const Tokenizer& tokenizer)
@@ -95,6 +106,7 @@ Encoding Encoder::encode(std::string_view input, std::span<const ByteRange> plai
       }
     }
   }
+  if (input.size() > kKeptTextBytes) memory_->give_back();
   return encoding;
 }
 

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <filesystem>
 #include <map>
+#include <memory>
 #include <random>
 #include <set>
 
@@ -16,6 +17,7 @@ namespace {
 struct MadeSample {
   std::vector<uint32_t> ids;
   std::vector<bool> trained;
+  bool is_text = false, goes_on = false;
 };
 
 // Sample n has ids n * 1000, n * 1000 + 1, ..., so that every token says where it is from.
@@ -41,7 +43,7 @@ class PackedRowsTest : public FormatTest {
     for (size_t first = 0; first < samples.size(); first += per_part) {
       PartWriter part(place + "/" + part_name(parts++));
       for (size_t i = first; i < std::min(first + per_part, samples.size()); ++i)
-        part.add(samples[i].ids, samples[i].trained);
+        part.add(samples[i].ids, samples[i].trained, samples[i].is_text, samples[i].goes_on);
       part.commit({}, "");
     }
     complete_set(place, parts, "{}");
@@ -129,10 +131,12 @@ TEST_F(PackedRowsTest, DamagedSetsAreRefused) {
   const std::string part = path("set/part-000001");
   const std::string whole = read_file("set/part-000001");
   EXPECT_TRUE(part_counts(part).has_value());
-  std::string changed = whole;
-  changed[3] ^= 1;
-  write_file("set/part-000001", changed);
-  EXPECT_FALSE(part_counts(part).has_value()) << "its checksum tells";
+  for (size_t byte = 0; byte < whole.size(); ++byte) {  // ids, marks, samples, counts and checksum
+    std::string changed = whole;
+    changed[byte] ^= static_cast<char>(1 << byte % 8);
+    write_file("set/part-000001", changed);
+    EXPECT_FALSE(part_counts(part).has_value()) << byte;
+  }
   write_file("set/part-000001", whole.substr(0, whole.size() - 8));
   expect_error(ExitCode::malformed_file, {"part-000001", "damaged"},
                [&] { PreparedSet::open(path("set"), kVocabulary); });
@@ -299,28 +303,111 @@ TEST_F(PackedRowsTest, ManyGroups) {
     ASSERT_EQ(positions[static_cast<int32_t>(i)], samples[i].ids.size() - 1) << i;
 }
 
-TEST(SampleChoiceTest, DividesTheSamples) {
-  for (const uint64_t samples : {1u, 2u, 10u, 97u, 1000u})
-    for (const uint64_t held : {uint64_t{0}, uint64_t{1}, samples / 3, samples - 1}) {
-      if (held >= samples) continue;
-      std::set<uint64_t> all;
-      const SampleChoice out = SampleChoice::held_out(samples, held),
-                         others = SampleChoice::others(samples, held);
-      uint64_t before = 0;
-      for (uint64_t i = 0; i < out.size(); ++i) {
-        EXPECT_TRUE(all.insert(out.at(i)).second);
-        EXPECT_LE(out.at(i) - before, samples / held + 1) << "spread evenly";
-        before = out.at(i);
-      }
-      for (uint64_t i = 0; i < others.size(); ++i) {
-        EXPECT_TRUE(all.insert(others.at(i)).second);
-        if (i > 0) {
-          EXPECT_GT(others.at(i), others.at(i - 1));
-        }
-      }
-      EXPECT_EQ(all.size(), samples);
-      EXPECT_EQ(*all.rbegin(), samples - 1);
+// Every token of a set, once: how many of each sample are held out. The others are checked to be the rest.
+std::vector<uint64_t> held_tokens(const PreparedSet& set, const std::shared_ptr<const HeldOut>& held) {
+  std::vector<PreparedSample> samples(set.samples());
+  set.read_samples(0, samples);
+  std::vector<uint64_t> held_of(samples.size()), tokens_of(samples.size());
+  for (const bool is_held : {true, false}) {
+    const SampleChoice choice = is_held ? SampleChoice::held_out(held) : SampleChoice::others(held);
+    std::vector<uint64_t> end(samples.size());
+    uint64_t before = 0;
+    for (uint64_t i = 0; i < choice.size(); ++i) {
+      const SampleStretch s = choice.at(i);
+      EXPECT_GE(s.sample, before) << "in the order of the set";
+      EXPECT_GE(s.first, end[s.sample]);
+      before = s.sample;
+      const uint32_t tokens = s.tokens == 0 ? samples[s.sample].tokens : s.tokens;
+      end[s.sample] = s.first + tokens;
+      EXPECT_LE(end[s.sample], samples[s.sample].tokens);
+      tokens_of[s.sample] += tokens;
+      if (is_held) held_of[s.sample] += tokens;
     }
+  }
+  uint64_t sum = 0;
+  for (size_t i = 0; i < samples.size(); ++i) {
+    EXPECT_EQ(tokens_of[i], samples[i].tokens) << i;
+    sum += held_of[i];
+  }
+  EXPECT_EQ(sum, held->tokens());
+  return held_of;
+}
+
+TEST_F(PackedRowsTest, RecordsAreHeldOutWholeByTheirTokens) {
+  std::vector<MadeSample> samples = random_samples(1000, 200, 5);
+  for (size_t i = 0; i < samples.size(); ++i) samples[i].goes_on = i % 5 == 1 || i % 5 == 2;
+  const PreparedSet set = make_set(samples, 100);
+  for (const double percent : {0.7, 5.0, 50.0, 95.0}) {
+    const auto held = std::make_shared<const HeldOut>(set, percent);
+    const std::vector<uint64_t> tokens = held_tokens(set, held);
+    const double wanted = percent / 100 * static_cast<double>(set.counts().tokens);
+    EXPECT_NEAR(static_cast<double>(held->tokens()), wanted, 300) << "half of the longest record";
+    uint64_t records = 0;
+    for (size_t i = 0; i < samples.size(); ++i) {
+      EXPECT_TRUE(tokens[i] == 0 || tokens[i] == samples[i].ids.size());
+      if (samples[i].goes_on)
+        EXPECT_EQ(tokens[i] > 0, tokens[i - 1] > 0) << i;
+      else
+        records += tokens[i] > 0;
+    }
+    EXPECT_EQ(held->records(), records);
+    // In each tenth of the set, as much as in any.
+    for (size_t tenth = 0; percent >= 5 && tenth < 10; ++tenth) {
+      uint64_t of_tenth = 0;
+      for (size_t i = 0; i < 100; ++i) of_tenth += tokens[100 * tenth + i];
+      EXPECT_NEAR(static_cast<double>(of_tenth), wanted / 10, 800) << tenth;
+    }
+  }
+}
+
+TEST_F(PackedRowsTest, AFewRecordsHoldOutOne) {
+  const auto held_of = [&](const std::vector<uint32_t>& lengths, double percent) {
+    std::vector<MadeSample> samples;
+    for (const uint32_t tokens : lengths)
+      samples.push_back(sample_of(static_cast<uint32_t>(samples.size()), tokens, 1));
+    const PreparedSet set = make_set(samples);
+    return held_tokens(set, std::make_shared<const HeldOut>(set, percent));
+  };
+  EXPECT_EQ(held_of({50, 20, 30}, 5), (std::vector<uint64_t>{0, 20, 0}));
+  EXPECT_EQ(held_of({50, 20, 30}, 60), (std::vector<uint64_t>{50, 0, 0}));
+  expect_error(ExitCode::usage, {"--val-split leaves none of 1 record to validate on"},
+               [&] { held_of({50}, 5); });
+  expect_error(ExitCode::usage, {"--val-split leaves none of 2 records to train on"}, [&] {
+    held_of({20, 20}, 99);
+  });
+}
+
+TEST_F(PackedRowsTest, OfALongTextAPartIsHeldOut) {
+  const auto text_of = [](uint32_t tokens) {
+    MadeSample text{std::vector<uint32_t>(tokens), std::vector<bool>(tokens, true), true};
+    for (uint32_t i = 0; i < tokens; ++i) text.ids[i] = i;
+    return text;
+  };
+  const PreparedSet one = make_set({text_of(100'000)});
+  const auto held = std::make_shared<const HeldOut>(one, 5);
+  EXPECT_EQ(held_tokens(one, held), std::vector<uint64_t>{5000});
+  EXPECT_EQ(SampleChoice::held_out(held).at(0), (SampleStretch{0, 95'000, 5000}));
+  EXPECT_EQ(SampleChoice::others(held).at(0), (SampleStretch{0, 0, 95'000}));
+  const PackingChoice choice{.sequence = 100, .long_samples = LongSamples::divided, .shuffled = false};
+  PackedRows rows(one, SampleChoice::held_out(held), choice);
+  EXPECT_EQ(rows.facts().trained, 4999u);
+  EXPECT_EQ(rows.facts().rows, 50u);
+  const Row row = read_row(rows, 100, 0);
+  EXPECT_EQ(row.inputs[0], 95'000);
+  EXPECT_EQ(row.labels[99], 95'100);
+  PackedRows others(one, SampleChoice::others(held), choice);
+  EXPECT_EQ(others.facts().trained, 94'999u);
+  // Two stretches of 30,000; a conversation and a short text beside them are not divided.
+  std::vector<MadeSample> texts(10, text_of(60'000));
+  texts.push_back(sample_of(1, 900, 400));
+  texts.push_back(text_of(800));
+  const PreparedSet some = make_set(texts, 4);
+  EXPECT_EQ(held_tokens(some, std::make_shared<const HeldOut>(some, 10)),
+            (std::vector<uint64_t>{0, 0, 0, 0, 30'000, 0, 0, 0, 0, 30'000, 0, 0}));
+  // A stretch whose text begins too late for it goes on behind its place.
+  const PreparedSet late = make_set({text_of(40'000), text_of(40'000), text_of(34'000)});
+  EXPECT_EQ(held_tokens(late, std::make_shared<const HeldOut>(late, 30)),
+            (std::vector<uint64_t>{0, 17'100, 17'100}));
 }
 
 }  // namespace

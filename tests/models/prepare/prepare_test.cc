@@ -3,8 +3,11 @@
 
 #include <fmt/format.h>
 
+#include <atomic>
+#include <chrono>
 #include <random>
 #include <set>
+#include <thread>
 
 #include "models/files/data_path.h"
 #include "tests/support/format_test_support.h"
@@ -157,6 +160,58 @@ TEST_F(PrepareTest, WhatIsDoneIsKept) {
   EXPECT_TRUE(preparation.make(path("set"), never_, [](const PrepareProgress&) {}));
   EXPECT_EQ(std::filesystem::last_write_time(first), written);
   EXPECT_EQ(checksum(path("set")), checksum(made(preparation, "whole")));
+}
+
+TEST_F(PrepareTest, DamagedFilesAreFoundAndMadeAnew) {
+  const std::string chats = write_chats("chats.jsonl", 3 << 20);
+  const Preparation preparation(request({chats}, 2));
+  const std::string set = made(preparation, "set");
+  const uint64_t whole = checksum(set);
+  const auto damaged = [&] { return preparation.damaged_files(set, [](const PrepareProgress&) {}); };
+  EXPECT_TRUE(damaged().empty());
+  const std::string part = read_text_file(path("set/part-000001"), 1 << 26);
+  std::string changed = part;
+  changed[changed.size() / 2] ^= 4;
+  write_file("set/part-000001", changed);
+  std::filesystem::remove(path("set/part-000002"));
+  write_file("set/set.json", "{\"format\": \"sluice-prepared-4\", \"parts\": 1}");  // fewer than it has
+  EXPECT_EQ(damaged(), (std::vector<std::string>{"part-000001", "part-000002", "set.json"}));
+  EXPECT_TRUE(preparation.make(set, never_, [](const PrepareProgress&) {}));
+  EXPECT_TRUE(damaged().empty());
+  EXPECT_EQ(read_text_file(path("set/part-000001"), 1 << 26), part);
+  EXPECT_EQ(checksum(set), whole);
+}
+
+TEST_F(PrepareTest, ARecordForWhichThereIsNoMemoryIsRefused) {
+  const std::string big =
+      write_file("big.jsonl", "{\"text\":\"a\"}\n{\"text\":\"" + std::string(1'500'000, 'a') + "\"}\n");
+  PrepareRequest tight = request({big});
+  tight.memory = 64 << 20;
+  std::filesystem::create_directory(path("set"));
+  expect_error(ExitCode::infeasible,
+               {"big.jsonl, line 2: a record has 1.43 MiB, and there is memory for one of 1.25 MiB."},
+               [&] { Preparation(tight).make(path("set"), never_, [](const PrepareProgress&) {}); });
+  tight.memory = 2 * RecordMemory::kLeast;
+  EXPECT_TRUE(Preparation(tight).make(path("set"), never_, [](const PrepareProgress&) {}));
+}
+
+TEST_F(PrepareTest, ThreadsShareTheMemoryForRecords) {
+  RecordMemory memory(0);
+  EXPECT_EQ(memory.longest(), RecordMemory::kLeast / RecordMemory::kTimes);
+  EXPECT_EQ(RecordMemory(UINT64_MAX).longest(), kRecordBytesMax);
+  std::atomic<bool> is_second{false};
+  std::thread second;
+  {
+    const RecordMemory::Share first = memory.take(memory.longest());
+    second = std::thread([&] {
+      const RecordMemory::Share share = memory.take(1);
+      is_second = true;
+    });
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    EXPECT_FALSE(is_second);
+  }
+  second.join();
+  EXPECT_TRUE(is_second);
 }
 
 // A set is named by its data: parts of other data would be taken for those of the name.

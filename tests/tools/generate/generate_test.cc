@@ -391,6 +391,14 @@ TEST_F(Generate, AMessageWithoutEndIsRefused) {
   EXPECT_NE(talk.err.find("A message has more than 16.0 MiB."), std::string::npos) << talk.err;
 }
 
+TEST_F(Generate, AMessageForWhichThereIsNoMemoryIsRefused) {
+  const CommandResult talk = chat(std::string(2 << 20, 'a') + "\n", {"--host-mem", "90MiB"});
+  EXPECT_EQ(talk.code, static_cast<int>(ExitCode::infeasible)) << talk.out;
+  EXPECT_NE(talk.err.find("A message has more than 1.25 MiB, for which there is memory."), std::string::npos)
+      << talk.err;
+  EXPECT_LT(talk.peak_bytes, 90u << 20);
+}
+
 TEST(LineReader, GivesLinesAsTheyCome) {
   int ends[2];
   ASSERT_EQ(pipe(ends), 0);

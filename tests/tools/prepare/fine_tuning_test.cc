@@ -1,6 +1,7 @@
 // Chats, a model directory as transformers saves it, and the command: what is trained, that packing changes
 // no loss, that budgets, ranks and stops change no bit, and what bad input gets.
 #include <gtest/gtest.h>
+#include <sys/file.h>
 
 #include <cmath>
 #include <fstream>
@@ -243,6 +244,46 @@ TEST_F(FineTuning, KillsLoseAPartAtMostAndTwoMayPrepareTheSame) {
   EXPECT_EQ(a, b);
 }
 
+// Whether the run is stopped or killed: nothing goes on preparing, and what is done is kept.
+TEST_F(FineTuning, ThePreparationEndsWithTheRun) {
+  std::string many;
+  const std::string some = read_text_file(chats, 1 << 20);
+  while (many.size() < (12u << 20)) many += some;
+  write_bytes(directory / "many.jsonl", many);
+  const auto parts_in = [&](const char* ending) {
+    int count = 0;
+    std::error_code ignored;
+    for (const auto& entry : std::filesystem::recursive_directory_iterator(directory / "cache", ignored))
+      count += entry.path().filename().string().find(ending) != std::string::npos;
+    return count;
+  };
+  const Words words{"train", "--model",         model,     "--data",    directory / "many.jsonl",
+                    "--out", directory / "run", "--steps", "1",         "--batch",
+                    "2",     "--seq",           "128",     "--threads", "1"};
+  for (const int number : {SIGTERM, SIGKILL}) {
+    Command command(directory, words + text_options());
+    const int before = parts_in("part-");
+    ASSERT_TRUE(command.until([&] { return parts_in("part-") > before + 1; }));
+    command.send(number);
+    const CommandResult ended = command.wait();
+    if (number == SIGTERM) {
+      EXPECT_EQ(ended.code, 75) << ended.err;
+      EXPECT_EQ(ended.err, "sluice: stopping; the parts that are done are kept.\n");
+    }
+    std::string lock;
+    for (const auto& entry : std::filesystem::recursive_directory_iterator(directory / "cache"))
+      if (entry.path().filename() == "lock") lock = entry.path();
+    const FileDescriptor held(open(lock.c_str(), O_RDWR | O_CLOEXEC));
+    bool is_free = false;  // a process that was killed may take a moment to end
+    for (int i = 0; i < 1000 && !is_free; ++i) {
+      is_free = flock(held.get(), LOCK_EX | LOCK_NB) == 0;
+      if (!is_free) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+    EXPECT_TRUE(is_free) << number;
+    EXPECT_EQ(parts_in("set.json"), 0) << "it was not done";
+  }
+}
+
 // A limit on the size of files ends a write as a full drive does.
 TEST_F(FineTuning, AParentThatIgnoresEndsOfChildrenIsNamed) {
   const Words words =
@@ -281,6 +322,23 @@ TEST_F(FineTuning, PreparedDataAreUsedWithoutWriting) {
   const CommandResult again = prepare(chats, {"--json"});
   EXPECT_EQ(again.code, 0) << again.err;
   EXPECT_EQ(again.out, first.out);
+}
+
+TEST_F(FineTuning, ADamagedPartIsMadeAnew) {
+  const Words steps{"--steps", "2"};
+  const CommandResult whole = run(tune("whole", steps));
+  ASSERT_EQ(whole.code, 0) << whole.err;
+  const std::string set = nlohmann::json::parse(prepare(chats, {"--json"}).out)["directory"];
+  const std::string part = read_text_file(set + "/part-000000", 1 << 26);
+  std::string changed = part;
+  changed[20] ^= 1;  // a bit of a token's id
+  write_bytes(set + "/part-000000", changed);
+  const CommandResult mended = run(tune("mended", steps));
+  ASSERT_EQ(mended.code, 0) << mended.err;
+  EXPECT_EQ(mended.err, "sluice: 1 file of the prepared set in " + set +
+                            " (part-000000) made anew, since the checksums refuse what is there\n");
+  EXPECT_EQ(read_text_file(set + "/part-000000", 1 << 26), part);
+  EXPECT_EQ(numbers("mended"), numbers("whole"));
 }
 
 // The run says where its tokenizer, template and cache are, wherever it is resumed.

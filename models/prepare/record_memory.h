@@ -1,0 +1,63 @@
+// Memory for the records that are being prepared, which threads share.
+//
+// A record takes memory in proportion to its bytes: its JSON, the rendered text, pieces of it and where they
+// come from, tokens. So the memory that there is says how long a record may be (longest()), and a thread
+// waits until there is enough for its next one. Any thread.
+#pragma once
+
+#include <condition_variable>
+#include <cstdint>
+#include <mutex>
+
+#include "models/text/records/record_file.h"
+
+namespace sluice {
+
+class RecordMemory {
+ public:
+  // For each byte of a record, at most. Measured: 39 of words, 52 of single letters, 75 of digits, each of
+  // which is a token.
+  static constexpr uint64_t kTimes = 80;
+  // There is always as much: for a piece of a text, and the line that ends it.
+  static constexpr uint64_t kLeast = kTimes * (kTextBytes + kTextBytes / 4);
+
+  explicit RecordMemory(uint64_t bytes) : bytes_(bytes < kLeast ? kLeast : bytes), free_(bytes_) {}
+
+  uint64_t longest() const { return bytes_ / kTimes < kRecordBytesMax ? bytes_ / kTimes : kRecordBytesMax; }
+
+  class Share {
+   public:
+    Share(RecordMemory& of, uint64_t bytes) : of_(of), bytes_(bytes) {}
+    ~Share() { of_.give_back(bytes_); }
+    Share(const Share&) = delete;
+    Share& operator=(const Share&) = delete;
+
+   private:
+    RecordMemory& of_;
+    uint64_t bytes_;
+  };
+  // Of a record of so many bytes, at most longest(). A thread has one at a time. Waits.
+  Share take(uint64_t record_bytes) {
+    const uint64_t wanted = record_bytes * kTimes;
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [&] { return wanted <= free_; });
+    free_ -= wanted;
+    return {*this, wanted};
+  }
+
+ private:
+  void give_back(uint64_t bytes) {
+    {
+      const std::lock_guard lock(mutex_);
+      free_ += bytes;
+    }
+    changed_.notify_all();
+  }
+
+  const uint64_t bytes_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  uint64_t free_;
+};
+
+}  // namespace sluice
