@@ -7,6 +7,7 @@
 
 #include "engine/base/error.h"
 #include "engine/base/philox.h"
+#include "engine/graph/op.h"
 
 namespace sluice {
 
@@ -44,6 +45,14 @@ uint64_t window_count(const TokenData& data, int64_t sequence) {
   return data.tokens() == 0 ? 0 : (data.tokens() - 1) / static_cast<uint64_t>(sequence);
 }
 
+// The `length` inputs from token `begin` on, and their labels.
+void read_window(const TokenData& data, uint64_t begin, uint64_t length, int32_t* inputs, int32_t* labels) {
+  data.read(begin, length, inputs);
+  std::copy(inputs + 1, inputs + length, labels);
+  data.read(begin + length, 1, labels + length - 1);
+  if (data.has_masks()) data.mask(begin + 1, length, labels);
+}
+
 }  // namespace
 
 DataOrder make_data_order(const TokenData& data, int64_t sequence, bool shuffled, uint64_t seed) {
@@ -75,14 +84,27 @@ void read_rows(const DataOrder& order, const TokenData& data, uint64_t first_row
                int32_t* inputs, int32_t* labels) {
   const auto length = static_cast<uint64_t>(order.sequence);
   for (uint64_t row = first_row; row < first_row + rows; ++row) {
-    const uint64_t begin = window_of_row(order, row) * length;
-    data.read(begin, length, inputs);
-    std::copy(inputs + 1, inputs + length, labels);
-    data.read(begin + length, 1, labels + length - 1);
-    if (data.has_masks()) data.mask(begin + 1, length, labels);
+    uint64_t labelled = length;
+    if (order.once) {
+      const uint64_t all = data.tokens() - 1;
+      labelled = row < order.windows ? std::min(length, all - row * length) : 0;
+      std::fill(inputs + labelled, inputs + length, 0);
+      std::fill(labels + labelled, labels + length, kIgnoreLabel);
+    }
+    if (labelled > 0)
+      read_window(data, order.once ? row * length : window_of_row(order, row) * length, labelled, inputs,
+                  labels);
     inputs += length;
     labels += length;
   }
+}
+
+DataOrder make_evaluation_order(const TokenData& data, int64_t sequence) {
+  if (data.tokens() < 2)
+    throw Error(ExitCode::malformed_file, fmt::format("{} holds no label.", data.description()),
+                "Give data of two tokens or more.");
+  const auto length = static_cast<uint64_t>(sequence);
+  return {(data.tokens() - 1 + length - 1) / length, sequence, false, 0, true};
 }
 
 DataOrder make_validation_order(const TokenData& data, int64_t sequence, uint64_t batches,

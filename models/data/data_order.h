@@ -19,6 +19,9 @@ struct DataOrder {
   int64_t sequence = 0;  // T
   bool shuffled = true;
   uint64_t seed = 0;
+  // The last window may have fewer labels, and rows behind it have none, so that nothing counts twice. Where
+  // there is no label, the input is token 0.
+  bool once = false;
 };
 
 // Throws Error(malformed_file) when the data does not hold one window of `sequence` tokens.
@@ -39,5 +42,9 @@ void read_rows(const DataOrder& order, const TokenData& data, uint64_t first_row
 // fewer, throws Error(usage) with their number.
 DataOrder make_validation_order(const TokenData& data, int64_t sequence, uint64_t batches,
                                 uint64_t rows_per_batch);
+
+// An evaluation of all data reads every label once, in order. Throws Error(malformed_file) when the data hold
+// no label.
+DataOrder make_evaluation_order(const TokenData& data, int64_t sequence);
 
 }  // namespace sluice

@@ -49,20 +49,33 @@ Plan evaluation_plan(const Options& options, const ModelConfig& config, const Bu
   return plan_or_throw(request, budgets);
 }
 
-void print(const Evaluation& found, bool json, std::FILE* out) {
+struct Extent {  // of the data, in sequences
+  int64_t read = 0, all = 0;
+};
+
+void print(const Evaluation& found, const Extent& extent, bool json, std::FILE* out) {
   const double perplexity = std::exp(found.loss - found.router_loss.value_or(0));
   const double accuracy =
       static_cast<double>(found.right) / static_cast<double>(std::max<int64_t>(found.labels, 1));
   if (json) {
     nlohmann::ordered_json facts{{"val_loss", found.loss}};
     if (found.router_loss) facts["router_loss"] = *found.router_loss;
-    facts.update({{"perplexity", perplexity}, {"accuracy", accuracy}, {"tokens", found.labels}});
+    facts.update({{"perplexity", perplexity},
+                  {"accuracy", accuracy},
+                  {"tokens", found.labels},
+                  {"sequences", extent.read},
+                  {"sequences_of_data", extent.all}});
     std::fprintf(out, "%s\n", facts.dump(2).c_str());
   } else {
     const std::string of_routers =
         found.router_loss ? fmt::format(" ({:.6f} of it the routers')", *found.router_loss) : "";
-    std::fprintf(out, "loss %.6f%s, perplexity %.4g, accuracy %.2f %%, over %lld tokens\n", found.loss,
-                 of_routers.c_str(), perplexity, 100 * accuracy, static_cast<long long>(found.labels));
+    const std::string part =
+        extent.read < extent.all
+            ? fmt::format(", the first {} of the data's {} sequences", extent.read, extent.all)
+            : "";
+    std::fprintf(out, "loss %.6f%s, perplexity %.4g, accuracy %.2f %%, over %lld tokens%s\n", found.loss,
+                 of_routers.c_str(), perplexity, 100 * accuracy, static_cast<long long>(found.labels),
+                 part.c_str());
   }
 }
 
@@ -91,10 +104,13 @@ ExitCode run_eval(Options options, std::FILE* out) {
       evaluate(session, started->plan.lowering.bodies(), *data.validation->rows(), data.validation_batches,
                never, failure);
   if (failure) std::rethrow_exception(failure);
-  if (!options.print.json)
-    for (const std::string& note : start.notes) show(out, note + "\n");
+  std::vector<std::string> notes = start.notes;
+  notes.push_back("data: " + data.validation->extent());
+  for (const std::string& remark : data.validation->remarks()) notes.push_back(remark);
+  for (const std::string& note : notes) show(options.print.json ? stderr : out, note + "\n");
   const double loss = found.value().loss;
-  print(*found, options.print.json, out);
+  const auto all = static_cast<int64_t>(data.validation->rows_of_epochs(1));
+  print(*found, {std::min(all, data.validation_batches * options.batch.batch), all}, options.print.json, out);
   if (!std::isfinite(loss))
     throw Error(ExitCode::numerics, "The loss is not finite.",
                 start.checkpoint ? "Evaluate an earlier checkpoint, and go on from there with a smaller --lr."

@@ -111,11 +111,11 @@ PackingChoice packing_of(const Options& options, const PreparedSet& set, RowUse 
           .once = !trains};
 }
 
-// Batches that hold all rows, but no more than were asked for.
-int64_t batches_of(const RowData& data, const Options& options) {
+// Batches that hold all rows, but no more than `most`.
+int64_t batches_of(const RowData& data, const Options& options, uint64_t most) {
   const auto batch = static_cast<uint64_t>(options.batch.batch);
   const uint64_t all = (data.rows_of_epochs(1) + batch - 1) / batch;
-  return std::min(options.data.val_batches, static_cast<int64_t>(std::min<uint64_t>(all, INT64_MAX)));
+  return static_cast<int64_t>(std::min(all, most));
 }
 
 std::shared_ptr<const PreparedSet> open_set(const std::string& directory, const ModelConfig& config) {
@@ -199,20 +199,28 @@ RunData open_run_data(const Options& options, const ModelConfig& config) {
   } else if (!options.data.validation.empty()) {
     d.validation = open_validation_windows(options, options.data.validation, "val-data", config.vocabulary);
   }
-  if (d.validation) d.validation_batches = batches_of(*d.validation, options);
+  if (d.validation)
+    d.validation_batches =
+        batches_of(*d.validation, options, static_cast<uint64_t>(options.data.val_batches));
   return d;
 }
 
 RunData open_evaluation_data(const Options& options, const ModelConfig& config) {
   RunData d;
+  const bool takes_all = !is_given(options, "val-batches");
   if (!options.data.prepared.empty()) {
     const auto set = open_set(options.data.prepared, config);
     d.validation = std::make_unique<SampleData>(set, SampleChoice::all(set->samples()),
                                                 packing_of(options, *set, RowUse::validation));
+  } else if (takes_all) {
+    TokenData data = open_tokens(options, options.data.train, "data", config.vocabulary);
+    const DataOrder order = make_evaluation_order(data, options.batch.sequence.value());
+    d.validation = std::make_unique<WindowData>(std::move(data), order);
   } else {
     d.validation = open_validation_windows(options, options.data.train, "data", config.vocabulary);
   }
-  d.validation_batches = batches_of(*d.validation, options);
+  d.validation_batches = batches_of(*d.validation, options,
+                                    takes_all ? INT64_MAX : static_cast<uint64_t>(options.data.val_batches));
   return d;
 }
 

@@ -58,7 +58,50 @@ TEST_F(Eval, TellsTheShareOfRightTokens) {
   EXPECT_EQ(moved["accuracy"], 0.75);
   EXPECT_EQ(moved["val_loss"], most["val_loss"]);
   const CommandResult told = run(evaluation(mixed));
-  EXPECT_NE(told.out.find(", accuracy 75.00 %, over 256 tokens\n"), std::string::npos) << told.out;
+  EXPECT_NE(told.out.find(", accuracy 75.00 %, over 256 tokens, the first 8 of the data's 32 sequences\n"),
+            std::string::npos)
+      << told.out;
+}
+
+// Every label once: sequences and batches need not come out even, and a file may be shorter than one.
+TEST_F(Eval, ReadsAllOfAFile) {
+  const auto all_of = [&](const std::string& content, const Words& more = {}) {
+    write_bytes(validation, content);
+    const CommandResult result = run(Words{"eval", "--data", validation, "--from", directory / "run"} + more);
+    EXPECT_EQ(result.code, 0) << result.err;
+    return result.out;
+  };
+  const std::string mixed = repeated("aaab", 1000);  // 999 labels, of which 250 are a b
+  const nlohmann::json all = nlohmann::json::parse(all_of(mixed, {"--json"}));
+  EXPECT_EQ(all["tokens"], 999);
+  EXPECT_EQ(all["accuracy"].get<double>(), 749.0 / 999);
+  EXPECT_EQ(all["sequences"], 32);
+  EXPECT_EQ(all["sequences_of_data"], 32);
+  const nlohmann::json alone = nlohmann::json::parse(all_of(mixed, {"--json", "--batch", "1"}));
+  EXPECT_EQ(alone["tokens"], 999);
+  EXPECT_NEAR(alone["val_loss"].get<double>(), all["val_loss"].get<double>(), 1e-6);  // sums in another order
+  EXPECT_NE(all_of("aab").find(", accuracy 50.00 %, over 2 tokens\n"), std::string::npos);
+}
+
+// As `generate` and `export` do.
+TEST_F(Eval, SaysWhichDamagedCheckpointItPassesOver) {
+  const std::string two = directory / "two", whole = two + "/checkpoints/step-000000002",
+                    newest = two + "/checkpoints/step-000000004/manifest.json";
+  ASSERT_EQ(run(train("two", 4, {"--checkpoint-every", "2", "--keep", "2"})).code, 0);
+  std::string manifest = read_text_file(newest, 1 << 20);
+  manifest[manifest.size() / 2] ^= 1;
+  write_bytes(newest, manifest);
+  const auto expect_notes = [&](const std::string& said) {
+    EXPECT_NE(said.find("A newer checkpoint is damaged, and passed over: " + newest), std::string::npos)
+        << said;
+    EXPECT_NE(said.find("\nThe newest one that is whole is " + whole + ".\n"), std::string::npos) << said;
+  };
+  const CommandResult evaluated = run(evaluation(repeated("a", 1000), {"--from", two}));
+  ASSERT_EQ(evaluated.code, 0) << evaluated.err;
+  expect_notes(evaluated.out);
+  expect_notes(run(evaluation(repeated("a", 1000), {"--from", two, "--json"})).err);
+  expect_notes(run({"export", "--from", two, "--to", directory / "exported"}).out);
+  expect_notes(run({"generate", "--from", two, "--prompt", "a", "--max-tokens", "1"}).err);
 }
 
 TEST_F(Eval, PerplexityIsThatOfTokensAlone) {
