@@ -154,6 +154,10 @@ nlohmann::json parse_strict_json(const std::string& text, const std::vector<Json
   return parse<nlohmann::json, Line>(text, taken);
 }
 
+nlohmann::ordered_json parse_strict_json_in_order(const std::string& text) {
+  return parse<nlohmann::ordered_json, Line>(text, {});
+}
+
 nlohmann::ordered_json parse_strict_json_line(const std::string& line) {
   return parse<nlohmann::ordered_json, Column>(line, {});
 }

@@ -23,6 +23,8 @@ struct JsonEntries {
 // Throws std::invalid_argument. Its what() is to be put behind "FILE: ", for example "line 3 is not valid
 // JSON". In it, names from the text are escaped (printable()).
 nlohmann::json parse_strict_json(const std::string& text, const std::vector<JsonEntries>& taken = {});
+// The same; keys stay in their order.
+nlohmann::ordered_json parse_strict_json_in_order(const std::string& text);
 // Of one line; keys stay in their order. what() says "column 12 is not valid JSON".
 nlohmann::ordered_json parse_strict_json_line(const std::string& line);
 

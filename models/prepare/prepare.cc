@@ -13,6 +13,7 @@
 #include "engine/base/error.h"
 #include "engine/base/parallel.h"
 #include "models/files/data_path.h"
+#include "models/text/tokenizer/added_tokens.h"
 
 namespace sluice {
 
@@ -244,6 +245,10 @@ std::string Preparation::name(const std::function<void(const PrepareProgress&)>&
   sum.add(model_.tools_chat_source);
   for (const auto& [control, content] : model_.controls) sum.add(control + "\n" + content);
   sum.add(model_.end ? std::to_string(*model_.end) : "");
+  // The files beside the tokenizer's own add tokens and change flags.
+  for (const AddedToken& token : model_.tokenizer.added())
+    sum.add(fmt::format("{} {}{}{}{}{} {}", token.id, token.single_word, token.lstrip, token.rstrip,
+                        token.normalized, token.special, token.content));
   // Beside a tokenizer.model, tokenizer_config.json says these two.
   for (const std::vector<uint32_t>* added : {&model_.tokenizer.prefix(), &model_.tokenizer.suffix()})
     sum.add(fmt::format("{}", fmt::join(*added, " ")));

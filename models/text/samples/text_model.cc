@@ -38,25 +38,6 @@ Json read_json(const std::string& directory, const char* name) {
   }
 }
 
-// A control token is a string, or an object with its content.
-std::optional<std::string> content_of(const Json& value) {
-  if (value.is_string()) return value.get<std::string>();
-  if (value.is_object() && value.contains("content") && value["content"].is_string())
-    return value["content"].get<std::string>();
-  return std::nullopt;
-}
-
-std::map<std::string, std::string> controls_of(const Json& config, const Json& map) {
-  std::map<std::string, std::string> controls;
-  for (const Json* file : {&map, &config}) {
-    if (!file->is_object()) continue;
-    for (const auto& [key, value] : file->items())
-      if (key.ends_with("_token"))
-        if (const auto content = content_of(value)) controls[key] = *content;
-  }
-  return controls;
-}
-
 // A string of an object; empty if it has none of that name.
 std::string text_at(const Json& object, const char* name) {
   const auto found = object.find(name);
@@ -147,7 +128,8 @@ void choose_chat(TextModel& model, const Templates& templates, const std::string
 void set_end(TextModel& model) {
   const auto eos = model.controls.find("eos_token");
   if (eos != model.controls.end()) model.end = model.tokenizer.id_of(eos->second);
-  if (model.end) return;
+  if (model.end && model.tokenizer.is_numbered(*model.end)) return;
+  model.end.reset();  // the model has never seen it
   model.no_end = eos == model.controls.end()
                      ? "tokenizer_config.json names no eos_token"
                      : fmt::format("the eos_token of tokenizer_config.json, {}, is no token of the tokenizer",
@@ -171,7 +153,7 @@ TextModel text_model_of_bytes(const std::string& template_file) {
 TextModel open_text_model(const std::string& directory, const std::string& chat_template) {
   TextModel model{.tokenizer = Tokenizer::open(directory)};
   const Json config = read_json(directory, "tokenizer_config.json");
-  model.controls = controls_of(config, read_json(directory, "special_tokens_map.json"));
+  model.controls = model.tokenizer.controls();
   choose_chat(model, templates_of(directory, config), chat_template);
   set_end(model);
   add_ids(read_json(directory, "generation_config.json"), model.ends);

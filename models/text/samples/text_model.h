@@ -1,8 +1,7 @@
 // What a model directory says about text: tokenizer, chat template, control tokens by name, end tokens.
 //
-// Files: tokenizer.json or tokenizer.model; tokenizer_config.json and special_tokens_map.json (names of
-// control tokens, chat_template); chat_template.jinja and additional_chat_templates/; generation_config.json
-// and config.json (eos_token_id).
+// Files: those of the tokenizer; tokenizer_config.json (chat_template); chat_template.jinja and
+// additional_chat_templates/; generation_config.json and config.json (eos_token_id).
 // Sources: transformers 5.23, tokenization_utils_base.py.
 #pragma once
 

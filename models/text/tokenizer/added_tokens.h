@@ -32,6 +32,7 @@ struct AddedToken {
   bool rstrip = false;       // and behind it
   bool normalized = false;
   bool special = false;
+  bool numbered = true;  // a file has its id; else it is there since it has a name alone
 };
 
 // Of a text, the bytes in which special tokens are not found. `origin` as in PieceText; empty: the text is
@@ -51,6 +52,7 @@ class AddedTokens {
   // tokens stand inside plain text, and so are none.
   size_t find(bool normalized, std::string_view text, const UserText& plain, std::vector<Piece>& to) const;
 
+  const std::vector<AddedToken>& tokens() const { return tokens_; }
   const AddedToken* by_content(std::string_view content) const;  // nullptr if there is none
   const AddedToken* by_id(uint32_t id) const;
   // What the decoder sees: the normalized content, if the token is found by that.

@@ -2,6 +2,8 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
+#include <string>
 #include <vector>
 
 #include "models/text/tokenizer/added_tokens.h"
@@ -19,6 +21,7 @@ struct TokenizerParts {
   AddedTokens added;
   TokenDecoder decoder;
   std::vector<uint32_t> prefix, suffix;
+  std::map<std::string, std::string> controls;  // by name: "eos_token"
 };
 
 }  // namespace sluice

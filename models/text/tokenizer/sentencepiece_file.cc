@@ -9,13 +9,11 @@
 #include <bit>
 #include <cstring>
 #include <filesystem>
-#include <nlohmann/json.hpp>
 #include <stdexcept>
 
 #include "engine/base/error.h"
-#include "engine/base/strict_json.h"
 #include "models/files/file.h"
-#include "models/text/tokenizer/component_reader.h"
+#include "models/text/tokenizer/token_additions.h"
 #include "models/text/unicode.h"
 
 namespace sluice {
@@ -194,18 +192,41 @@ std::vector<Bpe::Merge> merges_of(const Model& model, const Vocabulary& vocabula
   return merges;
 }
 
-std::vector<AddedToken> added_tokens_of(const Model& model) {
-  std::vector<AddedToken> tokens;
-  for (uint32_t id = 0; id < model.pieces.size(); ++id) {
-    const ModelPiece& piece = model.pieces[id];
+// Those of the files beside it come first: their flags count.
+std::vector<AddedToken> added_tokens_of(const Model& model, const TokenAdditions& additions,
+                                        const Vocabulary& vocabulary) {
+  AddedTokenList list(vocabulary);
+  add_tokens(additions, list);
+  for (const ModelPiece& piece : model.pieces) {
     const bool special = piece.type == kUnknown || piece.type == kControl;
-    if (special || piece.type == kUserDefined)
-      tokens.push_back({.content = piece.content, .id = id, .special = special});
+    if ((special || piece.type == kUserDefined) && !list.contains(piece.content))
+      list.add({.content = piece.content, .special = special});
   }
-  return tokens;
+  return list.tokens();
 }
 
-TokenizerParts make_parts(const Model& model, bool add_bos, bool add_eos) {
+// The model's own control tokens have their names where no file gives these to others.
+void name_own_tokens(const Model& model, TokenAdditions& additions) {
+  const auto name = [&](const char* key, uint64_t id, PieceType type) {
+    const auto is_named = [&](const auto& named) { return named.first == key; };
+    const bool given = std::any_of(additions.named.begin(), additions.named.end(), is_named);
+    if (id < model.pieces.size() && model.pieces[id].type == type && !given)
+      additions.named.emplace_back(key, GivenToken{.content = model.pieces[id].content, .special = true});
+  };
+  name("bos_token", model.bos, kControl);
+  name("eos_token", model.eos, kControl);
+  for (uint64_t id = 0; id < model.pieces.size(); ++id) name("unk_token", id, kUnknown);
+}
+
+// The id of the token that has a name; empty if there is none.
+std::vector<uint32_t> ids_of(const char* name, const std::map<std::string, std::string>& controls,
+                             const AddedTokens& added) {
+  const auto named = controls.find(name);
+  if (named == controls.end()) return {};
+  return {added.by_content(named->second)->id};
+}
+
+TokenizerParts make_parts(const Model& model, const TokenAdditions& additions) {
   Vocabulary vocabulary = vocabulary_of(model);
   std::vector<Bpe::Merge> merges = merges_of(model, vocabulary);
   BpeOptions options{.byte_fallback = model.byte_fallback, .fuse_unknown = true};
@@ -218,42 +239,35 @@ TokenizerParts make_parts(const Model& model, bool add_bos, bool add_eos) {
   TokenDecoder decoder;
   decoder.steps = {ReplaceDecoder{blank, " "}, ByteFallbackDecoder{}, FuseDecoder{}};
   if (model.add_dummy_prefix) decoder.steps.push_back(StripDecoder{U' ', 1, 0});
+  AddedTokens added(added_tokens_of(model, additions, vocabulary), {});
+  std::map<std::string, std::string> controls = controls_of(additions);
   std::vector<uint32_t> prefix, suffix;
-  if (add_bos && model.bos < model.pieces.size()) prefix.push_back(static_cast<uint32_t>(model.bos));
-  if (add_eos && model.eos < model.pieces.size()) suffix.push_back(static_cast<uint32_t>(model.eos));
+  if (additions.add_bos.value_or(true)) prefix = ids_of("bos_token", controls, added);
+  if (additions.add_eos.value_or(false)) suffix = ids_of("eos_token", controls, added);
   return {{},
           std::move(pre_tokenizers),
           Bpe(std::move(vocabulary), merges, std::move(options)),
-          AddedTokens(added_tokens_of(model), {}),
+          std::move(added),
           std::move(decoder),
           std::move(prefix),
-          std::move(suffix)};
+          std::move(suffix),
+          std::move(controls)};
 }
 
 }  // namespace
 
 TokenizerParts read_sentencepiece_file(const std::string& path) {
-  constexpr uint64_t kConfigBytesMax = uint64_t{16} << 20;
   const std::string bytes = read_text_file(path, kFileBytesMax);
-  const std::string config = std::filesystem::path(path).replace_filename("tokenizer_config.json").string();
-  std::string reading = path;
   try {
     const Model model = parse(bytes);
     if (const std::string part = unsupported_part(model); !part.empty())
       throw Error(ExitCode::malformed_file, fmt::format("{}: {} is not supported.", printable(path), part),
                   "Convert it to tokenizer.json with transformers.");
-    bool add_bos = true, add_eos = false;
-    if (std::filesystem::exists(config)) {
-      reading = config;
-      const nlohmann::json json = parse_strict_json(read_text_file(config, kConfigBytesMax));
-      const Component settings(json, printable(config));
-      add_bos = settings.flag_or("add_bos_token", add_bos);
-      add_eos = settings.flag_or("add_eos_token", add_eos);
-      reading = path;
-    }
-    return make_parts(model, add_bos, add_eos);
+    TokenAdditions additions = read_token_additions(std::filesystem::path(path).parent_path());
+    name_own_tokens(model, additions);
+    return make_parts(model, additions);
   } catch (const std::invalid_argument& error) {
-    throw Error(ExitCode::malformed_file, fmt::format("{}: {}.", printable(reading), error.what()),
+    throw Error(ExitCode::malformed_file, fmt::format("{}: {}.", printable(path), error.what()),
                 "Copy the file again from the model's release.");
   }
 }

@@ -10,8 +10,8 @@
 
 namespace sluice {
 
-// Reads add_bos_token and add_eos_token from a tokenizer_config.json beside it, if there is one. Throws as
-// read_tokenizer_file does.
+// Reads the files beside it that add tokens (token_additions.h), and add_bos_token and add_eos_token of
+// tokenizer_config.json. Throws as read_tokenizer_file does.
 TokenizerParts read_sentencepiece_file(const std::string& path);
 
 }  // namespace sluice

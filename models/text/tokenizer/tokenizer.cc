@@ -41,7 +41,8 @@ Tokenizer Tokenizer::of_bytes() {
                     .added = AddedTokens({}, {}),
                     .decoder = {.steps = {ByteLevelDecoder{}}},
                     .prefix = {},
-                    .suffix = {}});
+                    .suffix = {},
+                    .controls = {}});
 }
 
 Tokenizer::Tokenizer(TokenizerParts parts)
@@ -70,6 +71,13 @@ bool Tokenizer::is_special(uint32_t id) const {
   return token != nullptr && token->special;
 }
 
+bool Tokenizer::is_numbered(uint32_t id) const {
+  const AddedToken* token = parts_->added.by_id(id);
+  return token == nullptr || token->numbered;
+}
+
+const std::vector<AddedToken>& Tokenizer::added() const { return parts_->added.tokens(); }
+const std::map<std::string, std::string>& Tokenizer::controls() const { return parts_->controls; }
 const std::vector<uint32_t>& Tokenizer::prefix() const { return parts_->prefix; }
 const std::vector<uint32_t>& Tokenizer::suffix() const { return parts_->suffix; }
 

@@ -1,13 +1,15 @@
 // Tokenizers: text to token ids and back, as Hugging Face tokenizers 0.23.3 do it, id by id.
 //
-// A Tokenizer is read from a model directory: tokenizer.json, or tokenizer.model where that is missing. It
-// supports byte pair encoding and the components that models of text generation have, and refuses others by
-// name. It never changes and may be used from several threads, each with an Encoder of its own.
+// A Tokenizer is read from a model directory: tokenizer.json, or tokenizer.model where that is missing, and
+// the files beside it that add tokens. It supports byte pair encoding and the components that models of text
+// generation have, and refuses others by name. It never changes and may be used from several threads, each
+// with an Encoder of its own.
 //
 // Callers: readers of conversations and text, generation.
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <optional>
 #include <span>
@@ -19,6 +21,7 @@
 
 namespace sluice {
 
+struct AddedToken;
 struct TokenizerParts;
 class TextDecoder;
 
@@ -37,7 +40,11 @@ class Tokenizer {
   uint32_t id_end() const;  // above every id: rows that an embedding needs at least
   std::optional<uint32_t> id_of(std::string_view content) const;
   std::optional<std::string> content_of(uint32_t id) const;
-  bool is_special(uint32_t id) const;  // a control token
+  bool is_special(uint32_t id) const;   // a control token
+  bool is_numbered(uint32_t id) const;  // AddedToken::numbered
+  const std::vector<AddedToken>& added() const;
+  // Contents of the control tokens that have a name, by it: {"eos_token", "</s>"}.
+  const std::map<std::string, std::string>& controls() const;
   // What belongs in front of and behind a text that is no rendered conversation: begin and end of sequence.
   // Of tokenizer.json the post_processor says it. transformers 5.23 leaves add_bos_token and add_eos_token of
   // a tokenizer_config.json beside it out of account for every class of tokenizer; of tokenizer.model they

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <filesystem>
 #include <nlohmann/json.hpp>
 #include <stdexcept>
 
@@ -9,6 +10,7 @@
 #include "engine/base/strict_json.h"
 #include "models/files/file.h"
 #include "models/text/tokenizer/component_reader.h"
+#include "models/text/tokenizer/token_additions.h"
 
 namespace sluice {
 namespace {
@@ -87,28 +89,23 @@ Bpe read_model(const Component& model, Lists&& lists) {
   }
 }
 
-// The oracle gives an added token the id that the model has for it, or the next that is free, and ignores the
-// id in the file. A file in which they differ would train other ids than its author meant.
-std::vector<AddedToken> read_added_tokens(const Component& file, const Vocabulary& vocabulary) {
-  std::vector<AddedToken> tokens;
-  if (!file.has("added_tokens")) return tokens;
-  auto next = static_cast<uint32_t>(vocabulary.size());
+void read_added_tokens(const Component& file, AddedTokenList& list) {
+  if (!file.has("added_tokens")) return;
   for (const Component& entry : file.objects("added_tokens")) {
     AddedToken token;
     token.content = entry.text("content");
-    token.id = entry.number("id");
+    const uint32_t id = entry.number("id");
     token.single_word = entry.flag("single_word");
     token.lstrip = entry.flag("lstrip");
     token.rstrip = entry.flag("rstrip");
     token.normalized = entry.flag("normalized");
     token.special = entry.flag("special");
-    const auto in_model = vocabulary.id_of(token.content);
-    if (const uint32_t id = in_model ? *in_model : next++; id != token.id)
-      entry.damaged(fmt::format("token \"{}\" has id {}, but {} is {}", printable(token.content), token.id,
-                                in_model ? "the model's" : "the next that is free", id));
-    tokens.push_back(std::move(token));
+    if (list.contains(token.content))
+      entry.damaged(fmt::format("added token \"{}\" is given twice", printable(token.content)));
+    if (const std::string clause = list.contradiction(token.content, id); !clause.empty())
+      entry.damaged(clause);
+    list.add(std::move(token));
   }
-  return tokens;
 }
 
 }  // namespace
@@ -129,15 +126,18 @@ TokenizerParts read_tokenizer_file(const std::string& path) {
   AddedIds ids;
   if (file.has("post_processor")) ids = read_post_processor(file.object("post_processor"));
   Bpe bpe = read_model(file.object("model"), std::move(lists));
-  std::vector<AddedToken> tokens = read_added_tokens(file, bpe.vocabulary());
+  AddedTokenList tokens(bpe.vocabulary());
+  read_added_tokens(file, tokens);
+  const TokenAdditions additions = read_token_additions(std::filesystem::path(path).parent_path());
+  add_tokens(additions, tokens);
   try {
-    AddedTokens added(std::move(tokens), normalizers);
+    AddedTokens added(tokens.tokens(), normalizers);
     for (const auto& list : {ids.prefix, ids.suffix})
       for (const uint32_t id : list)
         if (added.by_id(id) == nullptr && bpe.vocabulary().content_of(id) == nullptr)
           file.damaged(fmt::format("post_processor adds id {}, which no token has", id));
-    return {std::move(normalizers), std::move(pre_tokenizers), std::move(bpe),       std::move(added),
-            std::move(decoder),     std::move(ids.prefix),     std::move(ids.suffix)};
+    return {std::move(normalizers), std::move(pre_tokenizers), std::move(bpe),        std::move(added),
+            std::move(decoder),     std::move(ids.prefix),     std::move(ids.suffix), controls_of(additions)};
   } catch (const std::invalid_argument& error) {
     file.damaged(error.what());
   }

@@ -290,6 +290,18 @@ TEST_F(PrepareTest, NamesTellWhatASetDependsOn) {
   write_file("model/chat_template.jinja", kChatMl);
   write_chats("copy.jsonl", 1 << 13);
   EXPECT_NE(name_of(Preparation(request({path("copy.jsonl")}))), name);
+  // Files beside the tokenizer's own add tokens, or change their flags.
+  std::set<std::string> names = {name_of(Preparation(request({chats})))};
+  write_file("model/added_tokens.json", "{\"<|new|>\": 626}");
+  names.insert(name_of(Preparation(request({chats}))));
+  for (const char* flag : {"lstrip", "rstrip", "single_word", "normalized"}) {
+    write_file("model/tokenizer_config.json",
+               fmt::format("{{\"eos_token\": \"<|im_end|>\", \"added_tokens_decoder\": {{\"626\": {{"
+                           "\"content\": \"<|new|>\", \"{}\": true, \"special\": true}}}}}}",
+                           flag));
+    names.insert(name_of(Preparation(request({chats}))));
+  }
+  EXPECT_EQ(names.size(), 6u);
 }
 
 // Of a tokenizer.model, tokenizer_config.json says what stands around a text.
