@@ -7,21 +7,24 @@
 
 #include <algorithm>
 #include <array>
+#include <stdexcept>
 
 #include "engine/base/error.h"
 #include "engine/base/shared_library.h"
+#include "models/text/tokenizer/counted_pattern.h"
 #include "models/text/unicode.h"
 
 namespace sluice {
 namespace {
 
 constexpr size_t kSourceBytesMax = 100'000;  // published patterns have less than 1,000
-// The searches in one text may backtrack so often in all, about a second, and so often for each byte. A
-// search begins with few retries and is repeated with more if they do not suffice; only those of searches
-// that failed are counted. Nearly all end within the first few, and a search takes at most four times what is
-// counted.
-constexpr unsigned long kRetriesMax = 10'000'000;
-constexpr unsigned long kRetriesPerByte = 64;
+// The searches in one text may backtrack so often in all, and so often for each byte: half a second for a
+// word of 300 kB. The same holds for calls of callouts, which count what does not backtrack
+// (counted_pattern.h). A search begins with few retries and is repeated with more if they do not suffice;
+// only those of searches that failed are counted. Nearly all end within the first few, and a search takes at
+// most four times what is counted.
+constexpr unsigned long kRetriesMax = 40'000'000;
+constexpr unsigned long kRetriesPerByte = 256;
 constexpr unsigned long kFirstRetries = 256;
 constexpr unsigned long kRetriesFactor = 4;
 // Of about 40 bytes; \p{L}+ needs one for each letter.
@@ -39,6 +42,8 @@ struct Library {
   decltype(&onig_set_retry_limit_in_match_of_match_param) limit_match = nullptr;
   decltype(&onig_set_retry_limit_in_search_of_match_param) limit_search = nullptr;
   decltype(&onig_set_match_stack_limit_size_of_match_param) limit_stack = nullptr;
+  decltype(&onig_set_progress_callout_of_match_param) set_callout = nullptr;
+  decltype(&onig_set_callout_user_data_of_match_param) set_callout_data = nullptr;
   decltype(&onig_error_code_to_str) describe = nullptr;
   OnigEncodingType* utf8 = nullptr;
   OnigSyntaxType* syntax = nullptr;
@@ -58,6 +63,8 @@ Library open_library() {
   file.find(library.limit_match, "onig_set_retry_limit_in_match_of_match_param");
   file.find(library.limit_search, "onig_set_retry_limit_in_search_of_match_param");
   file.find(library.limit_stack, "onig_set_match_stack_limit_size_of_match_param");
+  file.find(library.set_callout, "onig_set_progress_callout_of_match_param");
+  file.find(library.set_callout_data, "onig_set_callout_user_data_of_match_param");
   file.find(library.describe, "onig_error_code_to_str");
   file.find(library.utf8, "OnigEncodingUTF8");
   file.find(library.syntax, "OnigSyntaxOniguruma");
@@ -85,6 +92,11 @@ std::string description(int code, OnigErrorInfo* info) {
 }
 
 const OnigUChar* bytes(std::string_view text) { return reinterpret_cast<const OnigUChar*>(text.data()); }
+
+// Whether a search ended since it took more steps than it may.
+bool is_over(int code) {
+  return code == ONIGERR_RETRY_LIMIT_IN_MATCH_OVER || code == ONIGERR_RETRY_LIMIT_IN_SEARCH_OVER;
+}
 
 // The number that Oniguruma has for the class of characters that are not assigned.
 OnigCtype unassigned_class() {
@@ -122,10 +134,16 @@ Pattern::Pattern(const std::string& source) {
                 "Take the tokenizer.json of the model's release.");
   };
   if (source.size() > kSourceBytesMax) fail(fmt::format("it has more than {} bytes", kSourceBytesMax));
+  std::string counted;
+  try {
+    counted = counted_pattern(source);
+  } catch (const std::invalid_argument& error) {
+    fail(fmt::format("it has {}, whose work cannot be bounded", error.what()));
+  }
   auto compiled = std::make_unique<Compiled>();
   compiled->source = source;
   OnigErrorInfo info{};
-  const int code = library().compile(&compiled->regex, bytes(source), bytes(source) + source.size(),
+  const int code = library().compile(&compiled->regex, bytes(counted), bytes(counted) + counted.size(),
                                      ONIG_OPTION_NONE, library().utf8, library().syntax, &info);
   if (code != ONIG_NORMAL) fail(description(code, &info));
   compiled_ = std::move(compiled);
@@ -138,12 +156,18 @@ Pattern& Pattern::operator=(Pattern&&) noexcept = default;
 struct Matcher::State {
   OnigRegion* region = library().new_region();
   OnigMatchParam* param = library().new_param();
-  unsigned long retries = 0;  // that are left
+  unsigned long retries = 0, calls = 0;  // that are left
   State() {
     if (region == nullptr || param == nullptr) throw std::bad_alloc();
+    library().set_callout(param, &count_call);
+    library().set_callout_data(param, this);
+  }
+  static int count_call(OnigCalloutArgs*, void* state) {
+    unsigned long& left = static_cast<State*>(state)->calls;
+    return left == 0 ? ONIGERR_RETRY_LIMIT_IN_SEARCH_OVER : (--left, ONIG_CALLOUT_SUCCESS);
   }
   void start_text(size_t bytes) {
-    retries = kRetriesMax + kRetriesPerByte * bytes;
+    retries = calls = kRetriesMax + kRetriesPerByte * bytes;
     library().limit_stack(param, static_cast<unsigned>(std::min(kStackEntries + kStackEntriesPerByte * bytes,
                                                                 kStackEntriesMax)));
   }
@@ -171,6 +195,9 @@ std::optional<ByteRange> Matcher::find(const Pattern& pattern, std::string_view 
   }
   const int at = search(pattern, text, from);
   if (at == ONIG_MISMATCH) return std::nullopt;
+  if (is_over(at))
+    fail(fmt::format("it takes more than {} steps for a text of {} bytes",
+                     kRetriesMax + kRetriesPerByte * text_bytes_, text_bytes_));
   if (at < 0) fail(description(at, nullptr));
   const ByteRange match{static_cast<size_t>(state_->region->beg[0]),
                         static_cast<size_t>(state_->region->end[0])};
@@ -188,8 +215,7 @@ int Matcher::search(const Pattern& pattern, std::string_view text, size_t from) 
     library().limit_search(state_->param, limit);
     const int at = library().search(pattern.compiled_->regex, begin, end, begin + from, end, state_->region,
                                     ONIG_OPTION_NONE, state_->param);
-    const bool too_few = at == ONIGERR_RETRY_LIMIT_IN_MATCH_OVER || at == ONIGERR_RETRY_LIMIT_IN_SEARCH_OVER;
-    if (!too_few || limit >= state_->retries) return at;
+    if (!is_over(at) || limit >= state_->retries || state_->calls == 0) return at;
     state_->retries -= limit;
   }
 }

@@ -1,9 +1,9 @@
 // Regular expressions of tokenizers, matched by Oniguruma, as Hugging Face tokenizers match them.
 //
 // A Pattern never changes and may be used from several threads, each with a Matcher of its own. Classes such
-// as \p{L} are those of the Unicode version that the installed Oniguruma has: 14 in Debian 12. A pattern that
-// backtracks without end is an Error, not a hang, at one place of a text or at all of them. Callers: steps of
-// the tokenizer, added tokens.
+// as \p{L} are those of the Unicode version that the installed Oniguruma has: 14 in Debian 12. All steps of a
+// search are counted, so a pattern that takes time without end, or a quadratic one on a long word, is an
+// Error and not a hang. Callers: steps of the tokenizer, added tokens.
 #pragma once
 
 #include <memory>
@@ -17,8 +17,8 @@ namespace sluice {
 
 class Pattern {
  public:
-  // Throws Error: malformed_file when `source` is no regular expression of Oniguruma's syntax, environment
-  // when the library is not installed.
+  // Throws Error: malformed_file when `source` is no regular expression of Oniguruma's syntax or has what
+  // cannot be counted (counted_pattern.h), environment when the library is not installed.
   explicit Pattern(const std::string& source);
   ~Pattern();
   Pattern(Pattern&&) noexcept;

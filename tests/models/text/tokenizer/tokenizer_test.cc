@@ -8,6 +8,7 @@
 #include <thread>
 #include <vector>
 
+#include "models/text/tokenizer/counted_pattern.h"
 #include "models/text/tokenizer/pattern.h"
 #include "models/text/unicode.h"
 #include "tests/models/text/tokenizer/small_tokenizer.h"
@@ -296,6 +297,68 @@ TEST_F(TokenizerTest, HostilePatternsEndInAnError) {
   file["pre_tokenizer"]["pattern"]["Regex"] = "(";
   expect_error(ExitCode::malformed_file, {"The tokenizer's pattern \"(\" cannot be used: "},
                [&] { open(file); });
+}
+
+// Loops that run without a backtrack: one that Oniguruma makes possessive itself, and an atomic group.
+TEST_F(TokenizerTest, QuadraticPatternsAreBoundedOnLongWords) {
+  Json file = small_file();
+  file["pre_tokenizer"] = {
+      {"type", "Split"}, {"pattern", {{"Regex", "[a-z]+1"}}}, {"behavior", "Isolated"}, {"invert", false}};
+  for (const char* pattern : {"[a-z]+1", "(?>[a-z]+)1"}) {
+    file["pre_tokenizer"]["pattern"]["Regex"] = pattern;
+    const Tokenizer tokenizer = open(file);
+    Encoder encoder(tokenizer);
+    EXPECT_EQ(encoder.encode("ab1ab").ids.size(), 2u);
+    expect_error(ExitCode::malformed_file,
+                 {std::string("pattern \"") + pattern +
+                  "\" cannot be matched: it takes more than 45120512 steps for a text of 20002 bytes."},
+                 [&] { encoder.encode(std::string(20000, 'a') + " 1"); });
+  }
+}
+
+TEST(CountedPattern, CalloutsStandBehindLoopsAndInsideOfAtomicOnes) {
+  const std::pair<const char*, const char*> cases[] = {
+      {R"(\p{L}+|\s+(?!\S)|[^a\]]{1,3}b)", R"(\p{L}+|\s+(?{n})(?!\S)|[^a\]]{1,3}(?{n})b)"},
+      {"a?b*?1", "a?b*?(?{n})1"},
+      {"a++b", "(?:(?{n})a)++(?{n})b"},
+      {"(?>a+|b)1", "(?>(?:(?{n})a)+(?{n})|b)1"},
+      {"(a+)++", "(?:(?{n})((?:(?{n})a)+(?{n})))++"},
+      {"(?=a*)(?<=é?)(?<x>a+)", "(?=(?:(?{n})a)*(?{n}))(?<=(?:(?{n})é)?)(?<x>a+(?{n}))"},
+      {R"((?>\x{61}+\041*[[:alpha:]a]+{1))",
+       R"((?>(?:(?{n})\x{61})+(?{n})(?:(?{n})\041)*(?{n})(?:(?{n})[[:alpha:]a])+(?{n}){1))"},
+      {"(?i)a+|(?i:b)+1", "(?i)a+|(?i:b)+(?{n})1"},
+      {"a+)", "a+(?{n}))"},
+      {"(a", "(a"},
+  };
+  for (const auto& [source, counted] : cases) EXPECT_EQ(counted_pattern(source), counted);
+  const std::pair<const char*, const char*> refused[] = {
+      {R"((a)\1)", "back-references"},
+      {R"((?<n>a)\k<n>)", "back-references"},
+      {R"((?<n>a)\g<n>)", "calls of groups"},
+      {R"(\X+)", "text segments"},
+      {"(?{x})", "callouts"},
+      {"(*FAIL)", "callouts"},
+      {"(?(a)b)", "conditions"},
+      {"(?~a)", "absent groups"},
+      {"(?i-x:a)", "extended syntax, (?x)"},
+      {R"(\x{61 62}+)", "several characters in one escape"},
+      {"[[:a]", "a class that begins with [:"},
+  };
+  for (const auto& [source, what] : refused)
+    EXPECT_THROW(
+        {
+          try {
+            counted_pattern(source);
+          } catch (const std::invalid_argument& error) {
+            EXPECT_STREQ(error.what(), what) << source;
+            throw;
+          }
+        },
+        std::invalid_argument)
+        << source;
+  std::string nested;
+  for (int i = 0; i < 300; ++i) nested += '(';
+  EXPECT_THROW(counted_pattern(nested), std::invalid_argument);
 }
 
 TEST_F(TokenizerTest, TextThatIsNotUtf8IsRefused) {
