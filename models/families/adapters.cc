@@ -37,19 +37,6 @@ Parameter factor(std::string name, int64_t rows, int64_t columns, Initializer in
           .standard_deviation = 1 / std::sqrt(3 * static_cast<double>(columns))};
 }
 
-// Layers of one type have the same adapters, and so have the experts of a layer.
-void check_not_numbered(const std::string& target) {
-  for (size_t begin = 0; begin <= target.size();) {
-    const size_t end = std::min(target.find('.', begin), target.size());
-    const std::string_view part = std::string_view(target).substr(begin, end - begin);
-    if (!part.empty() && part.find_first_not_of("0123456789") == std::string_view::npos)
-      throw Error(ExitCode::usage,
-                  fmt::format("--lora-targets names {}, of one layer or expert alone.", printable(target)),
-                  "Name it without the number: adapters are beside the ops of that name in all of them.");
-    begin = end + 1;
-  }
-}
-
 }  // namespace
 
 double Adapters::scale() const {
@@ -82,7 +69,6 @@ std::vector<Parameter> adapter_parameters(const Adapters& adapters, std::span<co
 
 void check_targets(const Adapters& adapters, std::span<const Group> layers) {
   for (const std::string& target : adapters.targets) {
-    check_not_numbered(target);
     std::set<std::string> known;
     bool found = false;
     for (const Group& group : layers)

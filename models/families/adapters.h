@@ -20,7 +20,8 @@ struct Adapters {
   int64_t rank = 0;  // 0: the model has none
   double alpha = 0;
   bool root_scale = false;  // rank-stabilised LoRA (Kalajdzievski, 2023)
-  // Linear ops by the end of their name, as q_proj or attn.c_proj; empty: all of the layers.
+  // Linear ops by the end of their name, as q_proj, attn.c_proj or layers.3.mlp.up_proj; empty: all of the
+  // layers.
   std::vector<std::string> targets;
 
   double scale() const;  // s: alpha / rank, or alpha / sqrt(rank)

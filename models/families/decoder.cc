@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <map>
 #include <optional>
+#include <tuple>
 
 #include "engine/graph/draws.h"
 #include "models/families/divided_experts.h"
@@ -73,6 +74,23 @@ Adapted add_adapted(const ModelConfig& c, const Decoder& decoder, Model& model, 
   return groups;
 }
 
+// Which of a group's matrices have adapters: the names of these behind that of the group.
+std::string adapters_in(const Model& model, const Adapted& groups) {
+  std::string names;
+  if (groups.size() < 2) return names;
+  const size_t prefix = model.groups[groups.front()].name.size();
+  for (const Parameter& p : model.groups[groups.back()].parameters) names += p.name.substr(prefix) + '\n';
+  return names;
+}
+
+// The same of a layer and its experts.
+std::string adapters_in(const Model& model, const LayerGroups& groups) {
+  std::string names = adapters_in(model, groups.own);
+  for (const std::vector<Adapted>& experts : groups.experts)
+    names += '\n' + adapters_in(model, experts.front());
+  return names;
+}
+
 // The ranks that these experts are divided over. An expert of all tokens is on each.
 int64_t ranks_of(const ModelConfig& c, const Experts& experts) {
   return experts.numbered ? c.expert_ranks.count : 1;
@@ -96,6 +114,10 @@ LayerGroups add_layer_groups(const ModelConfig& c, const Decoder& decoder, Model
       for (int64_t rank = 0; rank < ranks && ranks > 1; ++rank)
         for (const uint32_t group : added.back())
           model.groups[group].prefixes.push_back(name_of(rank * of_rank + e) + ".");
+      if (adapters_in(model, added.back()) != adapters_in(model, added.front()))
+        throw Error(ExitCode::usage,
+                    fmt::format("--lora-targets names a matrix of {} and not of {}.", expert, name_of(0)),
+                    "Name it without the expert's number: the experts of a layer have the same adapters.");
     }
   }
   return groups;
@@ -319,12 +341,14 @@ class Way {
 
   // Returns the activation that the last of them writes.
   uint32_t add_layers(uint32_t x, int64_t rows) {
-    std::map<std::pair<LayerType, int64_t>, uint32_t> shared;  // by the number of experts, too
+    // By the number of experts and the adapters, too.
+    std::map<std::tuple<LayerType, int64_t, std::string>, uint32_t> shared;
     for (int64_t i = 0; i < c_.layers; ++i) {
       const LayerGroups& groups = groups_.layers[static_cast<size_t>(i)];
       const std::string& name = model_.groups[groups.own.front()].name;
-      const auto [segment, is_new] = shared.try_emplace({layer_type(c_, i), experts_of(c_, i)});
-      const auto& [type, experts] = segment->first;
+      const auto [segment, is_new] =
+          shared.try_emplace({layer_type(c_, i), experts_of(c_, i), adapters_in(model_, groups.own)});
+      const auto& [type, experts, adapters] = segment->first;
       if (is_new) {
         const std::string block = shared.size() == 1 ? "block" : fmt::format("block.{}", shared.size() - 1);
         segment->second = add_segment(layer_segment(groups.own, type, experts, block));
@@ -366,7 +390,7 @@ class Way {
       model_.activations.back().output = true;
     }
     add_layer(name, router, groups.own, std::move(inputs), std::move(outputs), 0, layer);
-    SegmentsOfExperts& segments = mixtures_[experts_of(c_, layer)];
+    SegmentsOfExperts& segments = mixtures_[{experts_of(c_, layer), adapters_in(model_, groups)}];
     std::optional<uint32_t> sum;
     for (size_t set = 0; set < sets; ++set) {
       const LayerOfExperts of{name, router, set, groups.experts[set], routed};
@@ -379,7 +403,7 @@ class Way {
     add_layer(name + ".sum", *sum_, {}, std::move(added), {y});
   }
 
-  // Of layers with as many experts, by set.
+  // Of layers with as many experts and the same adapters, by set.
   struct SegmentsOfExperts {
     std::map<size_t, uint32_t> experts;
     std::map<size_t, DividedExperts> divided;
@@ -459,9 +483,10 @@ class Way {
   const Reading* reading_;
   std::string prefix_;  // of names
   std::vector<NamedActivation> inputs_;
-  std::vector<Statistics> statistics_;             // if the routers have a loss
-  std::map<int64_t, SegmentsOfExperts> mixtures_;  // by the number of a layer's experts
-  std::optional<uint32_t> sum_;                    // the segment of a sum
+  std::vector<Statistics> statistics_;  // if the routers have a loss
+  // By the number of a layer's experts, and by its adapters.
+  std::map<std::pair<int64_t, std::string>, SegmentsOfExperts> mixtures_;
+  std::optional<uint32_t> sum_;  // the segment of a sum
 };
 
 // A divided group's name on the first of the ranks.

@@ -1,10 +1,11 @@
 // The frame of a decoder-only model: a token embedding with learned positions or without, layers, and a head.
 // A family adds the names of its tensors and its layer.
 //
-// Layers of one type with as many experts share a segment template, made from the parameter group of the
-// first of them; all of these have parameters of the same shapes. The head's weight is the token embedding's
-// where the config ties them, else lm_head.weight. Where there are document begins, the op that reads the
-// position table gets them here, and a layer takes them from SegmentBuilder::with_documents.
+// Layers of one type with as many experts and the same adapters share a segment template, made from the
+// parameter groups of the first of them; all of these have parameters of the same shapes. The head's weight
+// is the token embedding's where the config ties them, else lm_head.weight. Where there are document begins,
+// the op that reads the position table gets them here, and a layer takes them from
+// SegmentBuilder::with_documents.
 #pragma once
 
 #include <functional>

@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <set>
 #include <stdexcept>
 
@@ -16,6 +17,7 @@
 #include "models/families/family.h"
 #include "models/files/file.h"
 #include "models/weights/peft_experts.h"
+#include "models/weights/stacked.h"
 
 namespace sluice {
 namespace {
@@ -23,22 +25,18 @@ namespace {
 using Json = nlohmann::json;
 
 constexpr const char* kPrefix = "base_model.model.";
-constexpr const char* kAllLinear = "all-linear";
 constexpr uint64_t kConfigBytesMax = 1 << 20;
 constexpr const char* kOtherAdapter =
     "Choose another adapter: Sluice does not compute this, so results could be wrong.";
 constexpr const char* kPattern = ".*\\.";  // before a name, in patterns that PEFT writes
 
 // Keys that are read, and keys that do not change what a trained adapter computes.
-constexpr std::string_view kKnown[] = {"peft_type",      "r",
-                                       "lora_alpha",     "use_rslora",
-                                       "target_modules", "bias",
-                                       "lora_dropout",   "init_lora_weights",
-                                       "fan_in_fan_out", "base_model_name_or_path",
-                                       "task_type",      "inference_mode",
-                                       "revision",       "auto_mapping",
-                                       "megatron_core",  "qalora_group_size",
-                                       "peft_version",   "target_parameters"};
+constexpr std::string_view kKnown[] = {
+    "peft_type", "r", "lora_alpha", "use_rslora", "target_modules", "bias", "lora_dropout",
+    "init_lora_weights", "fan_in_fan_out", "base_model_name_or_path", "task_type", "inference_mode",
+    "revision", "auto_mapping", "megatron_core", "qalora_group_size", "peft_version", "target_parameters",
+    // Which modules have adapters, their weights say.
+    "exclude_modules", "layers_to_transform", "layers_pattern"};
 
 Json parse(const std::string& text, const std::string& name) {
   constexpr const char* kRemedy = "Give a directory that PEFT or `sluice export` has written.";
@@ -75,12 +73,10 @@ void check_start(const Json& object, const ConfigReader& file) {
   file.require_text("init_lora_weights", {"gaussian"});
 }
 
+// Names of modules; none where it is a pattern, which settle_targets() makes names of.
 std::vector<std::string> targets_of(const Json& object, const ConfigReader& file) {
   const auto found = object.find("target_modules");
   if (found == object.end() || !found->is_string()) return file.texts("target_modules");
-  if (*found != kAllLinear)
-    file.complain("target_modules is a pattern, which is not supported.",
-                  "Replace it by a list of names, such as [\"q_proj\", \"v_proj\"].");
   return {};
 }
 
@@ -154,7 +150,56 @@ void read_parameters(const Json& object, const ConfigReader& file, const Family*
   adapters.rank = most;
 }
 
+using Names = std::set<std::string>;
+
+// The parameters of a model's adapters; nothing where it cannot have them.
+std::optional<Names> parameters_of(const ModelConfig& base, const Adapters& adapters) {
+  ModelConfig config = base;
+  config.adapters = adapters;
+  Names names;
+  try {
+    for (const Group& group : build_model(config, DType::f32, 1, 1).groups)
+      for (const Parameter& p : group.parameters)
+        if (group.adapter) names.insert(p.name);
+  } catch (const Error&) {
+    return std::nullopt;
+  }
+  return names;
+}
+
+// What stands behind the layer's number in a module's name; with `layer` also that and the word before.
+std::string in_layer(const std::string& module, bool layer) {
+  for (size_t before = 0, begin = 0; begin < module.size();) {
+    const size_t end = std::min(module.find('.', begin), module.size());
+    const bool is_number = module.find_first_not_of("0123456789", begin) == end;
+    if (is_number && begin > 0 && end < module.size()) return module.substr(layer ? before : end + 1);
+    before = begin;
+    begin = end + 1;
+  }
+  return module;
+}
+
 }  // namespace
+
+void settle_targets(const std::vector<std::string>& parameters, const ModelConfig& base, Adapters& adapters) {
+  const Names stored(parameters.begin(), parameters.end());
+  const Family& family = *find_family(base.family);
+  if (parameters_of(base, adapters) == stored) return;
+  for (const bool layer : {false, true}) {
+    Names targets;
+    for (const std::string& name : stored)
+      if (name.ends_with(kAdapterDown)) {
+        const std::string module = name.substr(0, name.size() - kAdapterDown.size());
+        const size_t last = module.rfind('.') + 1;
+        targets.insert(expert_of(family, name) ? module.substr(last) : in_layer(module, layer));
+      }
+    Adapters named = adapters;
+    named.targets.assign(targets.begin(), targets.end());
+    if (parameters_of(base, named) != stored) continue;
+    adapters = std::move(named);
+    return;
+  }
+}
 
 Adapters read_adapter_config(const std::string& directory, std::vector<std::string>& notes,
                              const Family* family) {

@@ -12,6 +12,7 @@ namespace sluice {
 
 struct Family;
 struct Model;
+struct ModelConfig;
 struct PeftTargets;
 
 constexpr const char* kAdapterConfig = "adapter_config.json";
@@ -27,6 +28,12 @@ Adapters read_adapter_config(const std::string& directory, std::vector<std::stri
 // The same, with what files of weights need (peft_experts.h).
 PeftTargets read_peft_targets(const std::string& directory, const Family* family,
                               std::vector<std::string>& notes);
+
+// Makes the targets those of adapters that are there, by the shortest names that name no others: PEFT's
+// target_modules may be a pattern, a name may mean experts here that PEFT has elsewhere, and other keys may
+// leave layers out. `parameters`: names of all factors (HfWeights::names). Where no names do, or the base
+// cannot have such adapters, targets stay; check_weights() says what is wrong then.
+void settle_targets(const std::vector<std::string>& parameters, const ModelConfig& base, Adapters& adapters);
 
 // An adapter_config.json. `base` is the directory of the base model.
 std::string adapter_config_json(const Adapters& adapters, const Model& model, const std::string& base);

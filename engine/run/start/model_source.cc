@@ -43,9 +43,11 @@ Adapters adapters_of(const LoraOptions& options) {
           .targets = all ? std::vector<std::string>() : options.targets};
 }
 
-Adapters settle_adapters(LoraOptions& options, std::vector<std::string>& notes, const std::string& family) {
+Adapters settle_adapters(LoraOptions& options, std::vector<std::string>& notes, const ModelConfig& base) {
   if (options.from.empty()) return adapters_of(options);
-  const Adapters stored = read_adapter_config(options.from, notes, find_family(family));
+  Adapters stored = read_adapter_config(options.from, notes, find_family(base.family));
+  settle_targets(HfWeights::open_adapters(options.from, base.family, {base.layers, base.experts}).names(),
+                 base, stored);
   const auto agree = [&](const char* name, bool agrees) {
     if (!agrees)
       throw Error(ExitCode::usage,

@@ -20,8 +20,8 @@ struct ModelSource {
 
 // The adapters that options ask for. Those of --lora-from bring their rank, alpha and targets, which are
 // filled in; `notes` receives a sentence for what is not applied. Throws Error(usage) where --lora-from and
-// another option contradict each other, and as read_adapter_config() does. `family`: of the base.
-Adapters settle_adapters(LoraOptions& options, std::vector<std::string>& notes, const std::string& family);
+// another option contradict each other, and as read_adapter_config() and HfWeights::open_adapters() do.
+Adapters settle_adapters(LoraOptions& options, std::vector<std::string>& notes, const ModelConfig& base);
 // Of a run whose options are settled.
 Adapters adapters_of(const LoraOptions& options);
 

@@ -164,7 +164,7 @@ std::optional<std::string> router_note(const ModelConfig& config) {
 
 ModelSource new_source(Options& options, RunStart& start) {
   ModelSource source = resolve_model(options.model);
-  source.config.adapters = settle_adapters(options.lora, start.notes, source.config.family);
+  source.config.adapters = settle_adapters(options.lora, start.notes, source.config);
   start.adapters_directory = options.lora.from;
   if (!options.lora.from.empty()) {
     const uint64_t matrices =

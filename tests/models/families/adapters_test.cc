@@ -94,9 +94,9 @@ TEST(Adapters, TargetsAreEndsOfNames) {
             (std::vector<std::string>{both[2], both[3]}));
   expect_error([&] { adapted(gpt2, {.rank = 2, .targets = {"proj"}}); }, ExitCode::usage,
                "--lora-targets names proj", "Name some of c_attn, c_fc, c_proj, or all-linear.");
-  expect_error([&] { adapted(gpt2, {.rank = 2, .targets = {"0.attn.c_attn"}}); }, ExitCode::usage,
-               "--lora-targets names 0.attn.c_attn, of one layer or expert alone",
-               "Name it without the number");
+  const std::string mixtral = "mixtral:layers=2,width=64,heads=4,kv_heads=2,ffn=32";
+  expect_error([&] { adapted(mixtral, {.rank = 2, .targets = {"experts.0.w1"}}); }, ExitCode::usage,
+               "--lora-targets names a matrix of ", "Name it without the expert's number");
   // A router gets no adapter, so it is no target.
   expect_error(
       [&] { adapted("mixtral:layers=1,width=64,heads=4,kv_heads=2", {.rank = 2, .targets = {"gate"}}); },
@@ -104,6 +104,33 @@ TEST(Adapters, TargetsAreEndsOfNames) {
       "Name some of k_proj, o_proj, q_proj, v_proj, w1, w2, w3, or all-linear.");
   expect_error([&] { adapted(gpt2, {.rank = 65}); }, ExitCode::usage,
                "--lora 65 is more than the rank of h.0.", "Give --lora 64 or less");
+}
+
+// Layers with the same adapters are of one template, others are not.
+TEST(Adapters, OneLayerMayHaveThemAlone) {
+  const auto templates = [](const Model& model) {
+    std::vector<uint32_t> segments;
+    for (const Layer& layer : model.layers) segments.push_back(layer.segments[0].segment);
+    return segments;
+  };
+  const std::string gpt2 = "gpt2:heads=2,layers=4,width=64,vocab=50,context=16";
+  const Model model = adapted(gpt2, {.rank = 2, .targets = {"h.2.attn.c_attn", "3.attn.c_attn"}});
+  std::vector<std::string> groups;
+  for (const Group& group : model.groups)
+    if (group.adapter) groups.push_back(group.name);
+  EXPECT_EQ(groups, (std::vector<std::string>{"h.2.lora", "h.3.lora"}));
+  const std::vector<uint32_t> of = templates(model);
+  EXPECT_EQ(of[1], of[2]);
+  EXPECT_NE(of[2], of[3]);
+  EXPECT_EQ(of[3], of[4]);
+  // Of a mixture: the second layer's experts have some, the first one's have none.
+  const Model experts = adapted(
+      "mixtral:layers=2,width=64,heads=4,kv_heads=2,ffn=32,experts=2,vocab=50,context=16",
+      {.rank = 2,
+       .targets = {"layers.1.block_sparse_moe.experts.0.w1", "layers.1.block_sparse_moe.experts.1.w1"}});
+  size_t count = 0;
+  for (const Group& group : experts.groups) count += group.adapter;
+  EXPECT_EQ(count, 2u);
 }
 
 TEST(Adapters, OpsOfAnAdaptedLinear) {

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
+#include <map>
 #include <nlohmann/json.hpp>
 
 #include "models/weights/peft.h"
@@ -31,15 +32,20 @@ nlohmann::json case_of(const std::string& name) {
   return nlohmann::json::parse(read_text_file(kLoraFixtures + name + "/expected.json", 1 << 20))["case"];
 }
 
+// From the adapters in `from` of the fixture that is called `base`.
+void start_from(const std::string& base, const std::string& from, Options& o) {
+  o.model.model = std::filesystem::absolute(kFixtureFolder + base).string();
+  o.lora.from = from;
+  std::vector<std::string> notes;
+  settle_adapters(o.lora, notes, resolve_model(o.model).config);
+  EXPECT_TRUE(notes.empty());
+}
+
 TestRun run_of(const std::string& name, const DriveDirectory& directory) {
   const nlohmann::json c = case_of(name);
   TestRun run;
   Options& o = run.options;
-  o.model.model = std::filesystem::absolute(kFixtureFolder + name).string();
-  o.lora.from = kLoraFixtures + name;
-  std::vector<std::string> notes;
-  settle_adapters(o.lora, notes, "llama");
-  EXPECT_TRUE(notes.empty());
+  start_from(name, kLoraFixtures + name, o);
   o.data.train = {kFixtureTokens};
   o.data.order = RowOrder::sequential;
   o.batch = {c["batch"], c["sequence"].get<int64_t>(), 2, c["steps"]};
@@ -94,6 +100,44 @@ TEST(Lora, TwentyStepsAgreeWithPeft) {
       ++compared;
     }
     EXPECT_GT(compared, 0u);
+  }
+}
+
+// PEFT chose modules by a pattern, by full names, or left some out (tools/fixtures/peft_targets.py).
+TEST(Lora, ModulesThatPeftChoosesHaveTheirAdapters) {
+  using Words = std::vector<std::string>;
+  const std::map<std::string, Words> targets = {
+      {"shared_expert",
+       {"mlp.down_proj", "mlp.gate_proj", "mlp.shared_expert.down_proj", "mlp.shared_expert.gate_proj",
+        "mlp.shared_expert.up_proj", "mlp.up_proj"}},
+      {"full_names", {"model.layers.0.self_attn.q_proj", "model.layers.2.mlp.up_proj"}},
+      {"pattern", {"self_attn.q_proj", "self_attn.v_proj"}},
+      {"excluded",
+       {"layers.1.mlp.down_proj", "layers.1.mlp.gate_proj", "layers.1.mlp.up_proj",
+        "layers.1.self_attn.k_proj", "layers.1.self_attn.q_proj", "layers.1.self_attn.v_proj",
+        "layers.2.mlp.down_proj", "layers.2.mlp.gate_proj", "layers.2.mlp.up_proj",
+        "layers.2.self_attn.k_proj", "layers.2.self_attn.q_proj", "layers.2.self_attn.v_proj"}},
+      {"some_layers", {"h.1.attn.c_proj", "h.1.mlp.c_proj"}}};
+  const std::string folder = kFixtureFolder + "peft_targets/";
+  const auto cases = nlohmann::json::parse(read_text_file(folder + "expected.json", 1 << 16))["cases"];
+  ASSERT_EQ(cases.size(), targets.size());
+  for (const auto& [name, c] : cases.items()) {
+    SCOPED_TRACE(name);
+    const DriveDirectory directory;
+    TestRun run;
+    Options& o = run.options;
+    start_from(c["model"], folder + name, o);
+    Words named = o.lora.targets;
+    std::sort(named.begin(), named.end());
+    EXPECT_EQ(named, targets.at(name));
+    o.data.train = {kFixtureTokens};
+    o.data.order = RowOrder::sequential;
+    if (name == "shared_expert") o.model.router_loss = 0;
+    o.batch = {4, 37, 2, 1};
+    o.numbers.precision = DType::f32;
+    o.run.out = directory / "out";
+    const double loss = train(run).steps.front().loss, expected = c["loss"];
+    EXPECT_LE(std::abs(loss - expected) / expected, kLossTolerance);
   }
 }
 
