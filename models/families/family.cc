@@ -61,10 +61,11 @@ namespace {
 // `option`: the name under which users know the length.
 void check_length(const ModelConfig& config, int64_t length, const char* option) {
   CHECK(length >= 1, "a sequence has at least one token");
-  if (length > config.context)
+  if (length > config.context && config.rope_theta == 0)
     throw Error(
         ExitCode::usage,
-        fmt::format("{} {} is longer than the model's context of {} tokens.", option, length, config.context),
+        fmt::format("{} {} is longer than the model's context of {} tokens, whose positions are learned.",
+                    option, length, config.context),
         fmt::format("Use {} {} or less.", option, config.context));
 }
 
@@ -109,7 +110,28 @@ std::vector<Reading> readings_of(const GenerationSizes& sizes) {
   return {std::move(decode), std::move(prefill)};
 }
 
+// Tokens to which the config.json stretches positions.
+int64_t stretched_context(const ModelConfig& config) {
+  const RopeScaling& s = config.rope_scaling;
+  return s.type == RopeType::yarn ? static_cast<int64_t>(s.factor * s.original_context) : 0;
+}
+
 }  // namespace
+
+std::optional<std::string> length_note(const ModelConfig& config, int64_t length, const char* option) {
+  if (length <= config.context || config.rope_theta == 0) return std::nullopt;
+  const std::string is_longer =
+      fmt::format("{} {} is longer than the model's context of {} tokens: ", option, length, config.context);
+  if (length <= stretched_context(config))
+    return is_longer + fmt::format("the model's rope_scaling (yarn) stretches its positions to {} tokens.",
+                                   stretched_context(config));
+  if (config.rope_scaling.type == RopeType::dynamic)
+    return is_longer + fmt::format(
+                           "the model's rope_scaling (dynamic) stretches its positions to {} tokens, "
+                           "in shorter sequences as well.",
+                           length);
+  return is_longer + "the model has not learned positions beyond it, and its rope_scaling stretches none.";
+}
 
 Model build_model(const ModelConfig& config, DType precision, int64_t micro_batch, int64_t sequence,
                   bool documents, const std::optional<GenerationSizes>& samples) {

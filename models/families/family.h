@@ -127,11 +127,16 @@ struct GenerationSizes {
 
 // The model for micro-batches of `micro_batch` sequences in working precision `precision`; its parameter
 // groups are laid out, and the model is checked. `documents`: see Model. With `samples`, it also has the
-// readings of build_generation_model(). Throws Error(usage) when the sequence is longer than the context, or
-// a micro-batch has 2^31 tokens or more, or so many that twice the choices of experts, or the logits of
-// a router, are 2^31 or more.
+// readings of build_generation_model(). Throws Error(usage) when the sequence is longer than the context and
+// positions are learned, or a micro-batch has 2^31 tokens or more, or so many that twice the choices of
+// experts, or the logits of a router, are 2^31 or more.
 Model build_model(const ModelConfig& config, DType precision, int64_t micro_batch, int64_t sequence,
                   bool documents = false, const std::optional<GenerationSizes>& samples = {});
+
+// A sentence about sequences that are longer than the context, whose length the option gives; nothing where
+// they are not, or build_model() refuses them. Rotary positions go on beyond the context, as they are or as
+// the config.json scales them.
+std::optional<std::string> length_note(const ModelConfig& config, int64_t length, const char* option);
 
 // The model that only generates text. Its readings are "decode", of one token, and "prefill"; they have
 // document begins (OpAttributes::context). Logits are without the soft cap, ModelConfig::logits_cap. Nothing

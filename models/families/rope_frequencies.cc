@@ -20,6 +20,13 @@ double factor_of(const RopeScaling& s, const RopeSizes& n) {
   return s.factor > 0 ? s.factor : static_cast<double>(n.context) / original_context(s, n);
 }
 
+// The base of sequences beyond the context grows with their length ("dynamic NTK").
+double dynamic_theta(double theta, const RopeScaling& s, const RopeSizes& n) {
+  const double times = static_cast<double>(std::max(n.sequence, n.context)) / static_cast<double>(n.context);
+  const auto columns = static_cast<double>(turning_columns(s, n.head_size));
+  return theta * std::pow(s.factor * times - (s.factor - 1), columns / (columns - 2));
+}
+
 // Wavelengths above original context / low are stretched by the factor, those below original context / high
 // stay, and there is a blend in between.
 double llama3_frequency(double plain, const RopeScaling& s, const RopeSizes& n) {
@@ -85,6 +92,7 @@ int64_t rope_pairs(const RopeScaling& scaling, int64_t head_size) {
 RopeTurns rope_turns(double theta, const RopeScaling& s, const RopeSizes& n) {
   RopeTurns out;
   const auto columns = static_cast<double>(turning_columns(s, n.head_size));
+  if (s.type == RopeType::dynamic) theta = dynamic_theta(theta, s, n);
   for (int64_t i = 0; i < rope_pairs(s, n.head_size); ++i)
     out.frequencies.push_back(std::pow(theta, -2.0 * static_cast<double>(i) / columns));
   const YarnRamp ramp(theta, s, n);

@@ -8,7 +8,7 @@
 
 namespace sluice {
 
-// `dynamic` scales sequences beyond the context only, which no model here is built for.
+// `dynamic` scales sequences beyond the context only.
 enum class RopeType : uint8_t { plain, linear, dynamic, llama3, yarn, longrope };
 const char* rope_type_name(RopeType type);  // as in config.json
 
@@ -39,7 +39,7 @@ struct RopeTurns {
 struct RopeSizes {
   int64_t head_size;
   int64_t context;   // the model's
-  int64_t sequence;  // of training, at most the context
+  int64_t sequence;  // the longest that is trained or generated
 };
 RopeTurns rope_turns(double theta, const RopeScaling& scaling, const RopeSizes& sizes);
 

@@ -84,6 +84,8 @@ void print(const Evaluation& found, const Extent& extent, bool json, std::FILE* 
 ExitCode run_eval(Options options, std::FILE* out) {
   WeightsStart start = open_weights_start(options, Verb::eval);
   options.batch.sequence = options.batch.sequence.value_or(start.source.config.context);
+  if (const auto note = length_note(start.source.config, *options.batch.sequence, "--seq"))
+    start.notes.push_back(*note);
   const std::vector<std::string> left_out = open_folders(options);
   start.notes.insert(start.notes.end(), left_out.begin(), left_out.end());
   prepare_data(options, text_directory(start), start.source.config.vocabulary);

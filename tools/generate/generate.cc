@@ -209,6 +209,8 @@ ExitCode run_generate(Options options, std::FILE* out) {
   const int64_t wanted = is_given(options, "batch") ? options.batch.batch : kPromptsAtOnce;
   const int64_t sequences = std::min<int64_t>(wanted, std::max<int64_t>(1, std::ssize(prompts)));
   const GenerationSizes sizes = generation_sizes(options, start.source.config, sequences);
+  if (const auto note = length_note(start.source.config, sizes.context, "--max-context"))
+    start.notes.push_back(*note);
   for (const std::vector<uint32_t>& prompt : prompts)
     check_prompt(prompt, sizes.context, start.source.config.vocabulary);
   const std::unique_ptr<Device> device = make_device(options.memory, resolve_threads(options.memory));

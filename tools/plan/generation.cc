@@ -108,8 +108,9 @@ ExitCode plan_generation(PlannedRun run, std::FILE* out) {
   const Options& options = run.options;
   const int64_t sequences = is_given(options, "batch") ? options.batch.batch : 1;
   const ModelConfig& config = run.start.source.config;
-  run.request = generation_request(options, config, generation_sizes(options, config, sequences), run.budgets,
-                                   run.device.needs);
+  const GenerationSizes sizes = generation_sizes(options, config, sequences);
+  if (const auto note = length_note(config, sizes.context, "--max-context")) run.start.notes.push_back(*note);
+  run.request = generation_request(options, config, sizes, run.budgets, run.device.needs);
   const auto result = make_plan_patiently(run.request, run.budgets);
   const auto* const why = std::get_if<Infeasible>(&result);
   if (why && options.print.json) {

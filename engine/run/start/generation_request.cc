@@ -1,10 +1,7 @@
 #include "engine/run/start/generation_request.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 
-#include "engine/base/error.h"
 #include "engine/run/start/plan_request.h"
 
 namespace sluice {
@@ -13,11 +10,6 @@ GenerationSizes generation_sizes(const Options& options, const ModelConfig& conf
   GenerationSizes sizes{.sequences = sequences};
   sizes.context =
       options.generate.max_context.value_or(std::min<int64_t>(config.context, kContextUnlessGiven));
-  if (sizes.context > config.context)
-    throw Error(ExitCode::usage,
-                fmt::format("--max-context {} is longer than the model's context of {} tokens.",
-                            sizes.context, config.context),
-                fmt::format("Use --max-context {} or less.", config.context));
   const int64_t chunk = std::max<int64_t>(1, kChunkTokens / sequences);
   sizes.chunk = std::min(sizes.context, options.generate.prompt_chunk.value_or(chunk));
   return sizes;

@@ -210,6 +210,8 @@ RunStart open_run_start(Options& options, Verb verb) {
   if (const auto sentence = router_note(start.source.config); sentence && verb == Verb::train)
     note({*sentence});
   options.batch.sequence = options.batch.sequence.value_or(start.source.config.context);
+  if (const auto sentence = length_note(start.source.config, *options.batch.sequence, "--seq"))
+    note({*sentence});
   const std::optional<MachineRates> elsewhere =
       verb == Verb::plan ? described_machine(options.memory) : std::nullopt;
   note(settle_device(options, start.checkpoint.has_value(), elsewhere ? &*elsewhere : nullptr));

@@ -100,7 +100,9 @@ TEST(GenerationModel, ChunksEndAtTheContext) {
   EXPECT_EQ(generating(kLlama, 1, 5, 99).readings[1].tokens, 5);
 }
 
-TEST(GenerationModel, RefusesContextsBeyondTheModels) { EXPECT_THROW(generating(kLlama, 1, 33), Error); }
+TEST(GenerationModel, RotaryPositionsGoOnBeyondTheContext) {
+  EXPECT_EQ(generating(kLlama, 1, 33).readings[0].context, 33);
+}
 
 std::string refusal(const Model& model) {
   try {

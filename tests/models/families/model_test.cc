@@ -82,14 +82,43 @@ TEST(Model, InitialValuesFollowTheContract) {
   }
 }
 
-TEST(Model, SliceLongerThanTheContextIsRefused) {
+TEST(Model, LearnedPositionsEndWithTheContext) {
   try {
     build("gpt2:layers=1,width=64,heads=4,vocab=96,context=16", DType::bf16, 1, 17);
     FAIL();
   } catch (const Error& error) {
     EXPECT_EQ(error.code(), ExitCode::usage);
-    EXPECT_STREQ(error.what(), "--seq 17 is longer than the model's context of 16 tokens.");
+    EXPECT_STREQ(error.what(),
+                 "--seq 17 is longer than the model's context of 16 tokens, whose positions are learned.");
   }
+  EXPECT_THROW(build_generation_model(config_from_name("gpt2:layers=1,width=64,heads=4,vocab=96,context=16"),
+                                      DType::bf16, 1, 17, 4),
+               Error);
+}
+
+// They go on as the rotation is defined, and a sentence says what is known of them.
+TEST(Model, RotaryPositionsGoOnBeyondTheContext) {
+  ModelConfig config = config_from_name("llama:layers=1,width=64,heads=4,vocab=96,context=16");
+  EXPECT_EQ(build_model(config, DType::bf16, 1, 64).sequence, 64);
+  EXPECT_EQ(build_generation_model(config, DType::bf16, 1, 64, 4).sequence, 64);
+  EXPECT_EQ(length_note(config, 16, "--seq"), std::nullopt);
+  const std::string longer = "--seq 64 is longer than the model's context of 16 tokens: ";
+  const std::string plain =
+      longer + "the model has not learned positions beyond it, and its rope_scaling stretches none.";
+  EXPECT_EQ(length_note(config, 64, "--seq"), plain);
+  // As Qwen's README has it.
+  config.rope_scaling = {.type = RopeType::yarn, .factor = 4, .original_context = 16};
+  EXPECT_EQ(length_note(config, 64, "--seq"),
+            longer + "the model's rope_scaling (yarn) stretches its positions to 64 tokens.");
+  config.rope_scaling.factor = 2;
+  EXPECT_EQ(length_note(config, 64, "--seq"), plain);
+  config.rope_scaling = {.type = RopeType::dynamic, .factor = 4};
+  EXPECT_EQ(
+      length_note(config, 64, "--max-context"),
+      "--max-context 64 is longer than the model's context of 16 tokens: the model's rope_scaling (dynamic) "
+      "stretches its positions to 64 tokens, in shorter sequences as well.");
+  config.rope_theta = 0;  // learned: refused
+  EXPECT_EQ(length_note(config, 64, "--seq"), std::nullopt);
 }
 
 TEST(Model, SliceOfTooManyTokensIsRefused) {
