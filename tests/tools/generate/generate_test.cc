@@ -91,11 +91,11 @@ TEST_F(Generate, AStopTextEndsTheAnswer) {
   const std::string stop = whole.substr(whole.size() - 4, 2);
   const std::string prompts = file("prompts.jsonl", "{\"prompt\": \"Hello there\"}\n");
   const Json answer = Json::parse(spoken({"--prompts", prompts, "--stop", "not there", stop}));
-  const auto text = answer["answer"].get<std::string>();
+  const auto ended = answer["answer"].get<std::string>();
   EXPECT_EQ(answer["ending"], "stop");
   EXPECT_LT(answer["answer_tokens"], 12);
-  EXPECT_TRUE(whole.starts_with(text) && text.find(stop) != std::string::npos) << text << " of " << whole;
-  EXPECT_EQ(spoken({"--prompt", "Hello there", "--stop", stop}), text + "\n");
+  EXPECT_TRUE(whole.starts_with(ended) && ended.find(stop) != std::string::npos) << ended << " of " << whole;
+  EXPECT_EQ(spoken({"--prompt", "Hello there", "--stop", stop}), ended + "\n");
 }
 
 TEST_F(Generate, SettingsOfTheModelHoldUnlessOptionsDo) {
