@@ -1,5 +1,7 @@
 #include "engine/run/start/generation_request.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 
 #include "engine/run/start/plan_request.h"
