@@ -17,6 +17,7 @@
 #include <string_view>
 #include <vector>
 
+#include "engine/run/options/options.h"
 #include "tests/support/sources.h"
 #include "tools/command/help.h"
 #include "tools/command/verbs.h"
@@ -237,6 +238,70 @@ TEST(Words, HelpKeepsToTheGlossary) {
   for (const VerbRow& row : verb_table())
     for (const HelpExtent extent : {HelpExtent::first, HelpExtent::all})
       EXPECT_EQ(offences(verb_name(row.verb), verb_help(row.verb, extent)), "");
+}
+
+// ---- Options that messages name ----
+
+// Options of other programs that messages name, and those of this command that no table has.
+constexpr const char* kOfOtherPrograms[] = {
+    "bind-to hostfile",                                   // mpirun
+    "mpi",                                                // srun
+    "local-dir",                                          // hf download
+    "include",                                            // git lfs
+    "cpunodebind membind",                                // numactl
+    "cpus memory memory-swap security-opt ulimit",        // docker
+    "pid memlock",                                        // prlimit
+    "sort max-depth",                                     // ps, du
+    "query-compute-apps query-gpu format",                // nvidia-smi
+    "arguments command condition description exclusive "  // fish
+    "force-files long-option require-parameter",
+    "help help-all man version",  // sluice
+};
+
+bool is_of_another_program(const std::string& name) {
+  for (const char* names : kOfOtherPrograms) {
+    std::istringstream list(names);
+    for (std::string known; list >> known;)
+      if (known == name) return true;
+  }
+  return false;
+}
+
+// The names after two dashes; "router-" where a name goes on with a value.
+std::vector<std::string> options_in(const std::string& text) {
+  const auto is_part = [](char c) { return c == '-' || is_letter(c); };
+  std::vector<std::string> names;
+  for (size_t at = text.find("--"); at != std::string::npos; at = text.find("--", at + 2)) {
+    if (at > 0 && is_part(text[at - 1])) continue;
+    size_t end = at + 2;
+    while (end < text.size() && is_part(text[end])) ++end;
+    if (end > at + 2 && std::islower(static_cast<unsigned char>(text[at + 2])))
+      names.push_back(text.substr(at + 2, end - at - 2));
+  }
+  return names;
+}
+
+bool is_known_option(const std::string& name) {
+  if (is_of_another_program(name) || find_option(name) != nullptr) return true;
+  if (!name.ends_with('-')) return false;
+  for (const OptionRow& row : option_table())
+    if (std::string(row.name).starts_with(name)) return true;
+  return false;
+}
+
+TEST(Words, MessagesNameOptionsThatExist) {
+  for (const Source& source : tree()) {
+    // Benchmarks are programs of their own.
+    if (source.path.starts_with("tests/") || source.path.starts_with("tools/benchmarks/")) continue;
+    for (size_t i = 0; i < source.lines.size(); ++i)
+      for (const std::string& literal : cut(source.lines[i]).literals)
+        for (const std::string& name : options_in(literal))
+          EXPECT_TRUE(is_known_option(name)) << source.path << ":" << i + 1 << ": --" << name;
+  }
+  EXPECT_EQ(options_in("Use --seq 4, or --long-samples=cut (--lr). a--b --- -- --Long --router-{}loss"),
+            (std::vector<std::string>{"seq", "long-samples", "lr", "router-"}));
+  EXPECT_FALSE(is_known_option("long"));
+  EXPECT_FALSE(is_known_option("long-sample"));
 }
 
 TEST(Words, ForbiddenWordsAreFound) {

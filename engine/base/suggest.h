@@ -1,18 +1,31 @@
-// "Did you mean": the candidate nearest to a misspelt word.
+// "Did you mean": the known names that a word which is none of them may mean.
 #pragma once
 
 #include <span>
 #include <string>
+#include <vector>
 
 namespace sluice {
 
-// The candidate with the fewest edits (insert, delete, replace, swap two neighbours; case ignored), the first
-// of equals. It is at most max(1, L / 3) edits away, and fewer than L, where L is the length of the longer
-// word. "" if no candidate is as near, and for words of more than 256 letters. Optimal string alignment
-// distance: Boytsov, "Indexing methods for approximate dictionary searching" (2011), section 2.2.
-std::string nearest(const std::string& word, std::span<const std::string> candidates);
+// The candidates that `word` may mean, the likeliest first: those of the first rule that finds any. No rule
+// looks at case.
+//   1. The same letters and digits: "rtx4090" is rtx-4090.
+//   2. Names that contain those of the word, three or more: "4090" is rtx-4090 or rtx-4090-4nvme.
+//   3. The name with the fewest edits (insert, delete, replace, swap two neighbours), the first of equals. It
+//      is at most max(1, L / 3) edits away, and fewer than L, where L is the length of the longer word.
+//      Optimal string alignment distance: Boytsov, "Indexing methods for approximate dictionary searching"
+//      (2011), section 2.2.
+//   4. Names that share the most letters in whole parts, one of which has a digit and four letters or more:
+//      "a100-sxm4-80gb" is a100-80gb.
+// Of several, the shortest comes first. None if more than eight are found, and for words of more than 256
+// letters.
+std::vector<std::string> near_names(const std::string& word, std::span<const std::string> candidates);
 
-// The sentence that errors append: "Did you mean X?" or, when nothing is near, "Known are A, B, C."
+// "Did you mean A?", or "Did you mean A, B or C?"; "" if no candidate is near. `before` stands before each.
+std::string did_you_mean(const std::string& word, std::span<const std::string> candidates,
+                         const std::string& before = "");
+
+// The sentence that errors append: did_you_mean() or, when nothing is near, "Known are A, B, C."
 std::string suggestion(const std::string& word, std::span<const std::string> candidates);
 
 }  // namespace sluice

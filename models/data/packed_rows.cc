@@ -40,10 +40,14 @@ PackedRows::PackedRows(const PreparedSet& set, SampleChoice samples, const Packi
   ahead_.reserve(kSamplesAtOnce);
   scan(0);
   if (facts_.rows == 0)
-    throw Error(ExitCode::malformed_file,
-                fmt::format("Of {} samples, none has trained tokens within {} tokens.", samples_.size(),
-                            choice.sequence),
-                "Use a larger --seq, or --long divide.");
+    throw Error(
+        ExitCode::malformed_file,
+        fmt::format("Of {} samples, none has trained tokens within {} tokens.", samples_.size(),
+                    choice.sequence),
+        choice.long_samples == LongSamples::divided
+            ? "`sluice prepare --show 9` prints samples with their trained parts; --train-on says what "
+              "is trained."
+            : "Use a larger --seq, or --long-samples divide.");
 }
 
 SampleStretch PackedRows::sample_at(uint64_t epoch, uint64_t index) const {
@@ -79,7 +83,7 @@ void PackedRows::take_pieces(uint64_t epoch, Place& place, EpochFacts& facts) {
       throw Error(ExitCode::usage,
                   fmt::format("Sample {} of the data has {} tokens, more than --seq {} and one label.",
                               sample_at(epoch, place.sample).sample + 1, s.tokens, sequence),
-                  fmt::format("Use --seq {}, or --long cut or divide.", positions));
+                  fmt::format("Use --seq {}, or --long-samples cut or divide.", positions));
     if (is_long && place.piece == 0) ++facts.cut;
     const bool divides = is_long && choice_.long_samples == LongSamples::divided;
     const uint64_t count = divides ? pieces_of(positions, sequence) : 1;

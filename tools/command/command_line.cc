@@ -13,6 +13,7 @@
 
 #include "engine/base/error.h"
 #include "engine/base/suggest.h"
+#include "engine/run/options/elsewhere.h"
 #include "tools/command/config_file.h"
 #include "tools/command/help.h"
 #include "tools/command/manual.h"
@@ -33,6 +34,8 @@ bool takes_many(const OptionRow& row) { return std::string(row.value).ends_with(
   std::string called;
   if (const auto [row, unlike] = find_elsewhere(name, verb); row)
     called = unlike ? row->hints.difference : fmt::format("It is called --{} here.", row->name);
+  else if (const char* instead = not_here(name, verb))
+    called = instead;
   if (called.empty() && verb == Verb::plan && find_option(name, Verb::train) != nullptr &&
       (find_option(name, Verb::train)->verbs & verb_bit(Verb::train)))
     called = "Leave it out: `plan` reads no data and writes no run.";
@@ -44,8 +47,8 @@ bool takes_many(const OptionRow& row) { return std::string(row.value).ends_with(
   std::vector<std::string> names;
   for (const OptionRow& row : option_table())
     if (row.verbs & verb_bit(verb)) names.push_back(row.name);
-  const std::string near = nearest(name, names);
-  throw Error(ExitCode::usage, what, near.empty() ? see : fmt::format("Did you mean --{}? {}", near, see));
+  const std::string near = did_you_mean(name, names, "--");
+  throw Error(ExitCode::usage, what, near.empty() ? see : near + " " + see);
 }
 
 // The row of an option of this verb; throws for any other name.

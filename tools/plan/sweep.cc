@@ -70,10 +70,9 @@ const Quantity& quantity_named(const std::string& name) {
     if (name == q.name) return q;
     names.emplace_back(q.name);
   }
-  const std::string near = nearest(name, names);
+  const std::string near = did_you_mean(name, names);
   throw Error(ExitCode::usage, fmt::format("--sweep does not know the quantity `{}`.", printable(name)),
-              near.empty() ? fmt::format("It may be one of: {}.", fmt::join(names, ", "))
-                           : fmt::format("Did you mean {}?", near));
+              near.empty() ? fmt::format("It may be one of: {}.", fmt::join(names, ", ")) : near);
 }
 
 uint64_t end_of_range(const Quantity& quantity, const std::string& text) {

@@ -387,9 +387,9 @@ std::vector<BufferId> buffers_named(const Plan& plan, const std::string& name) {
       throw Error(ExitCode::usage,
                   fmt::format("--why: {} lives within a step only, so it has no home.", name), examples);
   }
-  const std::string near = nearest(name, known);
+  const std::string near = did_you_mean(name, known);
   throw Error(ExitCode::usage, fmt::format("--why: the plan has no layer or buffer {}.", printable(name)),
-              near.empty() ? examples : fmt::format("Did you mean {}?", near));
+              near.empty() ? examples : near);
 }
 
 std::string why_text(const Plan& plan, const std::string& name) {

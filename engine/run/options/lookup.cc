@@ -4,9 +4,22 @@
 #include <sstream>
 
 #include "engine/base/error.h"
+#include "engine/run/options/elsewhere.h"
 #include "engine/run/options/options.h"
 
 namespace sluice {
+
+namespace {
+
+// Whether `name` is one of the names that stand with blanks between them; - and _ are the same.
+bool has(const char* names, std::string name) {
+  std::replace(name.begin(), name.end(), '_', '-');
+  std::istringstream words(names);
+  const std::istream_iterator<std::string> begin(words), end;
+  return std::find(begin, end, name) != end;
+}
+
+}  // namespace
 
 std::string option_help(const OptionRow& row) {
   std::string help = row.help;
@@ -25,19 +38,18 @@ const OptionRow* find_option(const std::string& name, Verb verb) {
 }
 
 NamedElsewhere find_elsewhere(const std::string& name, Verb verb) {
-  std::string wanted = name;
-  std::replace(wanted.begin(), wanted.end(), '_', '-');
-  const auto has = [&](const char* names) {
-    std::istringstream words(names);
-    const std::istream_iterator<std::string> begin(words), end;
-    return std::find(begin, end, wanted) != end;
-  };
   for (const OptionRow& row : option_table()) {
     if (!(row.verbs & verb_bit(verb))) continue;
-    if (has(row.hints.elsewhere)) return {&row, false};
-    if (has(row.hints.unlike)) return {&row, true};
+    if (has(row.hints.elsewhere, name)) return {&row, false};
+    if (has(row.hints.unlike, name)) return {&row, true};
   }
   return {};
+}
+
+const char* not_here(const std::string& name, Verb verb) {
+  for (const NotHere& other : kNotHere)
+    if ((other.verbs & verb_bit(verb)) && has(other.names, name)) return other.instead;
+  return nullptr;
 }
 
 bool is_given(const Options& options, const std::string& name) {

@@ -184,6 +184,7 @@ TEST(ConfigName, MistakesGetASuggestion) {
   bad("gpt2-xxl", "There is no model preset \"gpt2-xxl\".", "Did you mean gpt2-xl?");
   bad("lama-7b", "There is no model preset", "Did you mean llama-7b?");
   bad("llama-405", "There is no model preset", "Did you mean llama-405b?");
+  bad("qwen3-235b", "There is no model preset", "Did you mean qwen3-235b-a22b?");
   bad("llama-3.1-80b", "There is no model preset", "Did you mean llama-3.1-8b?");
   bad("", "There is no model preset \"\".", "Known are gpt2, gpt2-medium");
   bad("bloom", "There is no model preset", "Known are gpt2");

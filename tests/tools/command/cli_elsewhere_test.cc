@@ -37,6 +37,10 @@ class CliElsewhere : public Cli {
 TEST_F(CliElsewhere, AMachineThatIsNotKnownIsSuggested) {
   for (const char* name : {"rtx4090", "RTX-4090"})
     expect_refusal({"plan", "--model", "llama-70b", "--machine", name}, 2, {name, "Did you mean rtx-4090?"});
+  expect_refusal({"plan", "--model", "llama-70b", "--machine", "4090"}, 2,
+                 {"Did you mean rtx-4090 or rtx-4090-4nvme?"});
+  expect_refusal({"plan", "--model", "llama-70b", "--machine", "a100"}, 2,
+                 {"Did you mean a100-40gb, a100-80gb, a100-40gb-x4, a100-40gb-x8 or a100-cluster?"});
   expect_refusal({"plan", "--model", "llama-70b", "--machine", "nothere.json"}, 2,
                  {"nothere.json, and no such file", "Known are a100", "docs/machine.md"});
 }

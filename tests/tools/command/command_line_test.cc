@@ -159,6 +159,13 @@ TEST(CommandLine, NamesOfOtherToolsAreTranslated) {
     EXPECT_EQ(remedy(kTrain + "--" + elsewhere + "=1"),
               std::string("It is called --") + here + " here." + see);
   EXPECT_EQ(remedy(kTrain + "--fp16"), "Give the data type as a value, as in --precision bf16." + see);
+  for (const auto& [elsewhere, begin] : {std::pair{"tp", "Tensor parallelism is not there: "},
+                                         {"dpo", "Preference and reinforcement learning (DPO, "},
+                                         {"load-in-4bit", "Quantised weights are not there. "},
+                                         {"load_in_4bit", "Quantised weights are not there. "},
+                                         {"deepspeed", "Leave it out: --zero says what ranks share, "},
+                                         {"offload-optimizer", "Leave it out: what does not fit into "}})
+    EXPECT_TRUE(remedy(kTrain + "--" + elsewhere).starts_with(begin)) << remedy(kTrain + "--" + elsewhere);
   // another verb has an option of that name
   EXPECT_EQ(refusal(kTrain + "--dtype fp32"), "--dtype is not an option of `sluice train`.");
   EXPECT_EQ(remedy(kTrain + "--dtype fp32"), "It is called --precision here." + see);

@@ -10,6 +10,8 @@
 #include <variant>
 #include <vector>
 
+#include "engine/run/options/elsewhere.h"
+
 namespace sluice {
 namespace {
 
@@ -70,10 +72,30 @@ TEST(OptionTable, NamesOfOtherToolsAreClear) {
         }
       }
     }
+    for (const NotHere& other : kNotHere) {
+      if (!(other.verbs & verb_bit(verb))) continue;
+      std::istringstream list(other.names);
+      for (std::string name; list >> name; ++names) {
+        EXPECT_TRUE(seen.insert(name).second) << name;
+        EXPECT_EQ(find_option(name), nullptr) << name;
+        EXPECT_EQ(find_elsewhere(name, verb).row, nullptr) << name;
+        EXPECT_EQ(not_here(name, verb), other.instead) << name;
+      }
+      // What is said instead names options that the verb has.
+      std::istringstream sentence(other.instead);
+      for (std::string word; sentence >> word;) {
+        if (!word.starts_with("--")) continue;
+        const std::string name = word.substr(2, word.find_first_of(",.;:)", 2) - 2);
+        if (find_option(name) == nullptr) continue;
+        EXPECT_TRUE(find_option(name, verb)->verbs & verb_bit(verb)) << word;
+      }
+    }
   }
-  EXPECT_GT(names, 100u);
+  EXPECT_GT(names, 400u);
   EXPECT_EQ(find_elsewhere("no-such", Verb::train).row, nullptr);
   EXPECT_EQ(find_elsewhere("learning-rate", Verb::doctor).row, nullptr);
+  EXPECT_EQ(not_here("no-such", Verb::train), nullptr);
+  EXPECT_EQ(not_here("tp", Verb::doctor), nullptr);
 }
 
 // Each word can be set, and an error that lists words lists these.
