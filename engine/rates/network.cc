@@ -32,6 +32,15 @@ uint64_t part_bytes(const Program& program, const Task& task) {
   return task.kind == TaskKind::exchange ? bytes / group_of(program, task).count : bytes;
 }
 
+// Until the parts of a checkpoint have left each member of the levels above the lowest: machines share the
+// directory of checkpoints, so it is not within one of them. All ranks write equally many bytes, at once.
+double save_seconds(const std::vector<NetworkLevel>& levels, double bytes) {
+  double longest = 0;
+  for (size_t l = 1; l < levels.size(); ++l)
+    longest = std::max(longest, bytes * unit_ranks(levels, l) / levels[l].bytes_per_second);
+  return longest;
+}
+
 }  // namespace
 
 std::vector<NetworkLevel> levels_for(const MachineRates& rates, uint32_t ranks, uint32_t per_node) {
@@ -52,6 +61,7 @@ std::vector<NetworkLevel> levels_for(const MachineRates& rates, uint32_t ranks, 
 }
 
 double network_seconds(const Program& program, const std::vector<NetworkLevel>& levels, const Task& task) {
+  if (task.kind == TaskKind::save) return save_seconds(levels, static_cast<double>(task.bytes));
   if (!is_collective(task.kind)) return 0;
   const auto part = static_cast<double>(part_bytes(program, task));
   double longest = 0;

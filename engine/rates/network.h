@@ -19,7 +19,7 @@ namespace sluice {
 // machine; 0: as many as the lowest level joins. Throws Error(usage) where the description joins fewer ranks.
 std::vector<NetworkLevel> levels_for(const MachineRates& rates, uint32_t ranks, uint32_t per_node);
 
-// Seconds of a collective on such levels; 0 for other tasks, and without levels.
+// Seconds of a collective, or of a save whose bytes leave each of several machines; else 0.
 double network_seconds(const Program& program, const std::vector<NetworkLevel>& levels, const Task& task);
 
 // Bytes that one rank sends in a collective.

@@ -240,7 +240,8 @@ std::string plan_text(const Plan& plan, const Budgets& budgets, const Options& o
   out += samples_text(plan, options);
   out += fmt::format("  a checkpoint takes {}", format_size(checkpoint_bytes(plan, options.optimizer.kind)));
   if (const std::optional<StopTime> stop = stop_time(plan))
-    out += fmt::format(" and {}; a stop, from the signal on, up to {}", readable_seconds(stop->checkpoint),
+    out += fmt::format(" and {}{}; a stop, from the signal on, up to {}", readable_seconds(stop->checkpoint),
+                       plan.rates.network.size() > 1 ? ", sent to an --out that the nodes share" : "",
                        readable_seconds(stop->longest));
   return out + "\n" + saving_text(plan, predicted_saving(options, plan));
 }

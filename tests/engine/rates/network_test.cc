@@ -132,6 +132,21 @@ TEST(Network, OthersThanCollectivesTakeNothing) {
   EXPECT_TRUE(network_bytes(p, {}, std::vector<BodyId>{0}).empty());
 }
 
+// What ranks write leaves their machine, since machines share the directory of checkpoints.
+TEST(Network, CheckpointsLeaveEveryMachineOfSeveral) {
+  const Program p = program_from_text(kProgram);
+  Task save = p.bodies[0].tasks[1];
+  save.kind = TaskKind::save;
+  save.bytes = 24;
+  // Two ranks of a node write 24 bytes each, and the node sends 4 bytes a second.
+  EXPECT_DOUBLE_EQ(network_seconds(p, {{"node", 2, 3, 0}, {"cluster", 6, 4, 9}}, save), 2 * 24 / 4.0);
+  // Four ranks below the level on top, which sends 2 bytes a second.
+  EXPECT_DOUBLE_EQ(network_seconds(p, {{"node", 2, 3, 0}, {"rack", 4, 4, 0}, {"cluster", 8, 2, 0}}, save),
+                   4 * 24 / 2.0);
+  EXPECT_EQ(network_seconds(p, {{"node", 6, 3, 0.5}}, save), 0);
+  EXPECT_EQ(network_seconds(p, {}, save), 0);
+}
+
 TEST(Network, TheSimulatorTakesTheLongerOfLaneAndNetwork) {
   const Program p = program_from_text(kProgram);
   const BodyId step[] = {0};

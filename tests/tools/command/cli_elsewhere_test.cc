@@ -105,6 +105,40 @@ TEST_F(CliElsewhere, TheReadmeShowsIt) {
   EXPECT_NEAR(seconds(shown) / seconds(result.out), 1, 0.1);
 }
 
+// Of weights in host memory, each rank copies its own part over its bus, and the GPUs gather the parts.
+TEST_F(CliElsewhere, WeightsInHostMemoryCrossTheBusOfTheirRank) {
+  const std::string shipped = read_text_file("engine/rates/machines/h100-cluster.json", 1 << 20);
+  const auto facts_at = [&](const std::string& bus) {
+    const std::string file = directory / ("bus-" + bus + ".json"),
+                      old = "\"bytes_per_second\": 50e9, \"latency";
+    std::string text = shipped;
+    for (size_t at = text.find(old); at != std::string::npos; at = text.find(old))
+      text.replace(at, old.size(), "\"bytes_per_second\": " + bus + ", \"latency");
+    write_bytes(file, text);
+    return facts_of({"--model", "gpt2", "--machine", file, "--ranks", "16", "--batch", "16", "--seq", "16",
+                     "--shard-weights", "all", "--placement", "lowest", "--recompute", "none", "--clip",
+                     "0"});
+  };
+  const nlohmann::json fast = facts_at("49e9"), slow = facts_at("2e9");
+  // 124,439,808 parameters of 2 bytes each, an own sixteenth of them for each rank.
+  const double part = 124439808 * 2.0 / 16;
+  for (const nlohmann::json* facts : {&fast, &slow}) {
+    EXPECT_GE((*facts)["homes"]["weights"]["host"].get<double>(), 0.99 * part);
+    EXPECT_GE((*facts)["moved_bytes"]["h2d"].get<double>(), 0.99 * part);
+  }
+  EXPECT_GE(slow["lane_busy"]["h2d"].get<double>(), 0.99 * part / 2e9);
+  EXPECT_GE(slow["seconds_predicted"].get<double>(), slow["lane_busy"]["h2d"].get<double>());
+  EXPECT_GT(slow["seconds_predicted"].get<double>(), 1.5 * fast["seconds_predicted"].get<double>());
+}
+
+// Ten machines with a card of 9.4 GB/s each write to a directory that they share.
+TEST_F(CliElsewhere, CheckpointsOfAClusterTakeWhatItsCardsCarry) {
+  const nlohmann::json facts = facts_of({"--model", "gpt2-xl", "--machine", "a100-cluster", "--ranks", "80",
+                                         "--batch", "80", "--seq", "128", "--zero", "3"});
+  EXPECT_GE(facts["checkpoint_seconds"].get<double>(),
+            facts["checkpoint_bytes"].get<double>() / (10 * 9.4e9));
+}
+
 TEST_F(CliElsewhere, EveryMachineThatComesAlongIsPlannedFor) {
   int planned = 0;
   for (const auto& entry : std::filesystem::directory_iterator("engine/rates/machines")) {
