@@ -114,6 +114,17 @@ TEST(Machines, AreWhole) {
     EXPECT_LT(compute->flops.fp32, kUnlimited);
     EXPECT_LT(compute->flops.fp16, kUnlimited);
     EXPECT_LT(compute->bytes_per_second, kUnlimited);
+    if (!m.gpu.empty()) {  // long sequences take what attention does, which is slower than products
+      ASSERT_EQ(compute->ops.size(), 1u);
+      const OpRates& attention = compute->ops.front();
+      EXPECT_EQ(attention.kind, OpKind::attention);
+      EXPECT_LT(attention.flops.fp32, compute->flops.fp32);
+      EXPECT_LT(attention.flops.fp16, compute->flops.fp16);
+      if (compute->flops.bf16 < kUnlimited) {
+        EXPECT_EQ(attention.flops.bf16, attention.flops.fp16);
+      }
+      EXPECT_EQ(attention.bytes.fp16, compute->bytes_per_second);
+    }
     EXPECT_LE(optimizer->bytes_per_second, memory);
     EXPECT_EQ(optimizer->sharing.occupies.front().amount, cores);
     EXPECT_TRUE(find_lane(m, "collective", "host"));
@@ -130,6 +141,12 @@ TEST(Machines, AreWhole) {
       EXPECT_GE(d.mixed, std::min(d.read, d.write));
     }
   }
+}
+
+TEST(Machines, AttentionIsWhatWasMeasured) {  // docs/measurements/h200.md: 217 TFLOP/s in a layer
+  for (const char* name : {"h200", "h100", "gpu-server"})
+    EXPECT_EQ(find_lane(*built_in_machine(name), "compute", "device")->ops.front().flops.bf16, 217e12)
+        << name;
 }
 
 TEST(Network, WhatTheProgramBringsAlongJoinsTheRanksThatItSays) {
