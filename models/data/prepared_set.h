@@ -67,7 +67,7 @@ class PartWriter {
 
   // trained[i] marks ids[i]. At least two tokens. Throws Error(io).
   void add(std::span<const uint32_t> ids, const std::vector<bool>& trained, bool is_text = false,
-            bool goes_on = false);
+           bool goes_on = false);
   // `counts`: of the part's records; samples and tokens are filled in. Returns them. `notes`: text about the
   // part that its reader understands. Throws Error(io).
   PreparedCounts commit(PreparedCounts counts, const std::string& notes);

@@ -158,8 +158,7 @@ TrainResult Trainer::train() {
     const bool validates = data_.validation && (last || due(options_.data.val_every));
     const Interval& every = options_.run.checkpoint_every;
     const bool is_due = overdue_ || saves_by_time_ || due(every.steps);
-    const bool saves =
-        at_end_ == AtEnd::checkpoint && (last || (is_due && can_save(kGoesOn, every.is_auto)));
+    const bool saves = at_end_ == AtEnd::checkpoint && (last || (is_due && can_save(kGoesOn, every.is_auto)));
     const bool samples = data_.samples && (last || due(options_.sample.every));
     if (!validates && !samples && !saves) continue;
     drain();

@@ -180,7 +180,8 @@ TEST_F(FineTuning, WhatIsUnusualIsSaidByPrepareAndTrain) {
       "{\"role\":\"assistant\",\"content\":\"one\"}]}\n";
   const std::string file = directory / "unusual.jsonl";
   write_bytes(file, records);
-  const Words remarks{"1 character is" + unknown, "2 control tokens" + spelled + "stay text (but with --control-tokens anywhere)\n"};
+  const Words remarks{"1 character is" + unknown,
+                      "2 control tokens" + spelled + "stay text (but with --control-tokens anywhere)\n"};
   const CommandResult shown = prepare(file), facts = prepare(file, {"--json"});
   EXPECT_EQ(nlohmann::json::parse(facts.out)["unknown_characters"], 1);
   EXPECT_EQ(nlohmann::json::parse(facts.out)["spelled_control_tokens"], 2);
