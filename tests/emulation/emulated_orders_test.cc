@@ -78,7 +78,9 @@ TEST(EmulatedOrders, WhatAStopDropsChangesNoBit) {
       dropped += std::min<int64_t>(4, stop_after + 2) - first.end.step;
       run.stop_after = 0;
       run.options.run.resume = "auto";
-      if (first.end.step < 4) EXPECT_EQ(train(run).end.step, 4);
+      if (first.end.step < 4) {
+        EXPECT_EQ(train(run).end.step, 4);
+      }
       EXPECT_EQ(differences(tensors, newest_tensors(run.options.run.out)), "");
     }
   EXPECT_GT(dropped, 0);

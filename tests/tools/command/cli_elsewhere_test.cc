@@ -111,10 +111,10 @@ TEST_F(CliElsewhere, WeightsInHostMemoryCrossTheBusOfTheirRank) {
   const auto facts_at = [&](const std::string& bus) {
     const std::string file = directory / ("bus-" + bus + ".json"),
                       old = "\"bytes_per_second\": 50e9, \"latency";
-    std::string text = shipped;
-    for (size_t at = text.find(old); at != std::string::npos; at = text.find(old))
-      text.replace(at, old.size(), "\"bytes_per_second\": " + bus + ", \"latency");
-    write_bytes(file, text);
+    std::string machine = shipped;
+    for (size_t at = machine.find(old); at != std::string::npos; at = machine.find(old))
+      machine.replace(at, old.size(), "\"bytes_per_second\": " + bus + ", \"latency");
+    write_bytes(file, machine);
     return facts_of({"--model", "gpt2", "--machine", file, "--ranks", "16", "--batch", "16", "--seq", "16",
                      "--shard-weights", "all", "--placement", "lowest", "--recompute", "none", "--clip",
                      "0"});
