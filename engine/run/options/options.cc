@@ -327,7 +327,7 @@ constexpr OptionRow kTable[] = {
      "auto", kRuns, OnResume::kept, FIELD(batch.waves), kCount},
     {"steps", "batch", "N", "steps of the whole run", "1000", kRuns, OnResume::replaced, FIELD(batch.steps),
      kCountOrZero, nullptr, kStepsHints},
-    {"epochs", "batch", "N", "train on all data N times, which sets --steps; 0: by --steps", "0", kTrain,
+    {"epochs", "batch", "N", "read all data N times, which sets --steps; 0: by --steps", "0", kTrain,
      OnResume::replaced, FIELD(batch.epochs), kCountOrZero, nullptr,
      called("num-epochs max-epochs num-train-epochs", kTrain), true},
 

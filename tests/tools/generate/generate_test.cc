@@ -226,7 +226,7 @@ TEST_F(Generate, ARunKeepsTheTypeOfItsData) {
   EXPECT_EQ(spoken.code, 0) << spoken.err;
   // Other data are looked at anew.
   expect_refusal({"eval", "--from", directory / "typed", "--data", directory / "song"},
-                 static_cast<int>(ExitCode::usage), {"is neither a .txt nor a .bin file"});
+                 static_cast<int>(ExitCode::usage), {"is neither a .txt, a .md nor a .bin file"});
 }
 
 // As its base with the adapters merged, and unlike its base.

@@ -186,8 +186,6 @@ TEST_F(LoraCli, WhatPeftComputesAndSluiceDoesNotIsRefusedByName) {
                                                                         {"modules_to_save", {"lm_head"}},
                                                                         {"bias", "all"},
                                                                         {"init_lora_weights", "pissa"},
-                                                                        {"target_modules", ".*proj"},
-                                                                        {"layers_to_transform", {0}},
                                                                         {"peft_type", "IA3"},
                                                                         {"use_something_new", true},
                                                                         {"lora_alpha", -1},
