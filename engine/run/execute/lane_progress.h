@@ -134,7 +134,8 @@ class LaneProgress {
   template <typename Condition>
   void sleep_until(Thread& thread, std::unique_lock<std::mutex>& lock, const Condition& condition) {
     if (condition()) return;
-    if (meanwhile_ && &thread == &threads_.back()) return sleep_by_turns(lock, condition);
+    // Of these two, the first: only the trainer's thread reads what it has set.
+    if (&thread == &threads_.back() && meanwhile_) return sleep_by_turns(lock, condition);
     thread.condition = &condition;
     thread.holds = [](const void* it) { return (*static_cast<const Condition*>(it))(); };
     thread.woken.wait(lock, [&] { return thread.holds == nullptr; });
