@@ -324,10 +324,10 @@ std::string infeasible_json(const PlanRequest& request, const Infeasible& why, c
   add_budgets(budgets, out);
   const std::vector<const TierBudget*> rows = budgets.by_tier();
   const std::vector<uint64_t> limits = budgets.limits_for(why.least_together);
+  const std::vector<std::optional<uint64_t>> alone = budgets.limits_alone(why.least, why.least_together);
   ordered_json smallest, together;
   for (size_t t = 0; t < rows.size(); ++t) {
-    smallest[rows[t]->tier] = nullptr;
-    if (why.least[t]) smallest[rows[t]->tier] = rows[t]->limit_for(*why.least[t]);
+    smallest[rows[t]->tier] = alone[t] ? ordered_json(*alone[t]) : ordered_json();
     together[rows[t]->tier] = limits[t];
   }
   smallest["together"] = together;

@@ -186,6 +186,24 @@ std::vector<uint64_t> Budgets::limits_for(const std::vector<uint64_t>& arena_byt
   return limits;
 }
 
+std::vector<std::optional<uint64_t>> Budgets::limits_alone(const std::vector<std::optional<uint64_t>>& alone,
+                                                           const std::vector<uint64_t>& together) const {
+  const std::vector<const TierBudget*> rows = by_tier();
+  const std::vector<uint64_t> least = limits_for(together);
+  const auto others_suffice = [&](size_t tier) {
+    for (size_t t = 0; t < rows.size(); ++t)
+      if (t != tier && least[t] > rows[t]->limit) return false;
+    return true;
+  };
+  std::vector<std::optional<uint64_t>> limits(rows.size());
+  for (size_t t = 0; t < rows.size(); ++t) {
+    if (!alone[t]) continue;
+    limits[t] = rows[t]->limit_for(*alone[t]);
+    if (others_suffice(t)) limits[t] = std::min(*limits[t], least[t]);
+  }
+  return limits;
+}
+
 Budgets Budgets::with_host_limit(uint64_t limit) const {
   Budgets other = *this;
   other.host.limit = limit;

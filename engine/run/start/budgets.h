@@ -53,6 +53,10 @@ struct Budgets {
   void reserve_table(uint64_t bytes);
   // The limits to grant, by tier, for arenas of these sizes.
   std::vector<uint64_t> limits_for(const std::vector<uint64_t>& arena_bytes) const;
+  // The limit of each tier that suffices while the others stay as given, for its arena of `alone` bytes; or
+  // where less suffices since fewer page tables are needed, for arenas of `together`.
+  std::vector<std::optional<uint64_t>> limits_alone(const std::vector<std::optional<uint64_t>>& alone,
+                                                    const std::vector<uint64_t>& together) const;
   // The same budgets with another host limit. A driver's reserve has page tables for that one.
   Budgets with_host_limit(uint64_t limit) const;
 };

@@ -169,6 +169,7 @@ Error infeasible_error(const PlanRequest& request, const Infeasible& why, const 
   const std::string task = why.task.empty() ? "" : "; largest task: " + why.task;
   const std::vector<const TierBudget*> rows = budgets.by_tier();
   const std::vector<uint64_t> limits = budgets.limits_for(why.least_together);
+  const std::vector<std::optional<uint64_t>> alone = budgets.limits_alone(why.least, why.least_together);
   const uint64_t least_together = why.least_together[why.tier];
   uint64_t bytes_needed = why.least[why.tier].value_or(least_together);
   if (bytes_needed > rows[why.tier]->most && least_together > tier.capacity)
@@ -179,10 +180,9 @@ Error infeasible_error(const PlanRequest& request, const Infeasible& why, const 
     sizes.push_back(format_size(limits[t]));
     if (limits[t] > rows[t]->most) beyond.push_back(format_size(rows[t]->most) + " for --" + rows[t]->option);
     if (!why.least[t] || *why.least[t] <= machine.tiers[t].capacity) continue;
-    const uint64_t limit = rows[t]->limit_for(*why.least[t]);
-    if (limit > rows[t]->most) continue;
+    if (*alone[t] > rows[t]->most) continue;
     if (rows[t] == &budgets.host && !works_with_host(request, budgets, *why.least[t])) continue;
-    each.push_back(argument(*rows[t], limit) + " (" + format_size(limit) + ")");
+    each.push_back(argument(*rows[t], *alone[t]) + " (" + format_size(*alone[t]) + ")");
   }
   if (budgets.device && !budgets.device->driver && beyond.empty() &&  // both lie in host memory
       limits[0] + limits[1] > budgets.host.most)
