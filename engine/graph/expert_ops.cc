@@ -150,6 +150,7 @@ void infer_router_statistics(const OpShapes& in, std::vector<Shape>& outputs, st
   const int64_t experts = in.attributes.routing.experts;
   check_shape(in, in.inputs[0], {in.inputs[0][0], experts}, "the matrix of logits");
   check_routing_of(in, in.inputs[1], in.inputs[0][0]);
+  if (in.inputs.size() == 3) check_shape(in, in.inputs[2], {in.inputs[0][0]}, "the label vector");
   set_outputs(in, outputs, dtypes, {{1, router_statistics_count(experts)}}, {DType::f32});
 }
 
@@ -307,7 +308,7 @@ std::vector<OpExample> router_statistics_examples(const ExampleSizes& n) {
   const Routing r = example_routing();
   std::vector<OpExample> out;
   for (const int64_t rows : {n.rows, n.rows / 8})
-    out.push_back({{.routing = r}, {{rows, r.experts}, routing_shape(rows, r)}, {}});
+    out.push_back({{.routing = r}, {{rows, r.experts}, routing_shape(rows, r), {rows}}, {}});
   return out;
 }
 

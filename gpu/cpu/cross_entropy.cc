@@ -64,7 +64,7 @@ double finish_capped(float* logits, int64_t vocabulary, int32_t label, float cap
 double finish_logits(float* logits, int64_t vocabulary, int32_t label, float cap, DType precision,
                      const float* seed) {
   const GradientRow to{precision, reinterpret_cast<std::byte*>(logits)};
-  if (label == kIgnoreLabel) {
+  if (is_ignored(label)) {
     if (seed != nullptr) std::fill(logits, logits + vocabulary, 0.0f);
     return 0;  // +0 has all bits zero in every precision, so the fill is the rounded gradient
   }

@@ -94,11 +94,21 @@ double* block_sums(const OpCall& call, int64_t block) {
   return reinterpret_cast<double*>(call.workspace) + block * call.shapes->outputs[0][1];
 }
 
-void sum_statistics(const Routing& routing, const float* logits, const int32_t* chosen, int64_t rows,
-                    double* sums) {
+// The labels of the rows from `row` on; nullptr: all rows count.
+const int32_t* labels_from(const OpCall& call, int64_t row) {
+  return call.inputs.size() < 3 ? nullptr : static_cast<const int32_t*>(call.inputs[2].data) + row;
+}
+
+bool is_padding(const int32_t* labels, int64_t row) {
+  return labels != nullptr && labels[row] == kPaddingLabel;
+}
+
+void sum_statistics(const Routing& routing, const float* logits, const int32_t* chosen, const int32_t* labels,
+                    int64_t rows, double* sums) {
   const int64_t experts = routing.experts;
   std::fill_n(sums, 2 * experts + 1, 0.0);
   for (int64_t r = 0; r < rows; ++r, logits += experts, chosen += routing.chosen) {
+    if (is_padding(labels, r)) continue;
     const LogSum sum = log_sum_of(logits, experts);
     for (int64_t e = 0; e < experts; ++e) sums[e] += sum.probability(static_cast<double>(logits[e]));
     sums[experts] += sum.value() * sum.value();
@@ -107,8 +117,8 @@ void sum_statistics(const Routing& routing, const float* logits, const int32_t* 
 }
 
 // With g the gradient of the softmax's sums: d logit(e) = p(e) (g(e) - sum of g p + 2 lse dz).
-void statistics_row_backward(int64_t experts, const float* logits, const float* d_sums, const TensorView& to,
-                             int64_t first) {
+void statistics_row_backward(int64_t experts, const float* logits, const float* d_sums, bool counts,
+                             const TensorView& to, int64_t first) {
   const LogSum sum = log_sum_of(logits, experts);
   const auto probability = [&](int64_t e) { return sum.probability(static_cast<double>(logits[e])); };
   double product = 0;
@@ -116,7 +126,7 @@ void statistics_row_backward(int64_t experts, const float* logits, const float* 
   const double of_all = 2 * sum.value() * static_cast<double>(d_sums[experts]) - product;
   const auto* const addend = static_cast<const float*>(to.addend);
   for (int64_t e = 0; e < experts; ++e) {
-    const double d = probability(e) * (static_cast<double>(d_sums[e]) + of_all);
+    const double d = counts ? probability(e) * (static_cast<double>(d_sums[e]) + of_all) : 0;
     static_cast<float*>(to.data)[first + e] =
         static_cast<float>((addend == nullptr ? 0 : static_cast<double>(addend[first + e])) + d);
   }
@@ -129,8 +139,10 @@ struct RouterLoss {
       : routing(call.shapes->attributes.routing), statistics(static_cast<const float*>(call.inputs[0].data)) {
     const auto* const labels = static_cast<const int32_t*>(call.inputs[1].data);
     const int64_t count = call.shapes->inputs[1][0];
-    const auto valid = static_cast<double>(count - std::count(labels, labels + count, kIgnoreLabel));
-    const auto rows = static_cast<double>(count * routing.layers);
+    const auto valid = static_cast<double>(count - std::count_if(labels, labels + count, is_ignored));
+    if (valid == 0) return;
+    const int64_t counted = count - std::count(labels, labels + count, kPaddingLabel);
+    const auto rows = static_cast<double>(counted * routing.layers);
     balance_factor = valid * routing.balance_loss * static_cast<double>(routing.experts) / rows / rows;
     z_factor = valid * routing.z_loss / rows;
   }
@@ -149,7 +161,7 @@ struct RouterLoss {
 
   const Routing& routing;
   const float* statistics;
-  double balance_factor, z_factor;
+  double balance_factor = 0, z_factor = 0;
 };
 
 }  // namespace
@@ -193,8 +205,8 @@ void router_statistics_forward(const OpCall& call, const Resources& resources) {
   const auto* const routed = static_cast<const int32_t*>(call.inputs[1].data);
   const int32_t* const chosen = routed + layout.experts_of();
   for_each_block(layout.rows, resources.workers, [&](int64_t begin, int64_t end, int) {
-    sum_statistics(routing, logits + begin * routing.experts, chosen + begin * routing.chosen, end - begin,
-                   block_sums(call, begin / kRowBlock));
+    sum_statistics(routing, logits + begin * routing.experts, chosen + begin * routing.chosen,
+                   labels_from(call, begin), end - begin, block_sums(call, begin / kRowBlock));
   });
   auto* const statistics = static_cast<float*>(call.outputs[0].data);
   const int64_t of_rows = 2 * routing.experts + 1;
@@ -213,9 +225,10 @@ void router_statistics_backward(const OpCall& call, const Resources& resources) 
   const int64_t experts = call.shapes->attributes.routing.experts;
   const auto* const logits = static_cast<const float*>(call.inputs[0].data);
   const auto* const d_sums = static_cast<const float*>(call.output_gradients[0].data);
+  const int32_t* const labels = labels_from(call, 0);
   for_each_block(call.shapes->inputs[0][0], resources.workers, [&](int64_t begin, int64_t end, int) {
     for (int64_t r = begin; r < end; ++r)
-      statistics_row_backward(experts, logits + r * experts, d_sums, to, r * experts);
+      statistics_row_backward(experts, logits + r * experts, d_sums, !is_padding(labels, r), to, r * experts);
   });
 }
 

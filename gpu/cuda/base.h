@@ -10,6 +10,7 @@
 
 #include "engine/base/error.h"
 #include "engine/base/simd/half.h"
+#include "engine/graph/op.h"
 #include "gpu/cuda/toolkit.h"
 
 namespace sluice::cuda {
@@ -19,6 +20,8 @@ constexpr unsigned kAllLanes = 0xFFFFFFFFu;
 constexpr int kWide = 8;  // elements that a thread takes at a time: 16 bytes of 16-bit numbers
 
 __host__ __device__ constexpr int64_t div_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+__device__ inline bool is_ignored(int64_t label) { return label == kIgnoreLabel || label == kPaddingLabel; }
 
 // ---- Conversions, to nearest even as engine/base/simd/half.h has them; only the bits of a NaN may differ.
 

@@ -130,7 +130,7 @@ __global__ void __launch_bounds__(kThreads)
   const int64_t row = blockIdx.x, label = a.labels[row];
   float* const logits_row = a.logits + row * a.stride;
   const bool differentiate = loss_scale != nullptr;
-  if (label == kIgnoreLabel) {
+  if (is_ignored(label)) {
     if (threadIdx.x == 0) a.losses[row] = 0;
     T* gradients = reinterpret_cast<T*>(logits_row);
     for (int64_t v = threadIdx.x; differentiate && v < a.vocabulary; v += kThreads)
@@ -171,7 +171,7 @@ __global__ void __launch_bounds__(kThreads) right_kernel(LossRows a) {
   __shared__ float maxima[kThreads / kWarp];
   const int64_t row = blockIdx.x, label = a.labels[row];
   const float* const logits = a.logits + row * a.stride;
-  if (label == kIgnoreLabel) {
+  if (is_ignored(label)) {
     if (threadIdx.x == 0) a.rights[row] = 0;
     return;
   }

@@ -88,6 +88,11 @@ StatisticsShape statistics_shape(const OpShapes& s) {
           narrow_size(statistics_chunks(rows))};
 }
 
+// `labels`: nullptr: all rows count.
+__device__ bool is_padding(const int32_t* labels, int row) {
+  return labels != nullptr && labels[row] == kPaddingLabel;
+}
+
 __global__ void __launch_bounds__(kThreads)
     log_sums_kernel(const float* logits, int rows, int experts, LogitSum* sums) {
   const int row = router_row();
@@ -100,7 +105,7 @@ __global__ void __launch_bounds__(kThreads)
 // A thread for each sum of each chunk.
 __global__ void __launch_bounds__(kThreads)
     statistics_kernel(StatisticsShape s, const float* logits, const int32_t* routed, const int32_t* choices,
-                      const LogitSum* log_sums, float* partials) {
+                      const int32_t* labels, const LogitSum* log_sums, float* partials) {
   const int64_t i = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x, all = s.sums();
   if (i >= s.chunks * all) return;
   const int which = static_cast<int>(i % all), first = static_cast<int>(i / all) * s.rows_of_chunk();
@@ -111,6 +116,7 @@ __global__ void __launch_bounds__(kThreads)
     return;
   }
   for (int row = first; row < end; ++row) {
+    if (is_padding(labels, row)) continue;
     if (which < s.experts) {
       sum += log_sums[row].probability(logits[static_cast<int64_t>(row) * s.experts + which]);
     } else if (which == s.experts) {
@@ -137,8 +143,8 @@ __global__ void __launch_bounds__(kThreads)
 
 // With g the gradients of the softmax's sums: d logit = p (g - the sum of g p + 2 log-sum-exp dz).
 __global__ void __launch_bounds__(kThreads)
-    statistics_gradient_kernel(const float* logits, int rows, int experts, const float* d_sums,
-                               Gradient<float> to) {
+    statistics_gradient_kernel(const float* logits, const int32_t* labels, int rows, int experts,
+                               const float* d_sums, Gradient<float> to) {
   const int row = router_row();
   if (row >= rows) return;
   const int64_t first = static_cast<int64_t>(row) * experts;
@@ -148,8 +154,9 @@ __global__ void __launch_bounds__(kThreads)
     product += d_sums[e] * sum.probability(logits[first + e]);
   product = warp_sum(product);
   const float of_z = 2 * sum.value() * d_sums[experts];
+  const bool counts = !is_padding(labels, row);
   for (int e = static_cast<int>(threadIdx.x) % kWarp; e < experts; e += kWarp) {
-    const float d = sum.probability(logits[first + e]) * (d_sums[e] - product + of_z);
+    const float d = counts ? sum.probability(logits[first + e]) * (d_sums[e] - product + of_z) : 0;
     to.data[first + e] = to.addend == nullptr ? d : to.addend[first + e] + d;
   }
 }
@@ -160,7 +167,7 @@ struct RouterLoss {
   const float* statistics;
   const int32_t* labels;
   int experts, labels_count;
-  double rows, balance, z;  // N; the factors of the two losses
+  double layers, balance, z;  // the number of layers; the factors of the two losses
   double* loss;             // nullptr: not wanted
   const double *loss_scale, *valid_tokens;
   Gradient<float> to;
@@ -169,10 +176,15 @@ struct RouterLoss {
 __global__ void __launch_bounds__(kThreads) loss_kernel(RouterLoss a, bool differentiate) {
   __shared__ double shared[kThreads / kWarp];
   const int thread = static_cast<int>(threadIdx.x);
-  int mine = 0;
-  for (int i = thread; i < a.labels_count; i += kThreads) mine += a.labels[i] == kIgnoreLabel ? 0 : 1;
-  const double valid = block_sum(static_cast<double>(mine), shared);
-  const double balance = valid * a.balance * a.experts / a.rows / a.rows, z = valid * a.z / a.rows;
+  int mine_valid = 0, mine_counted = 0;
+  for (int i = thread; i < a.labels_count; i += kThreads) {
+    mine_valid += is_ignored(a.labels[i]) ? 0 : 1;
+    mine_counted += a.labels[i] == kPaddingLabel ? 0 : 1;
+  }
+  const double valid = block_sum(static_cast<double>(mine_valid), shared);
+  const double rows = block_sum(static_cast<double>(mine_counted), shared) * a.layers;
+  const double balance = valid == 0 ? 0 : valid * a.balance * a.experts / rows / rows;
+  const double z = valid == 0 ? 0 : valid * a.z / rows;
   const auto choices = [&](int e) { return static_cast<double>(a.statistics[a.experts + 1 + e]); };
   double sum = 0;
   for (int e = thread; e < a.experts; e += kThreads) sum += choices(e) * static_cast<double>(a.statistics[e]);
@@ -198,7 +210,7 @@ void run_loss(const Queue& queue, const OpCall& call, bool differentiate) {
                              data_of<const int32_t>(call.inputs, 1),
                              narrow_size(r.experts),
                              labels,
-                             static_cast<double>(labels) * static_cast<double>(r.layers),
+                             static_cast<double>(r.layers),
                              r.balance_loss,
                              r.z_loss,
                              data_of<double>(call.outputs, 0),
@@ -281,7 +293,7 @@ void router_statistics_forward(const Queue& queue, const OpCall& call) {
   launch(queue, log_sums_kernel, div_up(s.rows, kRouterWarps), kThreads, 0, logits, s.rows, s.experts,
          log_sums);
   launch(queue, statistics_kernel, div_up(int64_t{s.chunks} * s.sums(), kThreads), kThreads, 0, s, logits,
-         routed, routed + choices, log_sums, partials);
+         routed, routed + choices, data_of<const int32_t>(call.inputs, 2), log_sums, partials);
   launch(queue, add_statistics_kernel, div_up(s.sums(), kThreads), kThreads, 0, partials, s.chunks, s.sums(),
          data_of<float>(call.outputs, 0));
 }
@@ -291,7 +303,7 @@ void router_statistics_backward(const Queue& queue, const OpCall& call) {
   const Gradient<float> to = gradient_of<float>(call.input_gradients, 0);
   if (to.data == nullptr) return;
   launch(queue, statistics_gradient_kernel, div_up(s.rows, kRouterWarps), kThreads, 0,
-         data_of<const float>(call.inputs, 0), s.rows, s.experts,
+         data_of<const float>(call.inputs, 0), data_of<const int32_t>(call.inputs, 2), s.rows, s.experts,
          data_of<const float>(call.output_gradients, 0), to);
 }
 

@@ -132,7 +132,7 @@ double log_sum_exp(const double* logits, int64_t count) {
 
 // Whether no logit is above the label's. The cap keeps their order.
 bool is_right(const double* logits, int64_t count, int32_t label) {
-  return label != kIgnoreLabel &&
+  return !is_ignored(label) &&
          std::all_of(logits, logits + count, [&](double logit) { return logit <= logits[label]; });
 }
 
@@ -147,7 +147,7 @@ void add_to_loss(const OpCall& call, double total, int64_t right) {
 // sums that they were made of.
 double differentiate_row(double* logits, const LossSizes& n, int32_t label, double seed) {
   const int64_t vocabulary = n.vocabulary;
-  if (label == kIgnoreLabel) {
+  if (is_ignored(label)) {
     std::fill(logits, logits + vocabulary, 0.0);
     return 0;
   }
@@ -206,7 +206,7 @@ void loss_forward_as(const OpCall& call) {
     const int64_t last = std::min(first + n.chunk, n.rows);
     compute_logits<T>(call, n, first, last);
     for (int64_t r = first; r < last; ++r) {
-      if (labels[r] == kIgnoreLabel) continue;
+      if (is_ignored(labels[r])) continue;
       const double* row = logits + (r - first) * n.vocabulary;
       right += is_right(row, n.vocabulary, labels[r]);
       total += log_sum_exp(row, n.vocabulary) - row[labels[r]];

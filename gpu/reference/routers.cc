@@ -232,6 +232,14 @@ void route_backward(const OpCall& call) {
   }
 }
 
+namespace {
+
+bool is_padding(const OpCall& call, int64_t row) {
+  return call.inputs.size() == 3 && static_cast<const int32_t*>(call.inputs[2].data)[row] == kPaddingLabel;
+}
+
+}  // namespace
+
 void router_statistics_forward(const OpCall& call) {
   const Routing& routing = call.shapes->attributes.routing;
   const int64_t experts = routing.experts, rows = call.shapes->inputs[0][0];
@@ -240,6 +248,7 @@ void router_statistics_forward(const OpCall& call) {
   const auto* chosen = routed + RoutingLayout{rows, experts, routing.chosen}.experts_of();
   sums.back() = routed[experts];
   for (int64_t r = 0; r < rows; ++r) {
+    if (is_padding(call, r)) continue;
     const Row row(call, r);
     const LogSum sum = row.all();
     for (int64_t e = 0; e < experts; ++e) sums[static_cast<size_t>(e)] += sum.probability(row.logit(e));
@@ -260,9 +269,10 @@ void router_statistics_backward(const OpCall& call) {
     const LogSum sum = row.all();
     double product = 0;
     for (int64_t e = 0; e < experts; ++e) product += d_sums[e] * sum.probability(row.logit(e));
-    for (int64_t e = 0; e < experts; ++e)
-      d_logits.put(r * experts + e,
-                   sum.probability(row.logit(e)) * (d_sums[e] - product + 2 * sum.value() * d_sums[experts]));
+    for (int64_t e = 0; e < experts; ++e) {
+      const double d = sum.probability(row.logit(e)) * (d_sums[e] - product + 2 * sum.value() * d_sums[experts]);
+      d_logits.put(r * experts + e, is_padding(call, r) ? 0 : d);
+    }
   }
 }
 
@@ -274,14 +284,15 @@ struct RouterLoss {
       : routing(call.shapes->attributes.routing), statistics(call.inputs[0]) {
     const auto* labels = static_cast<const int32_t*>(call.inputs[1].data);
     const int64_t count = call.shapes->inputs[1][0];
-    valid = static_cast<double>(count - std::count(labels, labels + count, kIgnoreLabel));
-    rows = static_cast<double>(count * routing.layers);
+    valid = static_cast<double>(count - std::count_if(labels, labels + count, is_ignored));
+    rows = static_cast<double>((count - std::count(labels, labels + count, kPaddingLabel)) * routing.layers);
   }
   double choices(int64_t e) const { return statistics[routing.experts + 1 + e]; }
   double balance_factor() const {
+    if (valid == 0) return 0;
     return valid * routing.balance_loss * static_cast<double>(routing.experts) / rows / rows;
   }
-  double z_factor() const { return valid * routing.z_loss / rows; }
+  double z_factor() const { return valid == 0 ? 0 : valid * routing.z_loss / rows; }
   double loss() const {
     double sum = 0;
     for (int64_t e = 0; e < routing.experts; ++e) sum += choices(e) * statistics[e];

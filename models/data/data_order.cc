@@ -89,7 +89,7 @@ void read_rows(const DataOrder& order, const TokenData& data, uint64_t first_row
       const uint64_t all = data.tokens() - 1;
       labelled = row < order.windows ? std::min(length, all - row * length) : 0;
       std::fill(inputs + labelled, inputs + length, 0);
-      std::fill(labels + labelled, labels + length, kIgnoreLabel);
+      std::fill(labels + labelled, labels + length, kPaddingLabel);
     }
     if (labelled > 0)
       read_window(data, order.once ? row * length : window_of_row(order, row) * length, labelled, inputs,

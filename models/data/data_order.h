@@ -20,7 +20,7 @@ struct DataOrder {
   bool shuffled = true;
   uint64_t seed = 0;
   // The last window may have fewer labels, and rows behind it have none, so that nothing counts twice. Where
-  // there is no label, the input is token 0.
+  // there is no label, the input is token 0 and the label kPaddingLabel.
   bool once = false;
 };
 

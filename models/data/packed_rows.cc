@@ -252,7 +252,7 @@ void PackedRows::read(uint64_t first, uint64_t rows, int32_t* inputs, int32_t* l
     if (!choice_.once || row < facts().rows) at = read_row(row, inputs, labels, documents);
     for (; at < length; ++at) {
       inputs[at] = 0;
-      labels[at] = kIgnoreLabel;
+      labels[at] = kPaddingLabel;
       if (documents) documents[at] = static_cast<int32_t>(at);
     }
     inputs += length;

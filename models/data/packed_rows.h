@@ -8,7 +8,7 @@
 // groups of kGroupPieces. Of a group, rows are made by best-fit decreasing (Johnson 1973): the longest piece
 // first, each into the fullest row that has room, the earliest of equals. Rows of a group are permuted by
 // (seed, epoch) too. So lengths and numbers alone decide what a row has. Of unused positions at a row's end
-// each is a document of its own, token 0 with label kIgnoreLabel.
+// each is a document of its own, token 0 with label kPaddingLabel.
 //
 // Memory: one group, and 16 bytes for each group of an epoch. Owner: one thread.
 #pragma once

@@ -265,11 +265,15 @@ class Way {
     Routing routing = decoder_.mixture.experts.front().routing;
     routing.experts = experts;
     routing = b.routing(routing);
+    std::vector<SegmentBuilder::Tensor> inputs = {routed.logits, routed.choices.front().routing};
     const auto statistics = [&](const char* of) {
-      return b.op(OpKind::router_statistics, of, {routed.logits, routed.choices.front().routing}, {},
-                  {.routing = routing});
+      return b.op(OpKind::router_statistics, of, inputs, {}, {.routing = routing});
     };
-    if (router_loss_counts(c_)) b.output(statistics("loss_statistics"));
+    if (router_loss_counts(c_)) {  // without padding
+      inputs.push_back(b.input_tokens("labels"));
+      b.output(statistics("loss_statistics"));
+      inputs.pop_back();
+    }
     routing.counted = 0;
     b.output(statistics("statistics"));
     return b.take();

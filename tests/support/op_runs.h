@@ -93,6 +93,13 @@ inline Guarded random_indices(int64_t count, int64_t vocabulary, uint32_t seed, 
   return out;
 }
 
+// Labels of which, besides, the last quarter is padding.
+inline Guarded random_labels(int64_t count, int64_t vocabulary, uint32_t seed) {
+  Guarded out = random_indices(count, vocabulary, seed, true);
+  std::fill_n(static_cast<int32_t*>(out.data()) + count - count / 4, count / 4, kPaddingLabel);
+  return out;
+}
+
 // For each row, the position in its sequence at which its document begins; see OpCase::documents.
 inline Guarded document_begins(int64_t rows, int64_t sequence, const std::vector<int64_t>& documents) {
   Guarded out(static_cast<uint64_t>(rows) * sizeof(int32_t), 0);
@@ -148,10 +155,10 @@ struct Operands {
     op_rule(c.kind).infer(shapes, shapes.outputs, output_types);
     uint32_t seed = 1;
     for (size_t i = 0; i < c.inputs.size(); ++i) {
-      if (is_index(i) && is_routing())
+      if (is_index(i) && is_routing() && i < 2)
         inputs.push_back(routing_tensor(c, i));
-      else if (is_index(i) && c.kind == OpKind::router_loss)
-        inputs.push_back(random_indices(element_count(c.inputs[i]), 100, seed++, true));
+      else if (is_index(i) && is_of_routers())
+        inputs.push_back(random_labels(element_count(c.inputs[i]), 100, seed++));
       else if (is_index(i) && (c.kind == OpKind::route || c.kind == OpKind::add_noise))
         inputs.push_back(draw_words());
       else if (is_index(i) && c.kind == OpKind::pick_rows)
@@ -189,6 +196,9 @@ struct Operands {
   // An input has the routing of rows.
   bool is_routing() const {
     return op_rule(shapes.kind).of_an_expert || shapes.kind == OpKind::router_statistics;
+  }
+  bool is_of_routers() const {
+    return shapes.kind == OpKind::router_statistics || shapes.kind == OpKind::router_loss;
   }
   Guarded routing_tensor(const OpCase& c, size_t input) {
     routing = routing_of(c, c.inputs[input][0]);

@@ -42,6 +42,10 @@ std::vector<std::byte> spread_ids(uint64_t count, uint64_t ids, int32_t first) {
 bool is_routing(const OpShapes& s, const Shape& shape) {
   return shape.size() == 1 && s.attributes.routing.chosen > 0 && s.kind != OpKind::router_loss;
 }
+bool is_routing_input(const OpShapes& s, size_t input) {
+  const bool labels = s.kind == OpKind::router_statistics && input == 2;
+  return is_routing(s, s.inputs[input]) && !labels;
+}
 
 // Routing in which all experts have equally many rows.
 std::vector<std::byte> routing_of(const OpShapes& s, const Shape& shape) {
@@ -118,8 +122,8 @@ OpTimer::Operands OpTimer::lay_out(const OpShapes& shapes, Pass pass) {
   for (size_t i = 0; i < shapes.inputs.size(); ++i) {
     const Shape& shape = shapes.inputs[i];
     const DType type = input_type(shapes, i);
-    o.inputs.push_back(is_routing(shapes, shape) ? routing(shape)
-                                                 : tensor(shape, type, ids, first_id(shapes)));
+    o.inputs.push_back(is_routing_input(shapes, i) ? routing(shape)
+                                                   : tensor(shape, type, ids, first_id(shapes)));
     TensorView& gradient = o.input_gradients.emplace_back();
     if (!has_gradient(shapes, i)) continue;
     gradient = tensor(shape, type, 0);

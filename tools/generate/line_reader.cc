@@ -39,7 +39,8 @@ std::optional<std::string> LineReader::next() {
     if (searched > longest_ && longest_ < kLineBytesMax)
       throw Error(
           ExitCode::infeasible,
-          fmt::format("A message has more than {}, for which there is memory.", format_size(longest_)),
+          fmt::format("A message is longer than {}, and --host-mem has memory for no more.",
+                      format_size(longest_)),
           "Shorten it, or give more --host-mem.");
     if (searched > kLineBytesMax)
       throw Error(ExitCode::malformed_file,

@@ -1,5 +1,6 @@
-// Data that have to be prepared, prepared by a child process, so that its memory is its own. A signal that
-// ends this process ends the child first, with exit code 75; a kill ends both. Callers: train, eval, profile,
+// Data that have to be prepared, prepared by a child process, so that its memory is its own. The child
+// ends with this process: it is asked to where signals have their default action, and killed otherwise; parts
+// that are done are kept. Callers: train, eval, profile,
 // before they open their data.
 #pragma once
 

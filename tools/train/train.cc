@@ -85,7 +85,7 @@ void check_checkpoint_space(const Options& options, const RunStart& run, const P
       options.run.checkpoint_every.is_given() || (keeps_best && options.data.val_every > 0);
   const uint64_t kept = static_cast<uint64_t>(options.run.keep) + (keeps_best ? 1 : 0);
   const uint64_t there =
-      std::min<uint64_t>(list_checkpoints(checkpoints_directory(options.run.out)).size(), kept);
+      std::min(static_cast<uint64_t>(count_complete_checkpoints(options.run.out)), kept);
   const uint64_t count = on_the_way ? kept + 1 - there : 1;
   if (const uint64_t files = free_files(options.run.out); files / count < space.files)
     throw Error(ExitCode::environment,
@@ -110,15 +110,15 @@ std::string metrics_path(const RunOptions& run) {
 }
 
 // Whether the step of the checkpoint still has to be validated, or to write samples.
-bool owes(const Options& options, const CheckpointState& state) {
+bool has_pending(const Options& options, const CheckpointState& state) {
   const bool validates = !options.data.validation.empty() || options.data.val_split.percent > 0;
-  return (state.owes_validation && validates) || (state.owes_samples && options.sample.every > 0);
+  return (state.pending_validation && validates) || (state.pending_samples && options.sample.every > 0);
 }
 
 // Whether the run has done all its steps, and what they owe. Throws if it has done more steps.
 bool is_done(const Options& options, const CheckpointReader& checkpoint, std::FILE* out) {
   const int64_t done = checkpoint.state().step, wanted = options.batch.steps, epochs = options.batch.epochs;
-  if (done < wanted || (done == wanted && owes(options, checkpoint.state()))) return false;
+  if (done < wanted || (done == wanted && has_pending(options, checkpoint.state()))) return false;
   if (done > wanted) {
     const auto before = checkpoint_before(checkpoints_directory(run_of(checkpoint.path())), wanted);
     const std::string length = epochs > 0 ? fmt::format("--epochs {}, which is step {},", epochs, wanted)
@@ -161,9 +161,9 @@ std::string kill_text(const Options& options, const Plan& plan, const StopParts&
   const Interval& every = options.run.checkpoint_every;
   const double save = std::isfinite(parts.save) ? parts.drain + parts.save : 0;
   const auto obstacle =
-      every.is_auto
-          ? obstacle_to_checkpoint(options.run.out, checkpoint_space(plan, options.optimizer.kind), true)
-          : std::nullopt;
+      every.is_auto ? obstacle_on_the_way(options.run.out, checkpoint_space(plan, options.optimizer.kind),
+                                          options.run.keep, options.run.keep_best)
+                    : std::nullopt;
   return "  " +
          kill_words(every, saving_of(every, plan.step_seconds, save), options.batch.steps - done,
                     obstacle ? "no checkpoint is written on the way, since " + *obstacle : "") +

@@ -105,6 +105,11 @@ CheckpointSpace checkpoint_space(const Plan& plan, OptimizerKind optimizer);
 // not there. nullopt: none is known; a write will tell. `with_last`: the run's last one must fit beside it.
 std::optional<std::string> obstacle_to_checkpoint(const std::string& out_directory, CheckpointSpace space,
                                                   bool with_last = false);
+// The same of a checkpoint that is not the last, beside which the last one must fit: unless the run has as
+// many complete ones already as it keeps, and this one takes the place of one of them.
+std::optional<std::string> obstacle_on_the_way(const std::string& out_directory, const CheckpointSpace& space,
+                                               int64_t keep, bool keep_best);
+int64_t count_complete_checkpoints(const std::string& out_directory);
 // Bytes of the largest file of any rank, without the manifest.
 uint64_t largest_checkpoint_file(const Plan& plan, OptimizerKind optimizer);
 
@@ -122,6 +127,9 @@ struct BestCheckpoint {
   ValidationRecord validation;
 };
 std::optional<BestCheckpoint> best_checkpoint(const std::string& out_directory);
+
+// Whether the run has a complete checkpoint of state.step. Throws Error(io, environment).
+bool has_checkpoint(const std::string& out_directory, const CheckpointState& state);
 
 // Writes the manifest of the run's checkpoint of state.step anew, with this state: a validation that came
 // after it, and what is owed still. False, and nothing is done, where there is no such checkpoint or one of

@@ -269,6 +269,17 @@ std::optional<std::string> obstacle_to_checkpoint(const std::string& out_directo
   return std::nullopt;
 }
 
+int64_t count_complete_checkpoints(const std::string& out_directory) {
+  const std::vector<CheckpointEntry> entries = list_checkpoints(checkpoints_directory(out_directory));
+  return std::ranges::count_if(entries, [](const CheckpointEntry& entry) { return is_complete(entry); });
+}
+
+std::optional<std::string> obstacle_on_the_way(const std::string& out_directory, const CheckpointSpace& space,
+                                               int64_t keep, bool keep_best) {
+  const bool adds = count_complete_checkpoints(out_directory) < keep + (keep_best ? 1 : 0);
+  return obstacle_to_checkpoint(out_directory, space, adds);
+}
+
 std::optional<BestCheckpoint> best_checkpoint(const std::string& out_directory) {
   std::optional<ValidationRecord> newest;
   std::optional<BestCheckpoint> best;

@@ -258,8 +258,8 @@ CheckpointState read_state(const Fields& file, const std::string& path, int64_t 
     state.validation = {validation.finite("loss"), validation.integer("tokens", 1, kNumberMax),
                         validation.checksum("data_checksum")};
   }
-  state.owes_validation = file.flag("owed_validation");
-  state.owes_samples = file.flag("owed_samples");
+  state.pending_validation = file.flag("pending_validation");
+  state.pending_samples = file.flag("pending_samples");
   state.options = read_options(file, path);
   check_numbers(file, state);
   check_agrees(file, state);
@@ -403,8 +403,8 @@ std::string manifest_to_json(const Manifest& manifest) {
     out["validation"] = {{"loss", state.validation->loss},
                          {"tokens", state.validation->tokens},
                          {"data_checksum", checksum_text(state.validation->data_checksum)}};
-  if (state.owes_validation) out["owed_validation"] = true;
-  if (state.owes_samples) out["owed_samples"] = true;
+  if (state.pending_validation) out["pending_validation"] = true;
+  if (state.pending_samples) out["pending_samples"] = true;
   out["options"] = std::move(options);
   out["files"] = std::move(files);
   out["tensors"] = std::move(tensors);

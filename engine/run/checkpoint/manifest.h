@@ -4,7 +4,7 @@
 // - format "sluice-checkpoint" and its version; numerics, run, step, t, loss_scale, clean_steps,
 //   skipped_steps, cursor, tokens, data_checksum, micro_batch, matmul_algorithms (if there are any),
 //   precision, optimizer, writers, options, model_config, base (of adapters: its directory and checksum),
-//   validation (if the step was validated: loss, tokens and data_checksum), owed_validation and owed_samples
+//   validation (if the step was validated: loss, tokens and data_checksum), pending_validation and pending_samples
 //   (if these are still to be made of the step's weights: true)
 // - `files`, each with its exact size and its sections, which follow each other from the first byte to the
 //   last; each section has a checksum (block_checksum.h)
@@ -80,7 +80,7 @@ struct CheckpointState {
   std::optional<BaseModel> base;               // the checkpoint holds adapters only
   std::optional<ValidationRecord> validation;  // none: the step was not validated
   // The step's weights are to be validated, or to write samples, and that is not done yet.
-  bool owes_validation = false, owes_samples = false;
+  bool pending_validation = false, pending_samples = false;
   std::vector<ManifestOption> options;
 };
 

@@ -77,17 +77,37 @@ CheckpointReader CheckpointReader::open(const std::string& path) {
   return reader;
 }
 
-bool amend_checkpoint(const std::string& out_directory, const CheckpointState& state) {
+namespace {
+
+struct PlacedManifest {
+  std::string path;
+  Manifest manifest;
+};
+
+// That of the run's complete checkpoint of state.step; none: there is none, or it is another run's.
+std::optional<PlacedManifest> manifest_of(const std::string& out_directory, const CheckpointState& state) {
   const std::string path =
       (fs::path(checkpoints_directory(out_directory)) / checkpoint_name(state.step)).string();
-  if (!is_complete({state.step, path})) return false;
+  if (!is_complete({state.step, path})) return std::nullopt;
   const std::string manifest_path = file_inside(path, "manifest.json").path;
   Manifest manifest = manifest_from_json(read_text_file(manifest_path, kManifestBytesMax), manifest_path);
-  if (manifest.state.run != state.run) return false;
-  const int64_t writers = std::exchange(manifest.state, state).writers;
-  manifest.state.writers = writers;
-  const std::string text = manifest_to_json(manifest);
-  OutputFile file(manifest_path);
+  if (manifest.state.run != state.run) return std::nullopt;
+  return PlacedManifest{manifest_path, std::move(manifest)};
+}
+
+}  // namespace
+
+bool has_checkpoint(const std::string& out_directory, const CheckpointState& state) {
+  return manifest_of(out_directory, state).has_value();
+}
+
+bool amend_checkpoint(const std::string& out_directory, const CheckpointState& state) {
+  std::optional<PlacedManifest> found = manifest_of(out_directory, state);
+  if (!found) return false;
+  const int64_t writers = std::exchange(found->manifest.state, state).writers;
+  found->manifest.state.writers = writers;
+  const std::string text = manifest_to_json(found->manifest);
+  OutputFile file(found->path);
   file.write(text.data(), text.size());
   file.commit();
   return true;

@@ -41,7 +41,7 @@ int64_t fill_rows(Session& session, RowSource& data, uint64_t batch, Draws draws
                                                      session.plan().program.buffers[draw_words].cuts[m]));
       }
       valid += std::count_if(targets, targets + model.micro_batch * model.sequence,
-                             [](int32_t t) { return t != kIgnoreLabel; });
+                             [](int32_t t) { return !is_ignored(t); });
     }
   }
   return valid;

@@ -78,7 +78,9 @@ void StopForecast::step_read(double norm_at, double seconds, int64_t under_way) 
   expect(last_norm_ + static_cast<double>(under_way) * step_seconds(), drain_seconds() + save_);
 }
 
-void StopForecast::drained(double now) { expect(now, kForwardPart * step_seconds() + save_); }
+void StopForecast::drained(double now, bool saved) {
+  expect(now, kForwardPart * step_seconds() + (saved ? 0 : save_));
+}
 
 void StopForecast::saves(double now) { expect(now + save_, 0); }
 

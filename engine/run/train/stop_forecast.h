@@ -29,7 +29,8 @@ class StopForecast {
   void issued(double now, int64_t under_way);  // after it, so many steps have not been read
   // A step was read: its norm was known at `norm_at`, `seconds` after that of the step before.
   void step_read(double norm_at, double seconds, int64_t under_way);
-  void drained(double now);    // no step is under way; validations and samples may follow
+  // No step is under way, and a validation or samples may follow. `saved`: the checkpoint is written.
+  void drained(double now, bool saved);
   void saves(double now);      // begins to write a checkpoint
   void saved(double seconds);  // it took so long
 

@@ -133,12 +133,15 @@ void Trainer::record_failed() {
 }
 
 TrainResult Trainer::train() {
-  const bool pays = at_end_ == AtEnd::checkpoint;
-  state_.owes_validation = state_.owes_validation && pays && data_.validation;
-  state_.owes_samples = state_.owes_samples && pays && data_.samples;
-  bool goes_on = pay(true);
-  last_norm_ = saved_at_ = steady_seconds();
+  const bool saves_state = at_end_ == AtEnd::checkpoint;
+  state_.pending_validation = state_.pending_validation && saves_state && data_.validation;
+  state_.pending_samples = state_.pending_samples && saves_state && data_.samples;
   allow_drop();
+  // Where no step is left, a checkpoint of the last one needs no other.
+  if (saves_state && step_ == options_.batch.steps && session_.ranks().sum<int>(is_saved()) > 0)
+    saved_ = step_;
+  bool goes_on = run_pending(true);
+  last_norm_ = saved_at_ = steady_seconds();
   note("the trainers' sums");
   while (goes_on && step_ < options_.batch.steps) {
     if (metrics_.seconds > kLongStep) session_.executor().await_idle_lane();
@@ -159,12 +162,12 @@ TrainResult Trainer::train() {
     if (!validates && !samples && !saves) continue;
     drain();
     const double begin = steady_seconds();
-    if (events_.forecast) events_.forecast->drained(begin);
-    state_.owes_validation = validates;
-    state_.owes_samples = samples;
+    if (events_.forecast) events_.forecast->drained(begin, false);
+    state_.pending_validation = validates;
+    state_.pending_samples = samples;
     if (saves && last) await_place();
     // What ends the run is saved below, where the directory is now.
-    goes_on = (!saves || save_on_the_way()) && pay(saves);
+    goes_on = (!saves || save_on_the_way()) && run_pending(saves);
     excluded_ += steady_seconds() - begin;
   }
   if (allows_drop_) read_bodies(0);

@@ -99,19 +99,21 @@ class Trainer {
   void record_failed();
   void note(const char* what) const;
   void drain();  // to the clean state, all steps read
-  // What the step's weights owe; false where it was cut short, or failed. `saved`: they are on the drive.
-  bool pay(bool saved);
-  void note_paid(bool& owed);
+  // The step's pending validation and samples; false where they were cut short, or failed. `saved`: its
+  // weights are on the drive.
+  bool run_pending(bool saved);
+  void record_done(bool& pending);
   void cut_short(const char* what, const char* are);
   bool validate();  // these two: false where it was cut short, or failed
   bool sample();
   std::string place_of_checkpoint();
   std::exception_ptr moved_directory() const;  // nullptr: it is in its place
+  bool is_saved() const;  // on the first rank, whether the run has a checkpoint of state_
   bool save();  // a checkpoint; false where its directory was moved meanwhile, which ends the run
   bool save_on_the_way();
   // Whether a checkpoint can be written now, as the first rank sees it; tells once why not, and what `then`.
-  // `with_last`: without taking the room of the last one.
-  bool can_save(const char* then, bool with_last = false);
+  // `on_the_way`: without taking the room of the last one.
+  bool can_save(const char* then, bool on_the_way = false);
   void await_place();  // until it can be, or a signal comes
   // Whether the weights that were just validated are the best of the run so far, and can be saved now. The
   // first rank looks at what is on the drive, and decides for all.

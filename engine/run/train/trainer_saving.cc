@@ -1,4 +1,4 @@
-// What a training saves, and what a step owes beside: its validation and its samples.
+// What a training saves, and what is pending after a step: its validation and its samples.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -15,30 +15,31 @@ namespace sluice {
 
 namespace {
 
-// What a run does that finds no room for its last checkpoint.
+// How often a run looks for room for its last checkpoint, and what it says of that.
 constexpr std::chrono::milliseconds kBetweenLooksForRoom{500};
 constexpr const char* kWaits = "The run waits for it; a signal ends it without. Free some space.";
 
 }  // namespace
 
-bool Trainer::pay(bool saved) {
-  if (state_.owes_validation) {
+bool Trainer::run_pending(bool saved) {
+  if (events_.forecast) events_.forecast->drained(steady_seconds(), saved);
+  if (state_.pending_validation) {
     if (!validate()) return false;
-    if (saved) note_paid(state_.owes_validation);
-    state_.owes_validation = false;
+    if (saved) record_done(state_.pending_validation);
+    state_.pending_validation = false;
     if (saved_ != step_ && saves_best() && !save_on_the_way()) return false;
   }
-  if (state_.owes_samples) {
+  if (state_.pending_samples) {
     if (!sample()) return false;
-    if (saved || saved_ == step_) note_paid(state_.owes_samples);
-    state_.owes_samples = false;
+    if (saved || saved_ == step_) record_done(state_.pending_samples);
+    state_.pending_samples = false;
   }
   return true;
 }
 
 // In the checkpoint, if there is one. What cannot be noted is done again by a run that goes on from it.
-void Trainer::note_paid(bool& owed) {
-  owed = false;
+void Trainer::record_done(bool& pending) {
+  pending = false;
   if (at_end_ != AtEnd::checkpoint) return;
   bool is_noted = false;
   if (session_.ranks().is_first()) try {
@@ -47,7 +48,10 @@ void Trainer::note_paid(bool& owed) {
       is_noted = amend_checkpoint(out, state_);
       if (is_noted && options_.run.keep_best) prune_checkpoints(out, options_.run.keep, true);
     } catch (const Error& error) {
-      if (events_.trouble) events_.trouble(error.what());
+      if (events_.trouble)
+        events_.trouble(fmt::format("The checkpoint of step {} cannot be told what was done since, and a run "
+                                    "that goes on from it does that again: {} {}",
+                                    step_, error.what(), error.remedy()));
     }
   if (session_.ranks().sum<int>(is_noted) > 0) saved_ = step_;
 }
@@ -110,6 +114,12 @@ void Trainer::tell_failure(const std::string& unsaved) const {
   }
 }
 
+bool Trainer::is_saved() const {
+  if (!session_.ranks().is_first()) return false;
+  const SpareDescriptors::Lent lent(*spare_);
+  return has_checkpoint(out_->where().value_or(options_.run.out), state_);
+}
+
 // Other ranks wait for one that fails in a checkpoint, so only a rank alone may try again.
 bool Trainer::save() {
   try {
@@ -160,15 +170,14 @@ std::string Trainer::place_of_checkpoint() {
   return out_->where().value_or(options_.run.out);
 }
 
-bool Trainer::can_save(const char* then, bool with_last) {
+bool Trainer::can_save(const char* then, bool on_the_way) {
   const std::optional<std::string> out = session_.ranks().is_first() ? out_->where() : std::nullopt;
   std::optional<std::string> obstacle;
   if (out) {
     const SpareDescriptors::Lent lent(*spare_);
-    // Where --keep are there already, this one takes the place of the oldest.
-    const bool adds =
-        with_last && std::ssize(list_checkpoints(checkpoints_directory(*out))) < options_.run.keep;
-    obstacle = obstacle_to_checkpoint(*out, checkpoint_space_, adds);
+    obstacle = on_the_way ? obstacle_on_the_way(*out, checkpoint_space_, options_.run.keep,
+                                                options_.run.keep_best)
+                          : obstacle_to_checkpoint(*out, checkpoint_space_);
   }
   const bool waits = session_.ranks().sum<int>(obstacle.has_value()) > 0;
   const bool is_told = std::exchange(overdue_, waits);

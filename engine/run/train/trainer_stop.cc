@@ -45,7 +45,8 @@ void Trainer::allow_drop() {
   const bool is_asked_for = at_end_ == AtEnd::checkpoint && options_.run.stop_within.is_given();
   if (!is_asked_for || !events_.forecast || session_.ranks().size() > 1 || bodies().waves > 1) return;
   allows_drop_ = session_.executor().allow_drop(droppable_parts(session_.plan()));
-  if (allows_drop_) events_.forecast->drops_beyond(options_.run.stop_within.seconds);
+  if (!allows_drop_) return;
+  events_.forecast->drops_beyond(options_.run.stop_within.seconds);
   session_.executor().set_meanwhile([this] { consider_drop(); });
 }
 

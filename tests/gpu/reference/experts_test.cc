@@ -193,12 +193,15 @@ TEST(ReferenceExperts, RouteBackward) {
 }
 
 Operands statistics_operands(const Routing& routing, const Numbers& logits,
-                             const std::vector<int32_t>& experts, const std::vector<bool>& taken = {}) {
+                             const std::vector<int32_t>& experts, const std::vector<bool>& taken = {},
+                             const std::vector<int32_t>& labels = {}) {
   const auto rows = static_cast<int64_t>(logits.size()) / routing.experts;
   const RoutingLayout layout{rows, routing.experts, routing.chosen};
-  Operands operands = operands_of(router_statistics, {.routing = routing},
-                                  {{rows, routing.experts}, {layout.size()}}, {logits});
+  std::vector<Shape> inputs = {{rows, routing.experts}, {layout.size()}};
+  if (!labels.empty()) inputs.push_back({rows});
+  Operands operands = operands_of(router_statistics, {.routing = routing}, inputs, {logits});
   set_indices(operands.inputs[1], make_routing(layout, experts, taken));
+  if (!labels.empty()) set_indices(operands.inputs[2], labels);
   operands.freeze();
   return operands;
 }
@@ -215,6 +218,20 @@ TEST(ReferenceExperts, Statistics) {
   // p (g - sum of g p + 2 l 0.5); the sums are 7/4 and 3/2. Numbers of choices have no gradient.
   expect_numbers(gradients_of(operands, outputs)[0].values,
                  {(1 - 1.75 + l) / 4, 3 * (2 - 1.75 + l) / 4, (-0.5 + l) / 2, (0.5 + l) / 2}, "logits");
+}
+
+// The rows of `Statistics`, and one of padding before them. A label that is ignored is not padding.
+TEST(ReferenceExperts, StatisticsLeaveOutPadding) {
+  Operands operands = statistics_operands({.experts = 2, .chosen = 1}, logs({9, 1, 1, 3, 2, 2}), {0, 1, 0}, {},
+                                          {kPaddingLabel, kIgnoreLabel, 5});
+  set(operands.output_gradients[0], {1, 2, 0.5, 7, 7, 7});
+  operands.freeze();
+  std::vector<Guarded> outputs = run_forward(*make_reference_device(), operands);
+  const double b = kLossBefore, l = std::log(4);
+  expect_numbers(results_of(operands, outputs)[0].values,
+                 {b + 0.75, b + 1.25, b + 2 * l * l, b + 1, b + 1, b + 3}, "statistics");
+  expect_numbers(gradients_of(operands, outputs)[0].values,
+                 {0, 0, (1 - 1.75 + l) / 4, 3 * (2 - 1.75 + l) / 4, (-0.5 + l) / 2, (0.5 + l) / 2}, "logits");
 }
 
 TEST(ReferenceExperts, StatisticsTellWhatExpertsTake) {
@@ -251,12 +268,27 @@ TEST(ReferenceExperts, Loss) {
   expect_numbers(gradients[1].values, losses, "loss of backward");
 }
 
+// The rows of `Loss`, and padding: it is the same loss.
+TEST(ReferenceExperts, PaddingIsNoRowOfTheLoss) {
+  Routing r{.experts = 2, .chosen = 1, .layers = 2, .balance_loss = 0.5, .z_loss = 0.25};
+  const auto loss_with = [&](const std::vector<int32_t>& labels) {
+    Operands operands = loss_operands(r, {4, 2, 12, 5, 1, 6}, labels);
+    std::vector<Guarded> outputs = run_forward(*make_reference_device(), operands);
+    Numbers values = results_of(operands, outputs)[0].values;
+    for (const double g : gradients_of(operands, outputs)[0].values) values.push_back(g);
+    return values;
+  };
+  EXPECT_EQ(loss_with({1, kIgnoreLabel, 0, kPaddingLabel, kPaddingLabel}), loss_with({1, kIgnoreLabel, 0}));
+}
+
 TEST(ReferenceExperts, NoLabelNoLoss) {
   Routing r{.experts = 2, .chosen = 1, .layers = 1, .balance_loss = 1, .z_loss = 1};
-  Operands operands = loss_operands(r, {4, 2, 12, 5, 1, 6}, {kIgnoreLabel, kIgnoreLabel});
-  std::vector<Guarded> outputs = run_forward(*make_reference_device(), operands);
-  EXPECT_EQ(results_of(operands, outputs)[0].values, Numbers(3, kLossBefore));
-  EXPECT_EQ(gradients_of(operands, outputs)[0].values, Numbers(6, 0.0));
+  for (const int32_t label : {kIgnoreLabel, kPaddingLabel}) {
+    Operands operands = loss_operands(r, {4, 2, 12, 5, 1, 6}, {label, label});
+    std::vector<Guarded> outputs = run_forward(*make_reference_device(), operands);
+    EXPECT_EQ(results_of(operands, outputs)[0].values, Numbers(3, kLossBefore));
+    EXPECT_EQ(gradients_of(operands, outputs)[0].values, Numbers(6, 0.0));
+  }
 }
 
 // load_balancing_loss_func of transformers 5.23, in plain loops: of all layers' rows together, E times the

@@ -78,8 +78,8 @@ std::vector<uint32_t> samples_in(const Row& row, const std::vector<MadeSample>& 
   const auto length = static_cast<int32_t>(row.inputs.size());
   for (int32_t t = 0; t < length;) {
     EXPECT_EQ(row.documents[t], t) << "a document begins where the one before ended";
-    const bool is_rest = row.labels[t] == kIgnoreLabel && (t + 1 == length || row.documents[t + 1] == t + 1);
-    if (is_rest && row.inputs[t] == 0) {
+    if (row.labels[t] == kPaddingLabel) {
+      EXPECT_EQ(row.inputs[t], 0);
       ++t;
       continue;
     }
@@ -253,7 +253,7 @@ TEST_F(PackedRowsTest, LongSamplesAreCutDividedOrRefused) {
   const Row rest = read_row(divided, 40, 0);
   EXPECT_EQ(rest.inputs[0], 1080);
   EXPECT_EQ(rest.labels[18], 1099);
-  EXPECT_EQ(rest.labels[19], kIgnoreLabel);
+  EXPECT_EQ(rest.labels[19], kPaddingLabel);
   EXPECT_EQ(read_row(divided, 40, 3).inputs[0], 3040);
 
   expect_error(ExitCode::usage, {"Sample 1", "100 tokens", "--seq 40"},
@@ -274,7 +274,7 @@ TEST_F(PackedRowsTest, ValidationEndsWithItsLastRow) {
   EXPECT_FALSE(samples_in(read_row(rows, 64, count - 1), samples).empty());
   const Row beyond = read_row(rows, 64, count);
   EXPECT_TRUE(std::all_of(beyond.labels.begin(), beyond.labels.end(),
-                          [](int32_t label) { return label == kIgnoreLabel; }));
+                          [](int32_t label) { return label == kPaddingLabel; }));
 }
 
 // Pieces of many groups, of which only one is in memory.
@@ -295,7 +295,7 @@ TEST_F(PackedRowsTest, ManyGroups) {
   for (uint64_t r = 0; r < rows.facts().rows; ++r) {
     const Row row = read_row(rows, 16, r);
     for (size_t t = 0; t < 16; ++t)
-      if (row.documents[t] != static_cast<int32_t>(t) || row.labels[t] != kIgnoreLabel || row.inputs[t] != 0)
+      if (row.documents[t] != static_cast<int32_t>(t) || row.labels[t] != kPaddingLabel || row.inputs[t] != 0)
         ++positions[row.inputs[t]];
   }
   // Samples of two tokens, whose one label is always trained, have one position each.

@@ -117,7 +117,7 @@ TEST(Gpt2Moe, Ops) {
             "mlp.act = gelu(mlp.c_fc)\n"
             "mlp.c_proj = linear(mlp.act; h.3.mlp.c_proj.weight[96,64], h.3.mlp.c_proj.bias[64])\n"
             "mlp.coefficient = router(ln_2; h.3.mlp.coefficient.weight[2,64], h.3.mlp.coefficient.bias[2])\n"
-            "loss_statistics = router_statistics(mlp.router.noisy, mlp.router.weights.1)\n"
+            "loss_statistics = router_statistics(mlp.router.noisy, mlp.router.weights.1, labels)\n"
             "statistics = router_statistics(mlp.router.noisy, mlp.router.weights.1)\n");
   EXPECT_EQ(ops_text(model, layer("h.3.mlp.experts.2")),
             "expert_rows = dispatch(routing, x)\n"

@@ -122,6 +122,12 @@ TEST_F(Eval, PerplexityIsThatOfTokensAlone) {
     EXPECT_EQ(noted.code, 0) << noted.err;
     EXPECT_NE(noted.out.find(note), std::string::npos) << noted.out;
   }
+  // The last sequence of a file is filled up: nothing of that counts.
+  const nlohmann::json filled = facts(repeated("abcde", 21), {"--from", words[12]});
+  const nlohmann::json less = facts(repeated("abcde", 21), {"--from", words[12], "--seq", "24"});
+  EXPECT_GT(filled["router_loss"].get<double>(), 0.5);
+  EXPECT_NEAR(filled["router_loss"].get<double>(), less["router_loss"].get<double>(), 1e-6);
+  EXPECT_NEAR(filled["val_loss"].get<double>(), less["val_loss"].get<double>(), 1e-6);
   const double loss = of["val_loss"], routers = of["router_loss"];
   EXPECT_GE(routers, 0.01);  // where experts are chosen evenly
   EXPECT_LT(routers, 0.04);  // where all tokens choose one

@@ -246,11 +246,15 @@ TEST_F(Endings, AStopCutsAValidationShort) {
     const CheckpointState owing =
         CheckpointReader::open(newest_checkpoint(run.options.run.out).value()).state();
     EXPECT_EQ(owing.step, step);
-    EXPECT_TRUE(owing.owes_validation);
-    run.stop_after = 0;
+    EXPECT_TRUE(owing.pending_validation);
+    run.stop_after = -1;
     run.options.run.resume = "auto";
     run.options.batch.steps = step;
     run.options.given = {"steps"};
+    const TestResult again = train_on(run);
+    EXPECT_TRUE(again.end.stopped);
+    EXPECT_EQ(again.checkpoints, 0u) << "nothing came after the one that is there";
+    run.stop_after = 0;
     const TestResult rest = train_on(run);
     EXPECT_FALSE(rest.end.stopped);
     ASSERT_EQ(rest.validations.size(), 1u);
@@ -258,7 +262,7 @@ TEST_F(Endings, AStopCutsAValidationShort) {
     EXPECT_EQ(rest.checkpoints, 0u) << "the checkpoint is there already";
     const CheckpointState paid =
         CheckpointReader::open(newest_checkpoint(run.options.run.out).value()).state();
-    EXPECT_FALSE(paid.owes_validation);
+    EXPECT_FALSE(paid.pending_validation);
     EXPECT_EQ(paid.validation.value().loss, rest.validations[0].val_loss);
   }
 }
@@ -281,7 +285,7 @@ TEST_F(Endings, ACheckpointComesBeforeTheValidationOfItsStep) {
       const CheckpointState left =
           CheckpointReader::open(newest_checkpoint(run.options.run.out).value()).state();
       EXPECT_EQ(left.step, step);
-      EXPECT_TRUE(left.owes_validation);
+      EXPECT_TRUE(left.pending_validation);
       run.options.run.resume = "auto";
     }
     run.on_validation = nullptr;

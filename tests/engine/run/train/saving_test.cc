@@ -57,12 +57,14 @@ TEST(StopForecasts, FollowWhatARunTakes) {
   EXPECT_EQ(forecast.longest(2), 2 * 4 + 2 + 4);
   forecast.step_read(114, 8, 1);
   EXPECT_EQ(forecast.seconds_left(115), 7 + 4 + 4);
-  forecast.drained(122);
+  forecast.drained(122, false);
   EXPECT_DOUBLE_EQ(forecast.seconds_left(122), 8.0 / 3 + 4);  // a validation batch ends
   forecast.saves(130);
   EXPECT_EQ(forecast.seconds_left(131), 3);
   forecast.saved(10);
   EXPECT_EQ(forecast.save_seconds(), 10);
+  forecast.drained(135, true);
+  EXPECT_DOUBLE_EQ(forecast.seconds_left(135), 8.0 / 3);  // a validation behind the checkpoint
   forecast.issued(140, 1);
   EXPECT_EQ(forecast.seconds_left(140), 8 + 4 + 10);
   EXPECT_EQ(words(forecast, 140), " That takes about 22 s, as steps and checkpoints of this run took.");
