@@ -62,11 +62,11 @@ enum class OpKind : uint8_t {
                          //   -> weights f32 [R,K], routing i32
                          //   | optionally a correction bias [E], added to scores for the choice alone; it has
                          //   no gradient | logits, routing
-  router_statistics,     // logits f32 [R,E], routing, optionally labels i32 [R] -> statistics f32 [1,2E+2],
-                         //   ADDED to: by expert the sum of the rows' softmax; the sum of squares of the rows'
-                         //   log-sum-exp; by expert the number of choices, each of rows whose label is not
-                         //   kPaddingLabel; the number of all choices that experts take. Only the first two
-                         //   have gradients | - | logits, labels
+  router_statistics,     // logits f32 [R,E], routing, optionally labels i32 [R]
+                         //   -> statistics f32 [1,2E+2], ADDED to: by expert the sum of the rows' softmax; the
+                         //   sum of squares of the rows' log-sum-exp; by expert the number of choices, each of
+                         //   rows whose label is not kPaddingLabel; the number of all choices that experts
+                         //   take. Only the first two have gradients | - | logits, labels
   router_loss,           // statistics f32 [1,2E+2], labels i32 [R] -> loss f64 [3], ADDED to: the number of
                          //   labels that are not ignored times what Routing says, in the first and in the
                          //   third, to which no other op adds | - | all inputs

@@ -168,7 +168,7 @@ struct RouterLoss {
   const int32_t* labels;
   int experts, labels_count;
   double layers, balance, z;  // the number of layers; the factors of the two losses
-  double* loss;             // nullptr: not wanted
+  double* loss;               // nullptr: not wanted
   const double *loss_scale, *valid_tokens;
   Gradient<float> to;
 };

@@ -270,7 +270,8 @@ void router_statistics_backward(const OpCall& call) {
     double product = 0;
     for (int64_t e = 0; e < experts; ++e) product += d_sums[e] * sum.probability(row.logit(e));
     for (int64_t e = 0; e < experts; ++e) {
-      const double d = sum.probability(row.logit(e)) * (d_sums[e] - product + 2 * sum.value() * d_sums[experts]);
+      const double d =
+          sum.probability(row.logit(e)) * (d_sums[e] - product + 2 * sum.value() * d_sums[experts]);
       d_logits.put(r * experts + e, is_padding(call, r) ? 0 : d);
     }
   }

@@ -37,11 +37,10 @@ std::optional<std::string> LineReader::next() {
   while ((end = buffer_.find('\n', searched)) == std::string::npos && !ended_) {
     searched = buffer_.size();
     if (searched > longest_ && longest_ < kLineBytesMax)
-      throw Error(
-          ExitCode::infeasible,
-          fmt::format("A message is longer than {}, and --host-mem has memory for no more.",
-                      format_size(longest_)),
-          "Shorten it, or give more --host-mem.");
+      throw Error(ExitCode::infeasible,
+                  fmt::format("A message is longer than {}, and --host-mem has memory for no more.",
+                              format_size(longest_)),
+                  "Shorten it, or give more --host-mem.");
     if (searched > kLineBytesMax)
       throw Error(ExitCode::malformed_file,
                   fmt::format("A message has more than {}.", format_size(kLineBytesMax)), "Shorten it.");

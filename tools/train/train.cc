@@ -84,8 +84,7 @@ void check_checkpoint_space(const Options& options, const RunStart& run, const P
   const bool on_the_way =
       options.run.checkpoint_every.is_given() || (keeps_best && options.data.val_every > 0);
   const uint64_t kept = static_cast<uint64_t>(options.run.keep) + (keeps_best ? 1 : 0);
-  const uint64_t there =
-      std::min(static_cast<uint64_t>(count_complete_checkpoints(options.run.out)), kept);
+  const uint64_t there = std::min(static_cast<uint64_t>(count_complete_checkpoints(options.run.out)), kept);
   const uint64_t count = on_the_way ? kept + 1 - there : 1;
   if (const uint64_t files = free_files(options.run.out); files / count < space.files)
     throw Error(ExitCode::environment,

@@ -4,8 +4,8 @@
 // - format "sluice-checkpoint" and its version; numerics, run, step, t, loss_scale, clean_steps,
 //   skipped_steps, cursor, tokens, data_checksum, micro_batch, matmul_algorithms (if there are any),
 //   precision, optimizer, writers, options, model_config, base (of adapters: its directory and checksum),
-//   validation (if the step was validated: loss, tokens and data_checksum), pending_validation and pending_samples
-//   (if these are still to be made of the step's weights: true)
+//   validation (if the step was validated: loss, tokens and data_checksum), pending_validation and
+//   pending_samples (if these are still to be made of the step's weights: true)
 // - `files`, each with its exact size and its sections, which follow each other from the first byte to the
 //   last; each section has a checksum (block_checksum.h)
 // - `tensors`, each with name, shape and, by plane (master, exp_avg, exp_avg_sq, frozen), its pieces {file,

@@ -158,10 +158,10 @@ void keep_text(const Options& options, const KeptText& text, bool is_kept) {
     const bool has_files = copy_tokenizer(text.tokenizer, fresh) > 0;
     fs::remove_all(to, ignored);  // of an attempt without a checkpoint, or another --tokenizer
     if (std::error_code error; has_files && (fs::rename(fresh, to, error), error))
-      throw Error(ExitCode::environment,
-                  fmt::format("{} cannot be renamed to {}: {}.", printable(fresh), printable(to),
-                              error.message()),
-                  "See who may write to the run's directory.");
+      throw Error(
+          ExitCode::environment,
+          fmt::format("{} cannot be renamed to {}: {}.", printable(fresh), printable(to), error.message()),
+          "See who may write to the run's directory.");
   }
   if (!text.ends.empty() && fs::is_directory(to, ignored)) replace_ends(to, text.ends, text.special_tokens);
   if (given == kept) return;

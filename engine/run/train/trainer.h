@@ -108,8 +108,8 @@ class Trainer {
   bool sample();
   std::string place_of_checkpoint();
   std::exception_ptr moved_directory() const;  // nullptr: it is in its place
-  bool is_saved() const;  // on the first rank, whether the run has a checkpoint of state_
-  bool save();  // a checkpoint; false where its directory was moved meanwhile, which ends the run
+  bool is_saved();  // on the first rank, whether the run has a checkpoint of state_
+  bool save();      // a checkpoint; false where its directory was moved meanwhile, which ends the run
   bool save_on_the_way();
   // Whether a checkpoint can be written now, as the first rank sees it; tells once why not, and what `then`.
   // `on_the_way`: without taking the room of the last one.

@@ -49,9 +49,10 @@ void Trainer::record_done(bool& pending) {
       if (is_noted && options_.run.keep_best) prune_checkpoints(out, options_.run.keep, true);
     } catch (const Error& error) {
       if (events_.trouble)
-        events_.trouble(fmt::format("The checkpoint of step {} cannot be told what was done since, and a run "
-                                    "that goes on from it does that again: {} {}",
-                                    step_, error.what(), error.remedy()));
+        events_.trouble(
+            fmt::format("The checkpoint of step {} cannot be told what was done since, and a run "
+                        "that goes on from it does that again: {} {}",
+                        step_, error.what(), error.remedy()));
     }
   if (session_.ranks().sum<int>(is_noted) > 0) saved_ = step_;
 }
@@ -114,7 +115,7 @@ void Trainer::tell_failure(const std::string& unsaved) const {
   }
 }
 
-bool Trainer::is_saved() const {
+bool Trainer::is_saved() {
   if (!session_.ranks().is_first()) return false;
   const SpareDescriptors::Lent lent(*spare_);
   return has_checkpoint(out_->where().value_or(options_.run.out), state_);
@@ -175,9 +176,9 @@ bool Trainer::can_save(const char* then, bool on_the_way) {
   std::optional<std::string> obstacle;
   if (out) {
     const SpareDescriptors::Lent lent(*spare_);
-    obstacle = on_the_way ? obstacle_on_the_way(*out, checkpoint_space_, options_.run.keep,
-                                                options_.run.keep_best)
-                          : obstacle_to_checkpoint(*out, checkpoint_space_);
+    obstacle = on_the_way
+                   ? obstacle_on_the_way(*out, checkpoint_space_, options_.run.keep, options_.run.keep_best)
+                   : obstacle_to_checkpoint(*out, checkpoint_space_);
   }
   const bool waits = session_.ranks().sum<int>(obstacle.has_value()) > 0;
   const bool is_told = std::exchange(overdue_, waits);

@@ -222,8 +222,8 @@ TEST(ReferenceExperts, Statistics) {
 
 // The rows of `Statistics`, and one of padding before them. A label that is ignored is not padding.
 TEST(ReferenceExperts, StatisticsLeaveOutPadding) {
-  Operands operands = statistics_operands({.experts = 2, .chosen = 1}, logs({9, 1, 1, 3, 2, 2}), {0, 1, 0}, {},
-                                          {kPaddingLabel, kIgnoreLabel, 5});
+  Operands operands = statistics_operands({.experts = 2, .chosen = 1}, logs({9, 1, 1, 3, 2, 2}), {0, 1, 0},
+                                          {}, {kPaddingLabel, kIgnoreLabel, 5});
   set(operands.output_gradients[0], {1, 2, 0.5, 7, 7, 7});
   operands.freeze();
   std::vector<Guarded> outputs = run_forward(*make_reference_device(), operands);

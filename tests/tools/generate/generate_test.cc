@@ -401,7 +401,8 @@ TEST_F(Generate, AMessageWithoutEndIsRefused) {
 TEST_F(Generate, AMessageForWhichThereIsNoMemoryIsRefused) {
   const CommandResult talk = chat(std::string(2 << 20, 'a') + "\n", {"--host-mem", "90MiB"});
   EXPECT_EQ(talk.code, static_cast<int>(ExitCode::infeasible)) << talk.out;
-  EXPECT_NE(talk.err.find("A message is longer than 1.25 MiB, and --host-mem has memory for no more."), std::string::npos)
+  EXPECT_NE(talk.err.find("A message is longer than 1.25 MiB, and --host-mem has memory for no more."),
+            std::string::npos)
       << talk.err;
   EXPECT_LT(talk.peak_bytes, 90u << 20);
 }

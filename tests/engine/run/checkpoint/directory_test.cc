@@ -95,6 +95,20 @@ TEST_F(CheckpointTest, PruningLeavesTheBestBesideTheNewest) {
   EXPECT_EQ(entries(), (std::vector<std::string>{"step-000000006"}));
 }
 
+TEST_F(CheckpointTest, OneOnTheWayLeavesRoomForTheLast) {
+  const Model model = tiny_model();
+  save(model, 1);
+  save(model, 2);
+  const CheckpointSpace large{free_bytes(out()) / 3 * 2, 1};  // one fits, two do not
+  EXPECT_FALSE(obstacle_to_checkpoint(out(), large));
+  EXPECT_TRUE(obstacle_on_the_way(out(), large, 3, false));
+  EXPECT_FALSE(obstacle_on_the_way(out(), large, 2, false));  // an older one goes
+  EXPECT_TRUE(obstacle_on_the_way(out(), large, 2, true));    // the best may stay beside two others
+  fs::remove(checkpoint(1) + "/manifest.json");
+  EXPECT_EQ(count_complete_checkpoints(out()), 1);
+  EXPECT_TRUE(obstacle_on_the_way(out(), large, 2, false));
+}
+
 // The commit deletes nothing of other steps. Of its own step it deletes only a complete checkpoint.
 TEST_F(CheckpointTest, GoingBackRetiresWhatLaterStepsLeft) {
   const Model model = tiny_model();

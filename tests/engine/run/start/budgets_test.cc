@@ -174,6 +174,13 @@ TEST(Budgets, LimitsForArenasHoldWhatLiesBesideThem) {
   EXPECT_EQ(b.limits_for({3 * kMiB, 102000 * kMiB}),
             (std::vector<uint64_t>{4 * kMiB + 612 * kMiB + 612 * kMiB / 128,
                                    102000 * kMiB + 100 * kMiB + 100 * kMiB / 128}));
+  // With the other as it is, the device's may be that of the smaller host arena. A host that is too small for
+  // that leaves it as it would be with all page tables.
+  const std::vector<std::optional<uint64_t>> alone = {3 * kMiB, std::nullopt};
+  EXPECT_EQ(b.limits_alone(alone, {3 * kMiB, 10220 * kMiB})[0], b.limits_for({3 * kMiB, 10220 * kMiB})[0]);
+  EXPECT_LT(b.limits_alone(alone, {3 * kMiB, 10220 * kMiB})[0], b.device->limit_for(3 * kMiB));
+  EXPECT_EQ(b.limits_alone(alone, {3 * kMiB, 102000 * kMiB}),
+            (std::vector<std::optional<uint64_t>>{b.device->limit_for(3 * kMiB), std::nullopt}));
 }
 
 }  // namespace
