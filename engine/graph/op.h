@@ -62,11 +62,11 @@ enum class OpKind : uint8_t {
                          //   -> weights f32 [R,K], routing i32
                          //   | optionally a correction bias [E], added to scores for the choice alone; it has
                          //   no gradient | logits, routing
-  router_statistics,     // logits f32 [R,E], routing, optionally labels i32 [R]
-                         //   -> statistics f32 [1,2E+2], ADDED to: by expert the sum of the rows' softmax; the
-                         //   sum of squares of the rows' log-sum-exp; by expert the number of choices, each of
-                         //   rows whose label is not kPaddingLabel; the number of all choices that experts
-                         //   take. Only the first two have gradients | - | logits, labels
+  router_statistics,     // logits f32 [R,E], routing, optionally labels i32 [R] -> statistics f32
+                         //   [1,2E+2], ADDED to: by expert the sum of the rows' softmax; the sum of squares
+                         //   of the rows' log-sum-exp; by expert the number of choices, each of rows whose
+                         //   label is not kPaddingLabel; the number of all choices that experts take. Only
+                         //   the first two have gradients | - | logits, labels
   router_loss,           // statistics f32 [1,2E+2], labels i32 [R] -> loss f64 [3], ADDED to: the number of
                          //   labels that are not ignored times what Routing says, in the first and in the
                          //   third, to which no other op adds | - | all inputs
@@ -162,9 +162,9 @@ struct Routing {
   // (Lepikhin et al. 2020, arXiv:2006.16668, algorithm 1). Where draws are zeros, it always is.
   bool random_second = false;
   int64_t counted = 0;  // of a row's choices, so many count in router_loss, the best; 0: all
-  // router_loss, of the N rows of `layers` layers, without padding: balance_loss * E * sum over experts of (choices / N) *
-  // (sum of softmax / N), as transformers 5.23 has it (Fedus et al. 2021, arXiv:2101.03961), and z_loss * sum
-  // of squares / N (Zoph et al. 2022, arXiv:2202.08906).
+  // router_loss, of the N rows of `layers` layers that are not padding: balance_loss * E * sum over experts
+  // of (choices / N) * (sum of softmax / N), as transformers 5.23 has it (Fedus et al. 2021,
+  // arXiv:2101.03961), and z_loss * sum of squares / N (Zoph et al. 2022, arXiv:2202.08906).
   int64_t layers = 0;
   double balance_loss = 0, z_loss = 0;
   bool weighted = false;  // the last input holds the rows' weights
