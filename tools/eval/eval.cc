@@ -16,6 +16,7 @@
 #include "engine/run/start/weights_start.h"
 #include "engine/run/train/batches.h"
 #include "models/families/family.h"
+#include "models/files/data_source.h"
 #include "tools/command/screen.h"
 #include "tools/command/verbs.h"
 #include "tools/prepare/child.h"
@@ -86,6 +87,8 @@ ExitCode run_eval(Options options, std::FILE* out) {
   options.batch.sequence = options.batch.sequence.value_or(start.source.config.context);
   if (const auto note = length_note(start.source.config, *options.batch.sequence, "--seq"))
     start.notes.push_back(*note);
+  for (const std::string& path : options.data.train)
+    if (has_weight(path)) refuse_weight(path, "data");
   const std::vector<std::string> left_out = open_folders(options);
   start.notes.insert(start.notes.end(), left_out.begin(), left_out.end());
   prepare_data(options, text_directory(start), start.source.config.vocabulary);
