@@ -168,9 +168,8 @@ std::string summary(const PreparedCounts& c, const SampleNotes& notes, const Lea
       100.0 * static_cast<double>(c.trained) / static_cast<double>(std::max<uint64_t>(c.tokens, 1)));
   if (c.divided > 0)
     text += fmt::format(
-        "{} conversations are a sample for each answer, since the chat template renders earlier "
-        "turns otherwise\n",
-        c.divided);
+        "{} {} a sample for each answer, since the chat template renders earlier turns otherwise\n",
+        c.divided, c.divided == 1 ? "conversation is" : "conversations are");
   if (c.untrained > 0) text += fmt::format("{} samples without trained tokens are left out\n", c.untrained);
   if (c.bad > 0) text += fmt::format("{} malformed records are left out\n", c.bad);
   for (const std::string& remark : remarks_on(c, notes)) text += remark + "\n";
