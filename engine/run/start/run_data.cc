@@ -339,20 +339,18 @@ RunData open_run_data(const Options& options, const ModelConfig& config) {
 
 RunData open_evaluation_data(const Options& options, const ModelConfig& config) {
   RunData d;
-  const bool takes_all = !is_given(options, "val-batches");
   if (!options.data.prepared.empty()) {
     const auto set = open_set(options.data.prepared.front(), config);
     d.validation = std::make_unique<SampleData>(set, SampleChoice::all(set->samples()),
                                                 packing_of(options, *set, RowUse::validation));
-  } else if (takes_all) {
+  } else {
     TokenData data = open_tokens(options, options.data.train, "data", config.vocabulary);
     const DataOrder order = make_evaluation_order(data, options.batch.sequence.value());
     d.validation = std::make_unique<WindowData>(std::move(data), order);
-  } else {
-    d.validation = open_validation_windows(options, options.data.train, "data", config.vocabulary);
   }
-  d.validation_batches = batches_of(*d.validation, options,
-                                    takes_all ? INT64_MAX : static_cast<uint64_t>(options.data.val_batches));
+  const uint64_t most = is_given(options, "val-batches") ? static_cast<uint64_t>(options.data.val_batches)
+                                                         : static_cast<uint64_t>(INT64_MAX);
+  d.validation_batches = batches_of(*d.validation, options, most);
   return d;
 }
 

@@ -69,7 +69,8 @@ struct RunData {
 // PreparedSet::open and PackedRows do.
 RunData open_run_data(const Options& options, const ModelConfig& config);
 
-// Data to evaluate on alone: all of it or, if --val-batches is given, so many batches; sets `validation`.
+// Data to evaluate on alone: all of it or, if --val-batches is given, so many batches at most; sets
+// `validation`.
 RunData open_evaluation_data(const Options& options, const ModelConfig& config);
 
 // Steps of --epochs: so many batches that they hold all rows.
