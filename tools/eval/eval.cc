@@ -91,7 +91,9 @@ ExitCode run_eval(Options options, std::FILE* out) {
     if (has_weight(path)) refuse_weight(path, "data");
   const std::vector<std::string> left_out = open_folders(options);
   start.notes.insert(start.notes.end(), left_out.begin(), left_out.end());
-  prepare_data(options, text_directory(start), start.source.config.vocabulary);
+  for (std::string& note :
+       prepare_data(options, Verb::eval, text_directory(start), start.source.config.vocabulary))
+    start.notes.push_back(std::move(note));
   const RunData data = open_evaluation_data(options, start.source.config);
   const std::unique_ptr<Device> device = make_device(options.memory, resolve_threads(options.memory));
   Budgets budgets = resolve_budgets(options.memory, memory_limits(), true, accelerator_use(*device));

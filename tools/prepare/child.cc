@@ -182,9 +182,28 @@ void add_ends(const nlohmann::json& facts, DataOptions& data) {
     data.ends_note += (data.ends_note.empty() ? "" : "\n") + note;
 }
 
+// Of data that are tokens already. What samples, texts and exports of a run need is used all the same.
+std::vector<std::string> notes_on_unused(const Options& options, Verb verb) {
+  constexpr std::array kOfRecords = {"format",      "data-keys", "separator",   "train-on",
+                                     "bad-records", "packing",   "long-samples"};
+  constexpr std::array kOfRun = {"tokenizer", "chat-template", "eos-token", "template-values",
+                                 "control-tokens"};
+  std::vector<std::string> unused;
+  const auto add = [&](const auto& names) {
+    for (const char* name : names)
+      if (is_given(options, name)) unused.push_back(std::string("--") + name);
+  };
+  add(kOfRecords);
+  if (verb != Verb::train) add(kOfRun);
+  if (unused.empty()) return {};
+  return {fmt::format("The data are tokens already: {} {} nothing for them.", fmt::join(unused, ", "),
+                      unused.size() == 1 ? "means" : "mean")};
+}
+
 }  // namespace
 
-void prepare_data(Options& options, const std::string& model_directory, int64_t vocabulary) {
+std::vector<std::string> prepare_data(Options& options, Verb verb, const std::string& model_directory,
+                                      int64_t vocabulary) {
   const std::string tokenizer = tokenizer_of(options, model_directory);
   const auto are_prepared = [&](const std::vector<std::string>& files, const char* option) {
     if (!are_texts(options, files, tokenizer, option)) return false;
@@ -212,6 +231,9 @@ void prepare_data(Options& options, const std::string& model_directory, int64_t 
   if (options.data.prepared.empty() && options.data.val_split.percent > 0)
     throw Error(ExitCode::usage, "--val-split holds samples out, and --data are token files.",
                 "Give --val-data.");
+  if (!options.data.prepared.empty() || !options.data.prepared_validation.empty()) return {};
+  if (!options.text.chat_template.empty()) check_chat_template(tokenizer, options.text.chat_template);
+  return notes_on_unused(options, verb);
 }
 
 }  // namespace sluice

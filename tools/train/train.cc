@@ -431,7 +431,9 @@ ExitCode train_process(Options options, const Launch* launch, RunDirectory* dire
   };
   if (options.batch.epochs == 0 && done()) return ExitCode::done;
   const auto samples = open_samples(options, text_directory(run), run.source.config);
-  prepare_data(options, text_directory(run), run.source.config.vocabulary);
+  for (const std::string& note :
+       prepare_data(options, Verb::train, text_directory(run), run.source.config.vocabulary))
+    if (speaks) show(out, note + "\n");
   RunData data = open_run_data(options, run.source.config);
   if (options.batch.epochs > 0) {
     options.batch.steps = steps_of_epochs(options, *data.train);
