@@ -169,7 +169,8 @@ void add_remarks(const SampleNotes& notes, std::vector<std::string>& remarks) {
     remarks.push_back(counted(notes.endless, "answer or text does not end with a control token",
                               "answers and texts do not end with a control token") +
                       ", so that the model does not learn to stop there" +
-                      (notes.no_end.empty() ? std::string() : fmt::format(" ({})", notes.no_end)));
+                      (notes.no_end.empty() ? std::string() : fmt::format(" ({})", notes.no_end)) +
+                      "; --eos-token TOKEN says which token ends them, if one does");
 }
 
 }  // namespace

@@ -201,6 +201,39 @@ void settle_targets(const std::vector<std::string>& parameters, const ModelConfi
   }
 }
 
+std::vector<std::string> notes_on_targets(const std::string& directory,
+                                          const std::vector<std::string>& parameters) {
+  const std::string path = (std::filesystem::path(directory) / kAdapterConfig).string();
+  const std::string file = printable(path);
+  const Json object = parse(read_text_file(path, kConfigBytesMax), file);
+  const auto has = [&](const char* key) { return object.contains(key) && !asks_for_nothing(object[key]); };
+  if (!has("target_modules") || !object["target_modules"].is_array()) return {};  // a pattern
+  const auto targets = object["target_modules"].get<std::vector<std::string>>();
+  Names lacking(targets.begin(), targets.end()), beyond;
+  for (const std::string& name : parameters) {
+    if (!name.ends_with(kAdapterDown)) continue;
+    const std::string module = name.substr(0, name.size() - kAdapterDown.size());
+    bool is_named = false;
+    for (const std::string& target : targets) {  // as PEFT matches them
+      if (module != target && !module.ends_with("." + target)) continue;
+      lacking.erase(target);
+      is_named = true;
+    }
+    if (!is_named) beyond.insert(module.substr(module.rfind('.') + 1));
+  }
+  std::vector<std::string> notes;
+  const auto list = [](const Names& names) { return printable(fmt::format("{}", fmt::join(names, ", "))); };
+  if (!lacking.empty() && !has("exclude_modules"))
+    notes.push_back(
+        fmt::format("{}: target_modules has {}, for which there are no weights: they get no adapters.", file,
+                    list(lacking)));
+  if (!beyond.empty() && !has("target_parameters"))
+    notes.push_back(fmt::format(
+        "{}: target_modules lacks {}, for which there are weights: they have adapters all the same.", file,
+        list(beyond)));
+  return notes;
+}
+
 Adapters read_adapter_config(const std::string& directory, std::vector<std::string>& notes,
                              const Family* family) {
   return read_peft_targets(directory, family, notes).adapters;

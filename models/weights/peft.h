@@ -35,6 +35,11 @@ PeftTargets read_peft_targets(const std::string& directory, const Family* family
 // cannot have such adapters, targets stay; check_weights() says what is wrong then.
 void settle_targets(const std::vector<std::string>& parameters, const ModelConfig& base, Adapters& adapters);
 
+// Where target_modules of an adapter_config.json and the factors that are there contradict each other:
+// sentences, often none. Which modules have adapters, the factors say. `parameters` as for settle_targets().
+std::vector<std::string> notes_on_targets(const std::string& directory,
+                                          const std::vector<std::string>& parameters);
+
 // An adapter_config.json. `base` is the directory of the base model.
 std::string adapter_config_json(const Adapters& adapters, const Model& model, const std::string& base);
 

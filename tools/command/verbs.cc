@@ -78,7 +78,7 @@ constexpr VerbRow kTable[] = {
      .prints_result = true,
      .summary = "validation loss of a run, a checkpoint or Hugging Face weights",
      .usage = "--from RUN|CHECKPOINT|HF_DIR --data FILE... [options]",
-     .about = "Prints the mean loss over the first --val-batches batches of the data, its exponential "
+     .about = "Prints the mean loss over the data or their first --val-batches batches, its exponential "
               "(perplexity, without what routers of experts add), and the share of targets whose logit is "
               "the largest (accuracy). Precision, batch and tokens of a sequence are those of the run or "
               "checkpoint unless given here.\n",

@@ -16,6 +16,7 @@
 #include "engine/run/start/weights_start.h"
 #include "engine/run/train/batches.h"
 #include "models/families/family.h"
+#include "models/files/data_source.h"
 #include "tools/command/screen.h"
 #include "tools/command/verbs.h"
 #include "tools/prepare/child.h"
@@ -86,9 +87,13 @@ ExitCode run_eval(Options options, std::FILE* out) {
   options.batch.sequence = options.batch.sequence.value_or(start.source.config.context);
   if (const auto note = length_note(start.source.config, *options.batch.sequence, "--seq"))
     start.notes.push_back(*note);
+  for (const std::string& path : options.data.train)
+    if (has_weight(path)) refuse_weight(path, "data");
   const std::vector<std::string> left_out = open_folders(options);
   start.notes.insert(start.notes.end(), left_out.begin(), left_out.end());
-  prepare_data(options, text_directory(start), start.source.config.vocabulary);
+  for (std::string& note :
+       prepare_data(options, Verb::eval, text_directory(start), start.source.config.vocabulary))
+    start.notes.push_back(std::move(note));
   const RunData data = open_evaluation_data(options, start.source.config);
   const std::unique_ptr<Device> device = make_device(options.memory, resolve_threads(options.memory));
   Budgets budgets = resolve_budgets(options.memory, memory_limits(), true, accelerator_use(*device));

@@ -16,6 +16,7 @@
 
 #include "engine/base/error.h"
 #include "engine/run/start/run_data.h"
+#include "models/files/data_source.h"
 #include "models/files/file.h"
 #include "models/text/samples/text_model.h"
 
@@ -170,34 +171,69 @@ nlohmann::json prepared_by_child(const Options& options, const std::vector<std::
   return facts;
 }
 
+// The ends of answers that some source teaches.
+void add_ends(const nlohmann::json& facts, DataOptions& data) {
+  for (const auto& end : facts["ends"])
+    if (const auto id = end.get<uint32_t>();
+        std::find(data.ends.begin(), data.ends.end(), id) == data.ends.end())
+      data.ends.push_back(id);
+  const std::string note = facts["ends_note"].get<std::string>();
+  if (data.ends_note.find(note) == std::string::npos)
+    data.ends_note += (data.ends_note.empty() ? "" : "\n") + note;
+}
+
+// Of data that are tokens already. What samples, texts and exports of a run need is used all the same.
+std::vector<std::string> notes_on_unused(const Options& options, Verb verb) {
+  constexpr std::array kOfRecords = {"format",      "data-keys", "separator",   "train-on",
+                                     "bad-records", "packing",   "long-samples"};
+  constexpr std::array kOfRun = {"tokenizer", "chat-template", "eos-token", "template-values",
+                                 "control-tokens"};
+  std::vector<std::string> unused;
+  const auto add = [&](const auto& names) {
+    for (const char* name : names)
+      if (is_given(options, name)) unused.push_back(std::string("--") + name);
+  };
+  add(kOfRecords);
+  if (verb != Verb::train) add(kOfRun);
+  if (unused.empty()) return {};
+  return {fmt::format("The data are tokens already: {} {} nothing for them.", fmt::join(unused, ", "),
+                      unused.size() == 1 ? "means" : "mean")};
+}
+
 }  // namespace
 
-void prepare_data(Options& options, const std::string& model_directory, int64_t vocabulary) {
+std::vector<std::string> prepare_data(Options& options, Verb verb, const std::string& model_directory,
+                                      int64_t vocabulary) {
   const std::string tokenizer = tokenizer_of(options, model_directory);
-  const auto prepare = [&](const std::vector<std::string>& files, const char* option) -> nlohmann::json {
-    if (!are_texts(options, files, tokenizer, option)) return nullptr;
+  const auto are_prepared = [&](const std::vector<std::string>& files, const char* option) {
+    if (!are_texts(options, files, tokenizer, option)) return false;
     if (!has_tokenizer(tokenizer))
       throw Error(ExitCode::usage,
                   fmt::format("--{} needs a tokenizer, and there is none: {} has neither tokenizer.json nor "
                               "tokenizer.model.",
                               option, tokenizer.empty() ? "--model" : printable(tokenizer)),
                   "Add --tokenizer DIR, the directory of the model that the text is for.");
+    return true;
+  };
+  const auto prepared = [&](const std::vector<std::string>& files) {
     return prepared_by_child(options, files, tokenizer, vocabulary);
   };
-  const auto place = [](const nlohmann::json& facts) {
-    return facts.is_null() ? std::string() : facts["directory"].get<std::string>();
-  };
-  const nlohmann::json facts = prepare(options.data.train, "data");
-  options.data.prepared = place(facts);
-  if (!facts.is_null()) {
-    options.data.ends = facts["ends"].get<std::vector<uint32_t>>();
-    options.data.ends_note = facts["ends_note"].get<std::string>();
-  }
-  options.data.prepared_validation = place(prepare(options.data.validation, "val-data"));
+  const std::vector<DataSource> sources = sources_of(options.data.train);
+  if (are_prepared(files_of(sources), "data"))
+    for (const DataSource& source : sources) {
+      const nlohmann::json facts = prepared(source.files);
+      options.data.prepared.push_back(facts["directory"].get<std::string>());
+      add_ends(facts, options.data);
+    }
+  if (are_prepared(options.data.validation, "val-data"))
+    options.data.prepared_validation = prepared(options.data.validation)["directory"].get<std::string>();
   options.data.documents = rows_have_documents(options, model_directory);
   if (options.data.prepared.empty() && options.data.val_split.percent > 0)
     throw Error(ExitCode::usage, "--val-split holds samples out, and --data are token files.",
                 "Give --val-data.");
+  if (!options.data.prepared.empty() || !options.data.prepared_validation.empty()) return {};
+  if (!options.text.chat_template.empty()) check_chat_template(tokenizer, options.text.chat_template);
+  return notes_on_unused(options, verb);
 }
 
 }  // namespace sluice

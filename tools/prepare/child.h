@@ -5,6 +5,7 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "engine/run/options/options.h"
 
@@ -12,8 +13,10 @@ namespace sluice {
 
 // Where --data or --val-data are text or chats, has them prepared and sets options.data.prepared and the
 // like. `tokenizer`: the directory of the model's, perhaps without one. Waits for other processes of this
-// machine that prepare the same. Throws Error: usage where there is no tokenizer or kinds of files are mixed;
-// what the child ended with.
-void prepare_data(Options& options, const std::string& tokenizer, int64_t vocabulary);
+// machine that prepare the same. Returns sentences on options that were given and mean nothing for the data,
+// as these are tokens already; often none. Throws Error: usage where there is no tokenizer or kinds of files
+// are mixed, or where --chat-template is none; what the child ended with.
+std::vector<std::string> prepare_data(Options& options, Verb verb, const std::string& tokenizer,
+                                      int64_t vocabulary);
 
 }  // namespace sluice

@@ -19,6 +19,7 @@
 #include "engine/run/start/model_source.h"
 #include "engine/run/start/run_data.h"
 #include "engine/run/start/run_directory.h"
+#include "models/files/data_source.h"
 #include "tools/command/screen.h"
 #include "tools/command/stop_signals.h"
 #include "tools/command/verbs.h"
@@ -150,12 +151,14 @@ std::string printable_lines(const std::string& text) {
   return out;
 }
 
-void show_samples(const Preparation& preparation, int64_t count, std::FILE* out) {
+std::string samples_text(const Preparation& preparation, int64_t count) {
+  std::string text;
   int64_t number = 0;
   for (const Sample& sample : preparation.first_samples(static_cast<size_t>(count)))
-    show(out, fmt::format("--- sample {}: {} tokens, {} trained, between [[ and ]]\n", ++number,
-                          sample.ids.size(), sample.trained_tokens()) +
-                  printable_lines(marked(sample, preparation.text_model().tokenizer)));
+    text += fmt::format("--- sample {}: {} tokens, {} trained, between [[ and ]]\n", ++number,
+                        sample.ids.size(), sample.trained_tokens()) +
+            printable_lines(marked(sample, preparation.text_model().tokenizer));
+  return text;
 }
 
 std::string summary(const PreparedCounts& c, const SampleNotes& notes, const LearnedEnds& ends) {
@@ -165,9 +168,8 @@ std::string summary(const PreparedCounts& c, const SampleNotes& notes, const Lea
       100.0 * static_cast<double>(c.trained) / static_cast<double>(std::max<uint64_t>(c.tokens, 1)));
   if (c.divided > 0)
     text += fmt::format(
-        "{} conversations are a sample for each answer, since the chat template renders earlier "
-        "turns otherwise\n",
-        c.divided);
+        "{} {} a sample for each answer, since the chat template renders earlier turns otherwise\n",
+        c.divided, c.divided == 1 ? "conversation is" : "conversations are");
   if (c.untrained > 0) text += fmt::format("{} samples without trained tokens are left out\n", c.untrained);
   if (c.bad > 0) text += fmt::format("{} malformed records are left out\n", c.bad);
   for (const std::string& remark : remarks_on(c, notes)) text += remark + "\n";
@@ -217,12 +219,16 @@ bool has_damage(const Preparation& preparation, const std::string& directory,
   return true;
 }
 
-}  // namespace
+struct Prepared {
+  PreparedCounts counts;
+  nlohmann::ordered_json facts;
+  std::string summary, samples;
+};
 
-ExitCode run_prepare(Options options, std::FILE* out) {
-  const TokenizerPlace place = tokenizer_of(options);
-  for (const std::string& sentence : open_folders(options)) show(stderr, "sluice: " + sentence + "\n");
-  PrepareRequest request = prepare_request(options, options.data.train, place.directory, place.vocabulary);
+// None where it was stopped.
+std::optional<Prepared> prepare(const Options& options, const std::vector<std::string>& files,
+                                const TokenizerPlace& place) {
+  PrepareRequest request = prepare_request(options, files, place.directory, place.vocabulary);
   request.threads = static_cast<int>(
       options.memory.threads.value_or(std::max<int64_t>(1, std::thread::hardware_concurrency())));
   request.memory = bytes_for_records(options.memory, request.threads);
@@ -236,7 +242,7 @@ ExitCode run_prepare(Options options, std::FILE* out) {
     const SetLock lock(directory);
     if (is_damaged || !is_complete_set(directory)) {
       stop_on_signals("sluice: stopping; the parts that are done are kept.\n");
-      if (!preparation.make(directory, stop_flag(), progress)) return ExitCode::stopped;
+      if (!preparation.make(directory, stop_flag(), progress)) return std::nullopt;
     }
   }
   line.reset();
@@ -245,12 +251,40 @@ ExitCode run_prepare(Options options, std::FILE* out) {
   const SampleNotes notes = notes_of(set);
   const LearnedEnds ends =
       options.text.end_token.empty() ? learned_ends(preparation.text_model(), counts, notes) : LearnedEnds();
-  if (options.print.json)
-    std::fprintf(out, "%s\n", facts_of(counts, notes, ends, directory).dump(2).c_str());
-  else
-    show(out, summary(counts, notes, ends) + "in " + printable(directory) + "\n");
-  if (options.text.show > 0) show_samples(preparation, options.text.show, out);
-  check_counts(counts);
+  return Prepared{counts, facts_of(counts, notes, ends, directory),
+                  summary(counts, notes, ends) + "in " + printable(directory) + "\n",
+                  options.text.show > 0 ? samples_text(preparation, options.text.show) : ""};
+}
+
+}  // namespace
+
+ExitCode run_prepare(Options options, std::FILE* out) {
+  const TokenizerPlace place = tokenizer_of(options);
+  for (const std::string& sentence : open_folders(options)) show(stderr, "sluice: " + sentence + "\n");
+  const std::vector<DataSource> sources = sources_of(options.data.train);
+  uint64_t weights = 0;
+  for (const DataSource& source : sources) weights += source.weight;
+  auto list = nlohmann::ordered_json::array();
+  std::string samples;
+  std::vector<PreparedCounts> counts;
+  for (const DataSource& source : sources) {
+    const std::optional<Prepared> one = prepare(options, source.files, place);
+    if (!one) return ExitCode::stopped;
+    nlohmann::ordered_json facts = one->facts;
+    std::string head;
+    if (source.weight > 0) {
+      const double share = static_cast<double>(source.weight) / static_cast<double>(weights);
+      facts["data"] = printable(source.path);
+      facts["share"] = share;
+      head = fmt::format("{}, {:.4g} % of all sequences:\n", printable(source.path), 100 * share);
+    }
+    if (!options.print.json) show(out, head + one->summary + one->samples);
+    list.push_back(std::move(facts));
+    samples += one->samples;
+    counts.push_back(one->counts);
+  }
+  if (options.print.json) show(out, (are_weighted(sources) ? list : list.front()).dump(2) + "\n" + samples);
+  for (const PreparedCounts& one : counts) check_counts(one);
   return ExitCode::done;
 }
 

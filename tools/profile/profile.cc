@@ -255,7 +255,9 @@ ExitCode run_profile(Options options, std::FILE* out) {
   RunStart run = open_run_start(options, Verb::profile);
   for (const std::string& note : run.notes) show(out, note + "\n");
   options = command_options(std::move(options), run);
-  prepare_data(options, text_directory(run), run.source.config.vocabulary);
+  for (const std::string& note :
+       prepare_data(options, Verb::profile, text_directory(run), run.source.config.vocabulary))
+    show(out, note + "\n");
   RunData data = open_run_data(options, run.source.config);
   if (run.checkpoint) check_same_data(run.checkpoint->state(), *data.train);
   const auto samples = open_samples(options, text_directory(run), run.source.config);

@@ -267,10 +267,13 @@ std::string validation_text(const RunData& data, const Options& options) {
 std::string data_text(const RunData& data, const Options& options) {
   const double times = static_cast<double>(options.batch.steps) * static_cast<double>(options.batch.batch) /
                        static_cast<double>(data.train->rows_of_epochs(1));
-  std::string text =
-      fmt::format("  data: {} tokens, {}; {} {} each {} times\n", data.train->tokens(), data.train->extent(),
-                  options.batch.steps, options.batch.steps == 1 ? "step reads" : "steps read",
-                  times < 100 ? fmt::format("{:.3g}", times) : fmt::format("{:.0f}", times));
+  const std::string number = times < 100 ? fmt::format("{:.3g}", times) : fmt::format("{:.0f}", times);
+  const bool is_one = options.batch.steps == 1;
+  std::string text = fmt::format(
+      "  data: {} tokens, {}; {} {}\n", data.train->tokens(), data.train->extent(), options.batch.steps,
+      data.train->is_mixed()
+          ? fmt::format("{} read as many as {} epochs have", is_one ? "step" : "steps", number)
+          : fmt::format("{} each {} times", is_one ? "step reads" : "steps read", number));
   for (const std::string& remark : data.train->remarks()) text += "  " + remark + "\n";
   if (data.validation) text += validation_text(data, options);
   if (options.batch.epochs > 0 && options.batch.steps < kFewSteps)
@@ -427,7 +430,9 @@ ExitCode train_process(Options options, const Launch* launch, RunDirectory* dire
   };
   if (options.batch.epochs == 0 && done()) return ExitCode::done;
   const auto samples = open_samples(options, text_directory(run), run.source.config);
-  prepare_data(options, text_directory(run), run.source.config.vocabulary);
+  for (const std::string& note :
+       prepare_data(options, Verb::train, text_directory(run), run.source.config.vocabulary))
+    if (speaks) show(out, note + "\n");
   RunData data = open_run_data(options, run.source.config);
   if (options.batch.epochs > 0) {
     options.batch.steps = steps_of_epochs(options, *data.train);

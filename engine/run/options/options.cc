@@ -181,13 +181,11 @@ constexpr OptionRow kTable[] = {
      kRuns | kLoads | kExport, OnResume::own, FIELD(lora.base)},
 
     {"data", "data", "FILE...",
-     "chats or texts: .jsonl or .json (messages, ShareGPT, Alpaca, prompt and completion, or text) or .txt, "
-     "which the "
-     "model's tokenizer reads; or tokens: .bin (nanoGPT uint16, llm.c shard, LLMQ). Without a tokenizer, "
-     "bytes of .txt are tokens, and the vocabulary must be 256",
-     "", kRuns | kEval | kPrepare, OnResume::replaced, FIELD(data.train), kNoNumber, nullptr,
-     called("train-data train-file train-files dataset datasets data-path data-dir input-bin",
-            kTrain | kPrepare)},
+     "chats or texts for the model's tokenizer: .jsonl, .json (messages, ShareGPT, Alpaca, completion, "
+     "text), "
+     ".txt; or tokens: .bin (nanoGPT uint16, llm.c, LLMQ). Without a tokenizer, bytes of .txt are tokens. "
+     "a.jsonl=0.7 b.jsonl=0.3 takes 70 % of all sequences from the first",
+     "", kRuns | kEval | kPrepare, OnResume::replaced, FIELD(data.train), kNoNumber, nullptr, kDataHints},
     {"data-type", "data", "TYPE",
      "what the files of --data and --val-data are: text, uint16 or uint32 (raw tokens), or auto (by name and "
      "header; what looks like something else is refused)",

@@ -103,13 +103,16 @@ struct TextOptions {
 };
 
 struct DataOptions {
-  std::vector<std::string> train, validation;  // files; eval's --data is `train`
-  TokenType type = TokenType::automatic;       // of all files
-  Share val_split;                             // of the tokens, held out
+  // Files; eval's --data is `train`. Of `train`, each may end in =WEIGHT (models/files/data_source.h).
+  std::vector<std::string> train, validation;
+  TokenType type = TokenType::automatic;  // of all files
+  Share val_split;                        // of the tokens, held out
   Packing packing = Packing::automatic;
   std::optional<LongSamples> long_samples;  // none: texts are divided, conversations cut
-  // Prepared sets of `train` and `validation`; empty: these are token files. The verb sets them.
-  std::string prepared, prepared_validation;
+  // Prepared sets of the sources of `train`, and of `validation`; empty: these are token files. The verb sets
+  // them.
+  std::vector<std::string> prepared;
+  std::string prepared_validation;
   bool documents = false;  // rows hold several documents; the verb sets it
   // Of answers, where `train` teaches others than the model knows (LearnedEnds), and the sentence that tells
   // them; the verb sets them.

@@ -105,6 +105,11 @@ inline constexpr OptionHints kPrecisionHints = {
     .elsewhere = "dtype mixed-precision amp",
     .unlike = "fp16 bf16 fp32 half float16 bfloat16",
     .difference = "Give the data type as a value, as in --precision bf16."};
+inline constexpr OptionHints kDataHints = {
+    .elsewhere = "train-data train-file train-files dataset datasets data-path data-dir input-bin",
+    .unlike = "interleave-probs mix-strategy data-weights dataset-weights train-data-path",
+    .difference = "Give each file of --data its weight, as in --data a.jsonl=0.7 b.jsonl=0.3.",
+    .first_in = kTrain | kPrepare};
 inline constexpr OptionHints kValidationHints = {
     .elsewhere = "valid-data validation-data validation-file eval-data eval-file input-val-bin",
     .words = none_word};

@@ -46,8 +46,10 @@ Adapters adapters_of(const LoraOptions& options) {
 Adapters settle_adapters(LoraOptions& options, std::vector<std::string>& notes, const ModelConfig& base) {
   if (options.from.empty()) return adapters_of(options);
   Adapters stored = read_adapter_config(options.from, notes, find_family(base.family));
-  settle_targets(HfWeights::open_adapters(options.from, base.family, {base.layers, base.experts}).names(),
-                 base, stored);
+  const std::vector<std::string> parameters =
+      HfWeights::open_adapters(options.from, base.family, {base.layers, base.experts}).names();
+  for (std::string& note : notes_on_targets(options.from, parameters)) notes.push_back(std::move(note));
+  settle_targets(parameters, base, stored);
   const auto agree = [&](const char* name, bool agrees) {
     if (!agrees)
       throw Error(ExitCode::usage,

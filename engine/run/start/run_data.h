@@ -32,16 +32,21 @@ class RowData {
   virtual std::vector<std::string> remarks() const { return {}; }
   // Of `epochs` times all data.
   virtual uint64_t rows_of_epochs(uint64_t epochs) const = 0;
-  // Token files, whose ids no one has checked yet; nullptr: none.
-  virtual const TokenData* unchecked() const { return nullptr; }
+  // Token files, whose ids no one has checked yet.
+  virtual std::vector<const TokenData*> unchecked() const { return {}; }
+  // Whether it is several data in the shares of weights.
+  virtual bool is_mixed() const { return false; }
 };
 
 // --tokenizer, else the model's directory.
 const std::string& tokenizer_of(const Options& options, const std::string& model_directory);
 
-// Puts the files of folders in the place of these, in --data and --val-data. Returns a sentence on each
-// option of which files are left out. Throws as files_of().
+// Puts the files of folders in the place of these, in --data and --val-data, but in --data with weights.
+// Returns a sentence on each option of which files are left out. Throws as files_of() and sources_of(), and
+// Error(usage) for weights in --val-data.
 std::vector<std::string> open_folders(Options& options);
+// Throws Error(usage), of data that are validated on.
+[[noreturn]] void refuse_weight(const std::string& value, const char* option);
 
 // Whether the files are text or chats, which are prepared with a tokenizer: .jsonl, and .txt where
 // `tokenizer` has one. Throws Error(usage) for a mixture; `option` names the files in it.
@@ -64,7 +69,8 @@ struct RunData {
 // PreparedSet::open and PackedRows do.
 RunData open_run_data(const Options& options, const ModelConfig& config);
 
-// Data to evaluate on alone: all of it or, if --val-batches is given, so many batches; sets `validation`.
+// Data to evaluate on alone: all of it or, if --val-batches is given, so many batches at most; sets
+// `validation`.
 RunData open_evaluation_data(const Options& options, const ModelConfig& config);
 
 // Steps of --epochs: so many batches that they hold all rows.

@@ -10,6 +10,7 @@
 #include "engine/run/options/named_values.h"
 #include "engine/run/start/generation_request.h"
 #include "engine/run/start/run_data.h"
+#include "models/files/data_source.h"
 #include "models/prepare/prepare.h"
 #include "models/text/samples/prompt_file.h"
 
@@ -42,7 +43,8 @@ int64_t context_of(const std::vector<std::vector<uint32_t>>& prompts, int64_t to
 // Whether tokens are bytes: there is no tokenizer, and training reads text as TokenData does.
 bool are_bytes(const Options& options, const std::string& directory, const ModelConfig& config) {
   const DataOptions& data = options.data;
-  const bool are_texts = !data.train.empty() && std::ranges::all_of(data.train, is_text_file);
+  const bool are_texts =
+      !data.train.empty() && std::ranges::all_of(files_of(sources_of(data.train)), is_text_file);
   return options.text.tokenizer.empty() && !has_tokenizer(directory) &&
          config.vocabulary == kTextVocabulary && data.prepared.empty() &&
          (data.type == TokenType::text || (data.type == TokenType::automatic && are_texts));

@@ -63,7 +63,7 @@ std::vector<uint64_t> solid_bytes_by_source(const Rendered& text, size_t sources
   return bytes;
 }
 
-AnswerFinder::AnswerFinder(const ChatRenderer& renderer, const Conversation& conversation,
+AnswerFinder::AnswerFinder(const ChatRenderer& renderer, const AdaptedConversation& conversation,
                            const Rendered& whole)
     : renderer_(renderer), conversation_(conversation), whole_(whole), first_source_{0} {
   for (const auto& message : *conversation.messages) {

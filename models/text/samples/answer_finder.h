@@ -39,7 +39,7 @@ struct AnswerText {
 class AnswerFinder {
  public:
   // `whole`: the text of the adapted conversation. All outlive the finder.
-  AnswerFinder(const ChatRenderer& renderer, const Conversation& conversation, const Rendered& whole);
+  AnswerFinder(const ChatRenderer& renderer, const AdaptedConversation& conversation, const Rendered& whole);
 
   // Of the answers, given as indices of messages, the parts of the whole text; nullopt where the template
   // renders one of them otherwise once others follow. Throws RefusedRecord where an answer cannot be told
@@ -72,7 +72,7 @@ class AnswerFinder {
   std::string literals_behind(size_t message) const;
 
   const ChatRenderer& renderer_;
-  const Conversation& conversation_;
+  const AdaptedConversation& conversation_;
   const Rendered& whole_;
   std::vector<size_t> first_source_;    // by message, and one more
   std::vector<uint32_t> role_sources_;  // ascending

@@ -103,15 +103,21 @@ bool ChatRenderer::mentions(const Conversation& conversation, const std::string&
   return has_word(source_for(conversation), name);
 }
 
-Rendered ChatRenderer::render_by(const ChatTemplate& chat, const Json& variables) const {
+namespace {
+
+// What `render` returns. Throws std::invalid_argument in place of Error.
+template <class Render>
+Rendered rendered(const Render& render) {
   try {
-    return chat.render(variables, options_);
+    return render();
   } catch (const Error& error) {
     std::string what = error.what();
     if (what.ends_with('.')) what.pop_back();  // it becomes a part of a sentence
     throw std::invalid_argument("the chat template refuses it: " + what);
   }
 }
+
+}  // namespace
 
 // Whether it renders the texts of parts, and not the list as a whole with all its keys and types.
 bool ChatRenderer::reads_parts(const ChatTemplate& chat) const {
@@ -123,9 +129,9 @@ bool ChatRenderer::reads_parts(const ChatTemplate& chat) const {
   Json variables{{"messages", *probe.messages}, {"add_generation_prompt", false}};
   for (const auto& [name, content] : model_.controls) variables[name] = content;
   try {
-    const Rendered rendered = render_by(chat, variables);
+    const Rendered text = rendered([&] { return chat.render(variables, options_); });
     const auto has = [&](uint32_t source) {
-      return std::any_of(rendered.sources.begin(), rendered.sources.end(),
+      return std::any_of(text.sources.begin(), text.sources.end(),
                          [&](const SourceRange& range) { return range.source == source; });
     };
     // Of both messages, the strings are the role, the type and the text.
@@ -135,7 +141,7 @@ bool ChatRenderer::reads_parts(const ChatTemplate& chat) const {
   }
 }
 
-Conversation ChatRenderer::adapted(const Conversation& conversation, SampleNotes& notes) const {
+AdaptedConversation ChatRenderer::adapted(const Conversation& conversation, SampleNotes& notes) const {
   if (template_for(conversation) == nullptr)
     throw RefusedRecord(
         "it is a conversation, and the tokenizer has no chat template" +
@@ -155,7 +161,7 @@ Conversation ChatRenderer::adapted(const Conversation& conversation, SampleNotes
     return (joins && has_parts(message)) || reasoning_of(message) != nullptr;
   };
   if (std::none_of(conversation.messages->begin(), conversation.messages->end(), is_adapted))
-    return conversation;
+    return {conversation, TemplateMessages(conversation.messages)};
   Conversation out = conversation;
   Json messages = *conversation.messages;
   for (Json& message : messages) {
@@ -167,20 +173,19 @@ Conversation ChatRenderer::adapted(const Conversation& conversation, SampleNotes
     }
   }
   out.messages = std::make_shared<const Json>(std::move(messages));
-  return out;
+  return {out, TemplateMessages(out.messages)};
 }
 
-Rendered ChatRenderer::render(const Conversation& conversation, size_t messages, bool prompts) const {
-  Json variables = Json::object();  // messages first, so that their strings have the first numbers
-  auto& list = variables["messages"] = Json::array();
-  for (size_t i = 0; i < messages; ++i) list.push_back((*conversation.messages)[i]);
+Rendered ChatRenderer::render(const AdaptedConversation& conversation, size_t messages, bool prompts) const {
+  Json variables = Json::object();
   if (conversation.tools) variables["tools"] = *conversation.tools;
   for (const auto& [name, content] : model_.controls) variables[name] = content;
   variables["add_generation_prompt"] = prompts;
   for (const Json* values : {values_.get(), conversation.template_values.get()})
     if (values != nullptr)
       for (const auto& [name, value] : values->items()) variables[name] = value;
-  return render_by(*template_for(conversation), variables);
+  return rendered(
+      [&] { return template_for(conversation)->render(conversation.values, messages, variables, options_); });
 }
 
 }  // namespace sluice

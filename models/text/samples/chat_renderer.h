@@ -23,20 +23,25 @@ namespace sluice {
 // Names of a message's reasoning; the first that a message has gives it.
 inline constexpr std::array kReasoningFields = {"reasoning_content", "thinking", "reasoning"};
 
+// A conversation as the template can read it.
+struct AdaptedConversation : Conversation {
+  TemplateMessages values;
+};
+
 class ChatRenderer {
  public:
   // `template_values`: a JSON object, variables of the template. Throws std::invalid_argument where it is no
   // object, Error(usage) where the template has no such variable.
   ChatRenderer(const TextModel& model, const std::string& template_values);
 
-  // The conversation as the template can read it. Notes parts of contents that are left out, and variables
+  // Notes parts of contents that are left out, and variables
   // that the template does not have. Throws RefusedRecord where there is no template for it.
-  Conversation adapted(const Conversation& conversation, SampleNotes& notes) const;
+  AdaptedConversation adapted(const Conversation& conversation, SampleNotes& notes) const;
 
-  // The first `messages` of an adapted conversation; with the begin of the next answer if it `prompts`.
+  // The first `messages` of a conversation; with the begin of the next answer if it `prompts`.
   // Sources are numbered over the messages given, then the tools. Throws std::invalid_argument where the
   // template refuses them.
-  Rendered render(const Conversation& conversation, size_t messages, bool prompts) const;
+  Rendered render(const AdaptedConversation& conversation, size_t messages, bool prompts) const;
 
   // Whether the template of the conversation has the name, as a whole word anywhere in it.
   bool mentions(const Conversation& conversation, const std::string& name) const;
@@ -44,7 +49,6 @@ class ChatRenderer {
  private:
   const ChatTemplate* template_for(const Conversation& conversation) const;
   const std::string& source_for(const Conversation& conversation) const;
-  Rendered render_by(const ChatTemplate& chat, const nlohmann::ordered_json& variables) const;
   bool reads_parts(const ChatTemplate& chat) const;
 
   const TextModel& model_;

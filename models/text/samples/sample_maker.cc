@@ -67,9 +67,9 @@ std::vector<Sample> SampleMaker::make(const Record& record) {
 SampleNotes SampleMaker::take_notes() { return std::exchange(notes_, {}); }
 
 // Control tokens of what a template wrote are tokens; of what came from users only if that is chosen.
-Encoding SampleMaker::encoded(const Rendered& text) {
-  const bool is_plain = choices_.control_tokens == ControlTokens::of_template;
-  return encoder_.encode(text.text, is_plain ? std::span(text.content) : std::span<const ByteRange>{});
+std::span<const ByteRange> SampleMaker::plain_parts(const Rendered& text) const {
+  const bool are_plain = choices_.control_tokens == ControlTokens::of_template;
+  return are_plain ? std::span(text.content) : std::span<const ByteRange>{};
 }
 
 bool SampleMaker::is_end(uint32_t id) const {
@@ -92,19 +92,25 @@ void SampleMaker::note_end(const std::vector<uint32_t>& ids, size_t first, size_
 
 // `parts` are trained; ascending. `ends_at_control`: of each part, what lies behind its last control token is
 // not, if it is blank.
-Sample SampleMaker::sample_of(const Rendered& text, Encoding encoding, const std::vector<AnswerPart>& parts,
-                              bool ends_at_control, SampleNotes& notes) const {
-  Sample sample{.ids = std::move(encoding.ids),
+Sample SampleMaker::sample_of(const Rendered& text, std::vector<uint32_t> ids, const Encoding& encoding,
+                              const std::vector<AnswerPart>& parts, bool ends_at_control,
+                              SampleNotes& notes) const {
+  Sample sample{.ids = std::move(ids),
                 .unknown_characters = encoding.unknown_characters,
                 .spelled_controls = encoding.spelled_controls};
   sample.trained.resize(sample.ids.size());
   size_t token = 0;
+  const auto seek = [&](size_t byte) {
+    const auto from = encoding.begins.begin();
+    token = static_cast<size_t>(
+        std::lower_bound(from + static_cast<std::ptrdiff_t>(token), encoding.begins.end(), byte) - from);
+  };
   for (const auto& [part, end_is_cut] : parts) {
-    while (token < sample.ids.size() && encoding.begins[token] < part.begin) ++token;
+    seek(part.begin);
     // The token before it may have the part's first byte, too.
     const bool is_border = token == sample.ids.size() || encoding.begins[token] > part.begin;
     const size_t first = token > 0 && part.begin < part.end && is_border ? token - 1 : token;
-    while (token < sample.ids.size() && encoding.begins[token] < part.end) ++token;
+    seek(part.end);
     size_t end = token;
     if (end_is_cut && end > first && end < sample.ids.size() && encoding.begins[end] > part.end) --end;
     if (ends_at_control) {
@@ -122,20 +128,30 @@ Sample SampleMaker::sample_of(const Rendered& text, Encoding encoding, const std
 
 Sample SampleMaker::conversation_sample(const Rendered& text, const std::vector<AnswerPart>& parts,
                                         bool ends_at_control, SampleNotes& notes) {
-  return sample_of(text, encoded(text), parts, ends_at_control, notes);
+  Encoding encoding = encoder_.encode(text.text, plain_parts(text));
+  std::vector<uint32_t> ids = std::move(encoding.ids);
+  return sample_of(text, std::move(ids), encoding, parts, ends_at_control, notes);
+}
+
+Sample SampleMaker::next_sample(const Rendered& text, const std::vector<AnswerPart>& parts,
+                                bool ends_at_control, SampleNotes& notes) {
+  encoder_.encode_next(text.text, plain_parts(text), last_);
+  return sample_of(text, last_.encoding.ids, last_.encoding, parts, ends_at_control, notes);
 }
 
 std::vector<uint32_t> SampleMaker::prompt(const Conversation& given) {
   SampleNotes notes;
-  const Conversation conversation = renderer_.adapted(given, notes);
+  const AdaptedConversation conversation = renderer_.adapted(given, notes);
   if (!notes.unread.empty())
     throw std::invalid_argument("a text model does not read " + notes.unread.begin()->first);
-  return encoded(renderer_.render(conversation, conversation.messages->size(), true)).ids;
+  const Rendered text = renderer_.render(conversation, conversation.messages->size(), true);
+  return encoder_.encode(text.text, plain_parts(text)).ids;
 }
 
 std::vector<uint32_t> SampleMaker::prompt(const std::string& text) {
   std::vector<uint32_t> ids = model_.tokenizer.prefix();
-  const Encoding encoding = encoded({text, {}, {{0, text.size()}}, {}});
+  const Rendered rendered{text, {}, {{0, text.size()}}, {}};
+  const Encoding encoding = encoder_.encode(text, plain_parts(rendered));
   ids.insert(ids.end(), encoding.ids.begin(), encoding.ids.end());
   return ids;
 }
@@ -164,7 +180,7 @@ void SampleMaker::check_roles(const Conversation& conversation, SampleNotes& not
   }
 }
 
-std::vector<Sample> SampleMaker::of_answers(const Conversation& conversation, const Rendered& whole,
+std::vector<Sample> SampleMaker::of_answers(const AdaptedConversation& conversation, const Rendered& whole,
                                             const std::vector<size_t>& answers, UnreadStrings& unread,
                                             SampleNotes& notes) {
   AnswerFinder finder(renderer_, conversation, whole);
@@ -191,16 +207,18 @@ std::vector<Sample> SampleMaker::of_answers(const Conversation& conversation, co
   // An answer at a time, so that only one text of a long conversation is in memory.
   for (const size_t answer : answers) {
     const AnswerText turn = finder.alone(answer);
-    add(turn.text, {{turn.answer, false}}, true);
+    unread.add_sample(turn.text);
+    samples.push_back(next_sample(turn.text, {{turn.answer, false}}, true, notes));
     if (turn.opening.empty()) continue;
     ++notes.opened;
     if (notes.opening.empty()) notes.opening = turn.opening;
   }
+  last_ = {};
   return samples;
 }
 
 std::vector<Sample> SampleMaker::of_conversation(const Conversation& given, SampleNotes& notes) {
-  const Conversation conversation = renderer_.adapted(given, notes);
+  const AdaptedConversation conversation = renderer_.adapted(given, notes);
   check_roles(conversation, notes);
   const Rendered whole = renderer_.render(conversation, conversation.messages->size(), false);
   const std::vector<size_t> answers = chosen_answers(conversation, choices_.train_on);
@@ -244,8 +262,9 @@ std::vector<Sample> SampleMaker::of_text(const PlainText& text, SampleNotes& not
   notes.rendered += was_rendered && choices_.control_tokens == ControlTokens::of_template;
   const bool is_all = text.whole || choices_.train_on == TrainOn::all;
   SampleNotes before_suffix;  // the end of a text is what stands behind it
+  std::vector<uint32_t> ids = std::move(encoding.ids);
   Sample sample =
-      sample_of(rendered, std::move(encoding),
+      sample_of(rendered, std::move(ids), encoding,
                 {{{is_all ? 0 : text.prompt.size(), rendered.text.size()}, false}}, false, before_suffix);
   const bool has_end = !before_suffix.ends.empty();
   const std::vector<uint32_t>& prefix = model_.tokenizer.prefix();

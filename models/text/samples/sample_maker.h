@@ -59,23 +59,28 @@ class SampleMaker {
 
  private:
   std::vector<Sample> of_conversation(const Conversation& given, SampleNotes& notes);
-  std::vector<Sample> of_answers(const Conversation& conversation, const Rendered& whole,
+  std::vector<Sample> of_answers(const AdaptedConversation& conversation, const Rendered& whole,
                                  const std::vector<size_t>& answers, UnreadStrings& unread,
                                  SampleNotes& notes);
   std::vector<Sample> of_text(const PlainText& text, SampleNotes& notes);
   void check_roles(const Conversation& conversation, SampleNotes& notes) const;
-  Encoding encoded(const Rendered& text);
+  std::span<const ByteRange> plain_parts(const Rendered& text) const;
   bool is_end(uint32_t id) const;
   void note_end(const std::vector<uint32_t>& ids, size_t first, size_t end, SampleNotes& notes) const;
-  Sample sample_of(const Rendered& text, Encoding encoding, const std::vector<AnswerPart>& parts,
-                   bool ends_at_control, SampleNotes& notes) const;
+  // `ids`: those of the encoding.
+  Sample sample_of(const Rendered& text, std::vector<uint32_t> ids, const Encoding& encoding,
+                   const std::vector<AnswerPart>& parts, bool ends_at_control, SampleNotes& notes) const;
   Sample conversation_sample(const Rendered& text, const std::vector<AnswerPart>& parts, bool ends_at_control,
                              SampleNotes& notes);
+  // The same in less time, for a text that begins as the one before it.
+  Sample next_sample(const Rendered& text, const std::vector<AnswerPart>& parts, bool ends_at_control,
+                     SampleNotes& notes);
 
   const TextModel& model_;
   SampleChoices choices_;
   ChatRenderer renderer_;
   Encoder encoder_;
+  EncodedText last_;  // of next_sample()
   SampleNotes notes_;
 };
 

@@ -109,13 +109,23 @@ void set_chat(TextModel& model, const NamedTemplate& named) {
 
 NamedTemplate template_in(const std::string& file) { return {read_text_file(file, kTemplateBytesMax), file}; }
 
+// `chosen`: a file, or a name.
+NamedTemplate template_of(const Templates& templates, const std::string& chosen) {
+  if (is_there(chosen)) return template_in(chosen);
+  if (const auto named = templates.find(chosen); named != templates.end()) return named->second;
+  std::vector<std::string> names;
+  for (const auto& [name, named] : templates) names.push_back(printable(name));
+  throw Error(
+      ExitCode::usage,
+      fmt::format("--chat-template {} is neither a file nor a template of the tokenizer.", printable(chosen)),
+      names.empty()
+          ? "Give a file with a Jinja template."
+          : fmt::format("Give a file with a Jinja template, or one of: {}.", fmt::join(names, ", ")));
+}
+
 // `chosen`: as open_text_model() has it.
 void choose_chat(TextModel& model, const Templates& templates, const std::string& chosen) {
-  if (!chosen.empty()) {
-    const auto named = templates.find(chosen);
-    return set_chat(model,
-                    named != templates.end() && !is_there(chosen) ? named->second : template_in(chosen));
-  }
+  if (!chosen.empty()) return set_chat(model, template_of(templates, chosen));
   if (const auto plain = templates.find(kDefault); plain != templates.end()) set_chat(model, plain->second);
   if (const auto tools = templates.find(kForTools); tools != templates.end()) {
     model.tools_chat_source = tools->second.source;
@@ -145,7 +155,7 @@ bool has_tokenizer(const std::string& directory) {
 
 TextModel text_model_of_bytes(const std::string& template_file) {
   TextModel model{.tokenizer = Tokenizer::of_bytes()};
-  if (!template_file.empty()) set_chat(model, template_in(template_file));
+  if (!template_file.empty()) set_chat(model, template_of({}, template_file));
   model.no_end = "bytes have none";
   return model;
 }
@@ -161,6 +171,13 @@ TextModel open_text_model(const std::string& directory, const std::string& chat_
   if (model.end && std::find(model.ends.begin(), model.ends.end(), *model.end) == model.ends.end())
     model.ends.push_back(*model.end);
   return model;
+}
+
+void check_chat_template(const std::string& directory, const std::string& chat_template) {
+  const bool has_directory = has_tokenizer(directory);
+  chat_of(template_of(
+      has_directory ? templates_of(directory, read_json(directory, "tokenizer_config.json")) : Templates(),
+      chat_template));
 }
 
 void set_end_token(TextModel& model, const std::string& token) {

@@ -38,6 +38,9 @@ TextModel text_model_of_bytes(const std::string& template_file);
 // tool_use. Throws Error(usage, malformed_file).
 TextModel open_text_model(const std::string& directory, const std::string& chat_template);
 
+// Throws as open_text_model() where it would for this template.
+void check_chat_template(const std::string& directory, const std::string& chat_template);
+
 // Makes `token` the only end of answers, and of texts. Throws Error(usage) where the tokenizer has no such
 // token.
 void set_end_token(TextModel& model, const std::string& token);

@@ -50,15 +50,30 @@ UnreadStrings::UnreadStrings(const Conversation& conversation) : conversation_(c
 }
 
 void UnreadStrings::add_sample(const Rendered& text) {
-  const std::vector<uint64_t> bytes = solid_bytes_by_source(text, uses_.size());
+  const std::string_view whole = text.text;
+  std::vector<uint64_t> bytes(uses_.size());  // of strings that are not used up
+  std::vector<ByteRange> places(uses_.size());
+  for (const SourceRange& range : text.sources) {
+    const uint32_t i = range.source;
+    if (i >= uses_.size() || uses_[i].used >= uses_[i].given) continue;
+    if (bytes[i] == 0) places[i].begin = range.begin;
+    places[i].end = range.end;
+    bytes[i] += solid_bytes(whole.substr(range.begin, range.end - range.begin));
+  }
   std::string solid;  // of the text; made where it is needed
   for (size_t i = 0; i < bytes.size(); ++i) {
     Use& use = uses_[i];
     use.used = std::max(use.used, bytes[i]);
     if (bytes[i] == 0 || use.used >= use.given) continue;
     // The template may write a part of it, such as <think>, as its own.
-    if (solid.empty()) solid = without_blanks(text.text);
-    if (has_bytes(solid, without_blanks(*strings_[i]))) use.used = use.given;
+    const std::string needle = without_blanks(*strings_[i]);
+    const size_t around = strings_[i]->size(), begin = places[i].begin - std::min(places[i].begin, around);
+    if (has_bytes(without_blanks(whole.substr(begin, places[i].end + around - begin)), needle)) {
+      use.used = use.given;
+      continue;
+    }
+    if (solid.empty()) solid = without_blanks(whole);
+    if (has_bytes(solid, needle)) use.used = use.given;
   }
 }
 

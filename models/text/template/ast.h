@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "models/text/template/fault.h"
+#include "models/text/template/text.h"
 
 namespace sluice::jinja {
 
@@ -37,7 +38,7 @@ struct FloatLiteral {
   double value;
 };
 struct StringLiteral {
-  std::string value;
+  std::shared_ptr<const Text> text;  // the value, which renders share
 };
 struct Name {
   std::string name;

@@ -14,7 +14,17 @@ ChatTemplate& ChatTemplate::operator=(ChatTemplate&&) noexcept = default;
 
 Rendered ChatTemplate::render(const nlohmann::ordered_json& variables, const RenderOptions& options) const {
   jinja::Budget budget(options.limits);
-  return jinja::Interpreter(options, budget).render(*tree_, variables, options.control_variables);
+  return jinja::Interpreter(options, budget).render(*tree_, nullptr, variables, options.control_variables);
+}
+
+TemplateMessages::TemplateMessages(std::shared_ptr<const nlohmann::ordered_json> list)
+    : list_(std::move(list)), values_(std::make_shared<jinja::MessageValues>(*list_)) {}
+
+Rendered ChatTemplate::render(const TemplateMessages& messages, size_t count,
+                              const nlohmann::ordered_json& others, const RenderOptions& options) const {
+  jinja::Budget budget(options.limits);
+  const jinja::FirstMessages first{messages.values_.get(), count};
+  return jinja::Interpreter(options, budget).render(*tree_, &first, others, options.control_variables);
 }
 
 }  // namespace sluice

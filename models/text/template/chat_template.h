@@ -56,7 +56,19 @@ struct Rendered {
 
 namespace jinja {
 struct Template;
-}
+class MessageValues;
+}  // namespace jinja
+
+// The messages of a conversation, for several renders of its first ones. One thread at a time.
+class TemplateMessages {
+ public:
+  explicit TemplateMessages(std::shared_ptr<const nlohmann::ordered_json> list);  // an array
+
+ private:
+  friend class ChatTemplate;
+  std::shared_ptr<const nlohmann::ordered_json> list_;
+  std::shared_ptr<jinja::MessageValues> values_;
+};
 
 class ChatTemplate {
  public:
@@ -68,6 +80,9 @@ class ChatTemplate {
 
   // `variables` is an object: "messages", "tools", "add_generation_prompt", ... Throws Error.
   Rendered render(const nlohmann::ordered_json& variables, const RenderOptions& options) const;
+  // The same with a variable "messages" before all others: the first `count` of these.
+  Rendered render(const TemplateMessages& messages, size_t count, const nlohmann::ordered_json& others,
+                  const RenderOptions& options) const;
 
  private:
   std::unique_ptr<const jinja::Template> tree_;

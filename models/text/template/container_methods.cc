@@ -34,8 +34,10 @@ constexpr std::string_view kMacroMethods =
 constexpr std::string_view kJoinerMethods = " sep used ";
 
 bool names(std::string_view list, std::string_view name) {
-  return name.find(' ') == std::string_view::npos &&
-         list.find(fmt::format(" {} ", name)) != std::string_view::npos;
+  if (name.empty() || name.find(' ') != std::string_view::npos) return false;
+  for (size_t at = list.find(name); at != std::string_view::npos; at = list.find(name, at + 1))
+    if (list[at - 1] == ' ' && list[at + name.size()] == ' ') return true;
+  return false;
 }
 
 Value dict_view(const Dict& dict, std::string_view name, Budget& budget) {

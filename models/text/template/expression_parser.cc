@@ -305,7 +305,7 @@ ExpressionPtr ExpressionParser::string() {
   const Position at = current().at;
   std::string value;
   while (is(TokenKind::string)) value += take().text;
-  return make(at, 0, StringLiteral{std::move(value)});
+  return make(at, 0, StringLiteral{std::make_shared<const Text>(literal(value))});
 }
 
 ExpressionPtr ExpressionParser::tuple(bool with_conditional, std::string_view end, bool in_parentheses) {

@@ -35,11 +35,14 @@ std::vector<ByteRange> joined(const std::vector<SourceRange>& spans) {
 
 }  // namespace
 
-Rendered Interpreter::render(const Template& tree, const nlohmann::ordered_json& variables,
+Rendered Interpreter::render(const Template& tree, const FirstMessages* messages,
+                             const nlohmann::ordered_json& variables,
                              const std::vector<std::string>& control_variables) try {
   Frame given;
   if (!variables.is_object()) throw Fault("the variables are not an object");
   uint32_t source = 0;
+  if (messages != nullptr)
+    set_name(given, "messages", messages->list->first(messages->count, source, budget_), budget_);
   for (const auto& [name, value] : variables.items()) {
     const bool is_control =
         std::find(control_variables.begin(), control_variables.end(), name) != control_variables.end();
@@ -77,7 +80,12 @@ Interpreter::Flow Interpreter::run(const Data& node, Position) {
 Interpreter::Flow Interpreter::run(const Output& node, Position at) {
   const Value value = evaluate(*node.value);
   at_ = at;
-  write(str(value, budget_));
+  if (const Text* text = value.text()) {
+    budget_.make(text->bytes.size());
+    write(*text);
+  } else {
+    write(str(value, budget_));
+  }
   return Flow::next;
 }
 

@@ -14,6 +14,7 @@
 #include "models/text/template/ast.h"
 #include "models/text/template/call_arguments.h"
 #include "models/text/template/functions.h"
+#include "models/text/template/message_values.h"
 #include "models/text/template/value.h"
 
 namespace sluice::jinja {
@@ -31,9 +32,9 @@ class Interpreter {
   Interpreter(const RenderOptions& options, Budget& budget)
       : budget_(budget), surroundings_{options.now, budget} {}
 
-  // Throws Error.
-  Rendered render(const Template& tree, const nlohmann::ordered_json& variables,
-                  const std::vector<std::string>& control_variables);
+  // `messages`: the variable of that name, before all others; nullptr: none. Throws Error.
+  Rendered render(const Template& tree, const FirstMessages* messages,
+                  const nlohmann::ordered_json& variables, const std::vector<std::string>& control_variables);
 
  private:
   enum class Flow : uint8_t { next, break_loop, continue_loop };
@@ -69,7 +70,10 @@ class Interpreter {
   Value value_of(const BoolLiteral& node, Position) { return {node.value}; }
   Value value_of(const IntegerLiteral& node, Position) { return {node.value}; }
   Value value_of(const FloatLiteral& node, Position) { return {node.value}; }
-  Value value_of(const StringLiteral& node, Position) { return literal_value(node.value, budget_); }
+  Value value_of(const StringLiteral& node, Position) {
+    budget_.make(sizeof(Text) + node.text->bytes.size());  // as text_value() would
+    return {node.text};
+  }
   Value value_of(const Name& node, Position) { return look_up(node.name); }
   Value value_of(const ListLiteral& node, Position at);
   Value value_of(const TupleLiteral& node, Position at);
@@ -129,6 +133,7 @@ class Interpreter::Scope {
   // The new frame's outer one is `outer`, the frame to return to the current one.
   Scope(Interpreter& interpreter, Frame* outer)
       : interpreter_(interpreter), before_(interpreter.frame_), frame_(new Frame{outer}) {
+    frame_->names.reserve(kNamesOfScope);
     interpreter_.frame_ = frame_.get();
   }
   ~Scope() {
@@ -139,6 +144,8 @@ class Interpreter::Scope {
   Scope& operator=(const Scope&) = delete;
 
  private:
+  static constexpr size_t kNamesOfScope = 8;  // so many seldom need more memory
+
   Interpreter& interpreter_;
   Frame* before_;
   std::unique_ptr<Frame> frame_;

@@ -49,6 +49,8 @@ class Budget {
           FaultKind::exhausted);
     bytes_ -= bytes;
   }
+  uint64_t steps_left() const { return steps_; }
+  uint64_t bytes_left() const { return bytes_; }
   void make_elements(uint64_t count) {
     step(count);
     make(count * kElementBytes);

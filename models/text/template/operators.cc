@@ -158,6 +158,7 @@ Value concatenated(const Text& left, const Text& right, Budget& budget) {
   budget.make(left.bytes.size() + right.bytes.size());
   const bool is_safe = left.safe || right.safe;
   Text result;
+  result.bytes.reserve(left.bytes.size() + right.bytes.size());
   for (const Text* part : {&left, &right})
     append(result, is_safe && !part->safe ? escaped(*part, budget) : *part);
   result.safe = is_safe;

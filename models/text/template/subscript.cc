@@ -13,7 +13,9 @@ namespace sluice::jinja {
 namespace {
 
 Value missing(const Value& object, std::string_view what) {
-  return undefined(fmt::format("'{}' has no '{}'", type_name(object), shown(what)));
+  std::string reason = "'";  // put together by hand, since templates ask for much that is not there
+  reason.append(type_name(object)).append("' has no '").append(shown(what)).append("'");
+  return undefined(reason);
 }
 
 Value named_attribute(const Namespace& object, std::string_view name, Budget& budget) {

@@ -102,6 +102,7 @@ AddedTokens::AddedTokens(std::vector<AddedToken> tokens, const std::vector<Norma
     if (!by_id_.emplace(tokens_[i].id, i).second) fail(tokens_[i], "has the id of another");
     if (!(tokens_[i].normalized ? normalized_ : raw_).add(decoded_[i], i))
       fail(tokens_[i], "is the same as another when normalized");
+    if (!tokens_[i].normalized) longest_content_ = std::max(longest_content_, decoded_[i].size());
   }
 }
 
@@ -155,14 +156,15 @@ bool AddedTokens::stands_alone(std::string_view text, size_t begin, size_t end) 
   return (begin == 0 || !is_word(character_before(text, begin))) && (end == text.size() || !is_word(end));
 }
 
-size_t AddedTokens::find(bool normalized, std::string_view text, const UserText& plain,
-                         std::vector<Piece>& to) const {
+std::vector<size_t> AddedTokens::find(bool normalized, std::string_view text, size_t begin_of_text,
+                                      const UserText& plain, std::vector<Piece>& to) const {
   const Trie& trie = normalized ? normalized_ : raw_;
-  size_t done = 0, spelled = 0;
+  std::vector<size_t> spelled;
+  size_t done = begin_of_text;
   const auto add_text = [&](size_t end) {
     if (done < end) to.push_back({static_cast<uint32_t>(done), static_cast<uint32_t>(end)});
   };
-  for (size_t at = 0; at < text.size();) {
+  for (size_t at = begin_of_text; at < text.size();) {
     const auto found = trie.may_begin(text[at]) ? longest(trie, text, at, plain) : std::nullopt;
     if (!found) {
       ++at;
@@ -171,7 +173,7 @@ size_t AddedTokens::find(bool normalized, std::string_view text, const UserText&
     const AddedToken& token = tokens_[found->token];
     size_t begin = at, end = found->end;
     at = found->end;
-    spelled += !found->counts;
+    if (!found->counts) spelled.push_back(begin);
     if (!found->counts || (token.single_word && !stands_alone(text, begin, end))) continue;
     if (token.lstrip) begin = std::max(space_before(text, begin, done), done);
     if (token.rstrip) end = space_behind(text, end);

@@ -48,9 +48,13 @@ class AddedTokens {
   // a content is empty.
   AddedTokens(std::vector<AddedToken> tokens, const std::vector<Normalizer>& normalizers);
 
-  // Appends pieces that cover `text`: added tokens, and what lies between them. Returns how many special
-  // tokens stand inside plain text, and so are none.
-  size_t find(bool normalized, std::string_view text, const UserText& plain, std::vector<Piece>& to) const;
+  // Appends pieces that cover `text` from `begin` on, where no token is cut: added tokens, and what lies
+  // between them. Returns where special tokens begin that stand inside plain text, and so are none;
+  // ascending.
+  std::vector<size_t> find(bool normalized, std::string_view text, size_t begin, const UserText& plain,
+                           std::vector<Piece>& to) const;
+  // Bytes of the longest content that is found in the input.
+  size_t longest_content() const { return longest_content_; }
 
   const std::vector<AddedToken>& tokens() const { return tokens_; }
   const AddedToken* by_content(std::string_view content) const;  // nullptr if there is none
@@ -89,6 +93,7 @@ class AddedTokens {
   std::unordered_map<std::string_view, uint32_t> by_content_;
   std::unordered_map<uint32_t, uint32_t> by_id_;
   std::unordered_set<std::string> specials_;
+  size_t longest_content_ = 0;
   Trie raw_, normalized_;
   std::optional<Pattern> word_;  // a character of a word; there if a token asks for it
 };

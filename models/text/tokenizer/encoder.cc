@@ -1,6 +1,8 @@
 // 1. Added tokens that match the input are found.
 // 2. Each text between them is normalized, and the other added tokens are found in it.
 // 3. What is left is cut into pieces, and each piece becomes tokens.
+// So what stands before an added token of the first step, and what stands behind it, become tokens alone. Of
+// two texts that begin alike, such a token is found in both if none could be longer with what differs.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -13,9 +15,9 @@
 namespace sluice {
 namespace {
 
-void check(std::string_view text) {
+void check(std::string_view text, size_t begin) {
   check_size(text);
-  for (size_t at = 0, size = 0; at < text.size(); at += size) {
+  for (size_t at = begin, size = 0; at < text.size(); at += size) {
     size = static_cast<unsigned char>(text[at]) < 0x80 ? 1 : sequence_length(text, at);
     if (size == 0)
       throw Error(ExitCode::malformed_file,
@@ -41,6 +43,19 @@ bool has_pattern(const PreTokenizer& step) {
     return bytes->split && std::holds_alternative<Pattern>(bytes->split->pattern);
   const auto* const split = std::get_if<SplitStep>(&step);
   return split && std::holds_alternative<Pattern>(split->pattern);
+}
+
+// How many bytes two texts with their plain ranges have in common at their begins.
+size_t shared_bytes(std::string_view a, std::span<const ByteRange> plain_a, std::string_view b,
+                    std::span<const ByteRange> plain_b) {
+  const auto differ = std::mismatch(a.begin(), a.end(), b.begin(), b.end());
+  auto shared = static_cast<size_t>(differ.first - a.begin());
+  const auto [x, y] = std::mismatch(plain_a.begin(), plain_a.end(), plain_b.begin(), plain_b.end());
+  const bool has_x = x != plain_a.end(), has_y = y != plain_b.end();
+  if (has_x && has_y && x->begin == y->begin) return std::min({shared, x->end, y->end});
+  if (has_x) shared = std::min(shared, x->begin);
+  if (has_y) shared = std::min(shared, y->begin);
+  return shared;
 }
 
 constexpr size_t kKeptTextBytes = size_t{2} << 20;
@@ -72,25 +87,56 @@ Encoder::~Encoder() = default;
 Encoder::Encoder(Encoder&&) noexcept = default;
 
 Encoding Encoder::encode(std::string_view input, std::span<const ByteRange> plain) {
-  check(input);
   Encoding encoding;
-  if (has_patterns_) encoding.unknown_characters = count_unassigned(input);
+  encode_from({}, input, plain, encoding, nullptr);
+  return encoding;
+}
+
+void Encoder::encode_next(std::string_view input, std::span<const ByteRange> plain, EncodedText& last) {
+  constexpr size_t kCharacterMost = 4;  // bytes, which a single_word token looks at behind it
+  const size_t shared = shared_bytes(last.text, last.plain, input, plain);
+  const size_t reach = parts_.added.longest_content() + kCharacterMost;
+  while (!last.borders.empty() && last.borders.back().byte + reach > shared) last.borders.pop_back();
+  const EncodedText::Border begin = last.borders.empty() ? EncodedText::Border() : last.borders.back();
+  last.text.assign(input);
+  last.plain.assign(plain.begin(), plain.end());
+  encode_from(begin, input, plain, last.encoding, &last.borders);
+}
+
+// Replaces all tokens of `encoding` from `from` on, and appends borders.
+void Encoder::encode_from(const EncodedText::Border& from, std::string_view input,
+                          std::span<const ByteRange> plain, Encoding& encoding,
+                          std::vector<EncodedText::Border>* borders) {
+  check(input, from.byte);
+  encoding.ids.resize(from.tokens);
+  encoding.begins.resize(from.tokens);
+  encoding.unknown_characters = from.unknown_characters;
+  encoding.spelled_controls = from.spelled_controls;
   PieceText& text = memory_->text;
   const auto add = [&](uint32_t id, size_t begin) {
     encoding.ids.push_back(id);
     encoding.begins.push_back(begin);
   };
-  memory_->cuts.matcher.start_text(input.size());
+  memory_->cuts.matcher.start_text(input.size() - from.byte);
   memory_->parts.clear();
-  encoding.spelled_controls = parts_.added.find(false, input, {plain, {}}, memory_->parts);
+  const std::vector<size_t> spelled = parts_.added.find(false, input, from.byte, {plain, {}}, memory_->parts);
+  auto next_spelled = spelled.begin();
   for (const Piece& part : memory_->parts) {
+    for (; next_spelled != spelled.end() && *next_spelled < part.end; ++next_spelled)
+      ++encoding.spelled_controls;
+    if (has_patterns_)
+      encoding.unknown_characters += count_unassigned(input.substr(part.begin, part.end - part.begin));
     if (part.id) {
       add(*part.id, part.begin);
+      if (borders && !parts_.added.by_id(*part.id)->rstrip)
+        borders->push_back(
+            {part.end, encoding.ids.size(), encoding.unknown_characters, encoding.spelled_controls});
       continue;
     }
     start(input, part, text);
     normalize(parts_.normalizers, text.text, text.origin);
-    encoding.spelled_controls += parts_.added.find(true, text.text, {plain, text.origin}, text.pieces);
+    encoding.spelled_controls +=
+        parts_.added.find(true, text.text, 0, {plain, text.origin}, text.pieces).size();
     pre_tokenize(parts_.pre_tokenizers, text, memory_->cuts);
     for (const Piece& piece : text.pieces) {
       if (piece.id) {
@@ -107,7 +153,6 @@ Encoding Encoder::encode(std::string_view input, std::span<const ByteRange> plai
     }
   }
   if (input.size() > kKeptTextBytes) memory_->give_back();
-  return encoding;
 }
 
 }  // namespace sluice

@@ -74,6 +74,19 @@ struct Encoding {
   size_t spelled_controls = 0;  // control tokens that plain text spells, and that are none
 };
 
+// A text with its tokens, for the next one that begins alike.
+struct EncodedText {
+  std::string text;
+  std::vector<ByteRange> plain;
+  Encoding encoding;
+  // Behind an added token: what stands before and what stands behind become tokens alone.
+  struct Border {
+    size_t byte = 0;
+    size_t tokens = 0, unknown_characters = 0, spelled_controls = 0;  // of the text before it
+  };
+  std::vector<Border> borders = {};  // ascending
+};
+
 // Encodes for one thread, and remembers the tokens of words that it met.
 class Encoder {
  public:
@@ -85,8 +98,14 @@ class Encoder {
   // recognized (text of users). Adds neither prefix nor suffix. Throws Error: malformed_file when the text is
   // not UTF-8 or has more than 512 MiB, or the tokenizer's patterns take too long.
   Encoding encode(std::string_view text, std::span<const ByteRange> plain = {});
+  // The same for a text that may begin as `last` does, in a time for what differs. `last` is empty, or made
+  // by this function; it becomes the text with its tokens.
+  void encode_next(std::string_view text, std::span<const ByteRange> plain, EncodedText& last);
 
  private:
+  void encode_from(const EncodedText::Border& begin, std::string_view text, std::span<const ByteRange> plain,
+                   Encoding& encoding, std::vector<EncodedText::Border>* borders);
+
   struct Memory;
   const TokenizerParts& parts_;
   bool has_patterns_;

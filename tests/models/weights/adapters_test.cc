@@ -147,6 +147,31 @@ TEST_F(AdapterFiles, ReadWhatWasWritten) {
   }
 }
 
+// Which modules have adapters, their weights say; where the config says otherwise, a sentence tells it.
+TEST_F(AdapterFiles, ContradictionsBetweenConfigAndWeightsAreTold) {
+  using Words = std::vector<std::string>;
+  Words parameters;
+  for (const char* module :
+       {"model.layers.0.self_attn.q_proj", "model.layers.1.self_attn.q_proj", "model.layers.1.mlp.up_proj"})
+    for (const char* factor : {".lora_A.weight", ".lora_B.weight"})
+      parameters.push_back(std::string(module) + factor);
+  const auto notes = [&](const std::string& config) {
+    write_file("adapter_config.json", "{\"peft_type\": \"LORA\", \"target_modules\": " + config + "}");
+    return notes_on_targets(directory.string(), parameters);
+  };
+  const std::string file = path("adapter_config.json") + ": target_modules ";
+  EXPECT_EQ(notes(R"(".*_proj")"), Words());
+  EXPECT_EQ(notes(R"(["q_proj", "up_proj"])"), Words());
+  EXPECT_EQ(notes(R"(["self_attn.q_proj", "model.layers.1.mlp.up_proj"])"), Words());
+  EXPECT_EQ(notes(R"(["v_proj", "q_proj", "k_proj", "up_proj"])"),
+            Words{file + "has k_proj, v_proj, for which there are no weights: they get no adapters."});
+  EXPECT_EQ(notes(R"(["v_proj", "q_proj", "up_proj"], "exclude_modules": "v_proj")"), Words());
+  EXPECT_EQ(notes(R"(["proj", "up_proj"])"),
+            (Words{file + "has proj, for which there are no weights: they get no adapters.",
+                   file + "lacks q_proj, for which there are weights: they have adapters all the same."}));
+  EXPECT_EQ(notes(R"(["q_proj"], "target_parameters": ["up_proj"])"), Words());
+}
+
 TEST_F(AdapterFiles, ABaseIsKnownByItsValues) {
   const Model model = adapted(kModels[1][0], {.rank = 3});
   write(model, "base", false, {.dtype = DType::f32, .config_json = "{}"});

@@ -101,6 +101,31 @@ TEST_F(TokenFiles, PlansAndProfilesTakeThem) {
   EXPECT_TRUE(std::filesystem::exists(directory / "profile/report.html"));
 }
 
+// What is given is used, or a line says that it is not.
+TEST_F(TokenFiles, OptionsOfTextsAreUsedOrTold) {
+  const std::string file = write("a.bin", masks(true)), jinja = directory / "own.jinja";
+  expect_refusal(train_on(file, "refused", 2, {"--chat-template", jinja}), 2,
+                 {"--chat-template " + jinja + " is neither a file nor a template of the tokenizer.",
+                  "Give a file with a Jinja template."});
+  write_bytes(jinja, "{% for %}");
+  expect_refusal(train_on(file, "refused", 2, {"--chat-template", jinja}), 5, {jinja, "line 1"});
+  EXPECT_FALSE(std::filesystem::exists(directory / "refused"));
+  write_bytes(jinja, "{{ messages[0].content }}");
+  const CommandResult trained =
+      run(train_on(file, "run", 2, {"--chat-template", jinja, "--train-on", "all", "--packing", "none"}));
+  ASSERT_EQ(trained.code, 0) << trained.err;
+  EXPECT_NE(trained.out.find("The data are tokens already: --train-on, --packing mean nothing for them.\n"),
+            std::string::npos)
+      << trained.out;
+  EXPECT_EQ(read_text_file(directory / "run/chat_template.jinja", 1 << 10), "{{ messages[0].content }}");
+  const CommandResult evaluated =
+      run({"eval", "--from", directory / "run", "--data", file, "--chat-template", jinja});
+  ASSERT_EQ(evaluated.code, 0) << evaluated.err;
+  EXPECT_NE(evaluated.out.find("The data are tokens already: --chat-template means nothing for them.\n"),
+            std::string::npos)
+      << evaluated.out;
+}
+
 TEST_F(TokenFiles, BadOnesAreRefused) {
   const auto refused = [&](const std::string& bytes, const Words& parts) {
     write_bytes(directory / "bad.bin", bytes);

@@ -58,7 +58,7 @@ TEST_F(Eval, TellsTheShareOfRightTokens) {
   EXPECT_EQ(moved["accuracy"], 0.75);
   EXPECT_EQ(moved["val_loss"], most["val_loss"]);
   const CommandResult told = run(evaluation(mixed));
-  EXPECT_NE(told.out.find(", accuracy 75.00 %, over 256 tokens, the first 8 of the data's 31 sequences\n"),
+  EXPECT_NE(told.out.find(", accuracy 75.00 %, over 256 tokens, the first 8 of the data's 32 sequences\n"),
             std::string::npos)
       << told.out;
 }
@@ -77,6 +77,15 @@ TEST_F(Eval, ReadsAllOfAFile) {
   EXPECT_EQ(all["accuracy"].get<double>(), 749.0 / 999);
   EXPECT_EQ(all["sequences"], 32);
   EXPECT_EQ(all["sequences_of_data"], 32);
+  // --val-batches counts the last sequence, which is shorter, as all do: eight batches hold 32 sequences.
+  for (const char* batches : {"8", "9"}) {
+    const nlohmann::json counted = nlohmann::json::parse(all_of(mixed, {"--json", "--val-batches", batches}));
+    EXPECT_EQ(counted, all) << batches;
+  }
+  const nlohmann::json part = nlohmann::json::parse(all_of(mixed, {"--json", "--val-batches", "7"}));
+  EXPECT_EQ(part["tokens"], 28 * 32);
+  EXPECT_EQ(part["sequences"], 28);
+  EXPECT_EQ(part["sequences_of_data"], 32);
   const nlohmann::json alone = nlohmann::json::parse(all_of(mixed, {"--json", "--batch", "1"}));
   EXPECT_EQ(alone["tokens"], 999);
   EXPECT_NEAR(alone["val_loss"].get<double>(), all["val_loss"].get<double>(), 1e-6);  // sums in another order

@@ -298,6 +298,42 @@ TEST_F(SampleMakerTest, LongConversations) {
   EXPECT_EQ(trained_text(text, samples[0]), answers);
 }
 
+// Samples of a divided conversation share renders' values and tokens: each is as of a conversation that ends
+// with it.
+TEST_F(SampleMakerTest, EachSampleOfALongConversationIsAsItsTurnsAlone) {
+  const TextModel text =
+      model("qwen2",
+            "{% if tools %}{{ tools[0].name }}{% endif %}{% for m in messages %}{{ '<|im_start|>' + m.role + "
+            "'\n' }}"
+            "{% if m.role == 'assistant' and not loop.last %}{{ m.content.split('</think>')[-1].strip() }}"
+            "{% else %}{{ m.content }}{% endif %}{{ '<|im_end|>\n' }}{% endfor %}"
+            "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}",
+            kControls);
+  Json messages = Json::array(), turns = Json::array();
+  for (int i = 0; i < 40; ++i) {
+    const std::string spelled = i % 5 == 0 ? "<|im_end|> " : i % 7 == 0 ? "<|im" : "";
+    messages.push_back({{"role", "user"}, {"content", spelled + "What is " + std::to_string(i) + "?"}});
+    messages.push_back(
+        {{"role", "assistant"},
+         {"content", "<think>" + std::string(size_t(i % 9), 'x') + "</think> It is\n" + spelled + "\n"}});
+  }
+  Conversation all = conversation(messages);
+  all.tools = std::make_shared<const Json>(Json::array({{{"name", "tool of it"}}}));
+  SampleMaker maker(text, {});
+  const std::vector<Sample> samples = maker.make(all);
+  ASSERT_EQ(samples.size(), 40u);
+  for (size_t i = 0; i < samples.size(); ++i) {
+    turns.push_back(messages[2 * i]), turns.push_back(messages[2 * i + 1]);
+    Conversation own = conversation(turns);
+    own.tools = all.tools;
+    const std::vector<Sample> alone = SampleMaker(text, {.train_on = TrainOn::last}).make(own);
+    ASSERT_EQ(alone.size(), 1u);
+    EXPECT_EQ(samples[i].ids, alone[0].ids) << i;
+    EXPECT_EQ(samples[i].trained, alone[0].trained) << i;
+    EXPECT_EQ(samples[i].spelled_controls, alone[0].spelled_controls) << i;
+  }
+}
+
 TEST_F(SampleMakerTest, TextsThatWereRenderedBefore) {
   const TextModel text = model("qwen2", kChatMl, kControls);
   const uint32_t start = *text.tokenizer.id_of("<|im_start|>"), end = *text.tokenizer.id_of("<|im_end|>");

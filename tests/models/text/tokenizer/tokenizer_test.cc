@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <nlohmann/json.hpp>
+#include <random>
 #include <string>
 #include <thread>
 #include <vector>
@@ -141,6 +142,66 @@ TEST_F(TokenizerTest, ControlTokensThatPlainTextSpellsAreCounted) {
   EXPECT_EQ(spelled("<a><b><c><a>", {{2, 11}}),
             1u);  // what the border of plain text cuts is not spelled by it
   EXPECT_EQ(spelled("<b><b", {{0, 5}}), 0u);
+}
+
+// Texts of which each begins as the one before it: tokens that are taken over are those that it has alone.
+TEST_F(TokenizerTest, TextsThatBeginAlikeHaveTheTokensThatTheyHaveAlone) {
+  const std::vector<std::string> material{"<a>", "<b>", "<a>b", "c<",       "<",           "a>",
+                                          ">",   "a",   "b",    "c",        "abc",         " ",
+                                          "  ",  "\n",  "é",    "\xCC\x81", "\xE2\x96\x81"};
+  Json file = small_file();
+  uint32_t id = 9;
+  for (const char* character : {"é", "\n", "e", "\xCC\x81"}) file["model"]["vocab"][character] = id++;
+  std::mt19937 random(3);
+  const auto flags = [&](bool special) {
+    Json all{{"special", special}};
+    for (const char* flag : {"lstrip", "rstrip", "single_word", "normalized"}) all[flag] = random() % 4 == 0;
+    return all;
+  };
+  size_t shared = 0;
+  for (int round = 0; round < 60; ++round) {
+    file["added_tokens"] = {added("<a>", 13, round < 10 ? Json{{"special", true}} : flags(true)),
+                            added("<b>", 14, flags(false)), added("<a>b", 15, flags(true)),
+                            added("c<", 16, flags(true))};
+    file["normalizer"] = round % 3 == 0   ? Json{{"type", "Prepend"}, {"prepend", "a"}}
+                         : round % 3 == 1 ? Json{{"type", "NFC"}}
+                                          : Json();
+    file["pre_tokenizer"] =
+        round % 2 == 0
+            ? Json()
+            : Json{{"type", "Metaspace"}, {"replacement", "\xE2\x96\x81"}, {"prepend_scheme", "first"}};
+    const Tokenizer tokenizer = open(file);
+    Encoder encoder(tokenizer);
+    EncodedText last;
+    std::vector<std::string> parts;
+    std::vector<bool> are_plain;
+    for (int step = 0; step < 60; ++step) {
+      const size_t kept = parts.size() - std::min<size_t>(parts.size(), random() % 6);
+      parts.resize(kept), are_plain.resize(kept);
+      if (kept > 0 && random() % 8 == 0) are_plain[random() % kept].flip();
+      for (uint32_t more = random() % 12; more > 0; --more) {
+        parts.push_back(material[random() % material.size()]);
+        are_plain.push_back(random() % 2);
+      }
+      std::string text;
+      std::vector<ByteRange> plain;
+      for (size_t i = 0; i < parts.size(); ++i) {
+        if (are_plain[i] && !plain.empty() && plain.back().end == text.size())
+          plain.back().end += parts[i].size();
+        else if (are_plain[i])
+          plain.push_back({text.size(), text.size() + parts[i].size()});
+        text += parts[i];
+      }
+      shared += last.borders.size();
+      encoder.encode_next(text, plain, last);
+      const Encoding alone = Encoder(tokenizer).encode(text, plain);
+      ASSERT_EQ(last.encoding.ids, alone.ids) << text;
+      ASSERT_EQ(last.encoding.begins, alone.begins) << text;
+      ASSERT_EQ(last.encoding.spelled_controls, alone.spelled_controls) << text;
+      ASSERT_EQ(last.encoding.unknown_characters, alone.unknown_characters) << text;
+    }
+  }
+  EXPECT_GT(shared, 1000u);
 }
 
 TEST_F(TokenizerTest, CharactersThatPatternsDoNotKnowAreCounted) {

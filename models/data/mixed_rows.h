@@ -1,0 +1,60 @@
+// Rows of several sources in fixed shares.
+//
+// Row r of the run is the next row of one source. Of the first r rows, a source with weight w has less than
+// one more or less than r * w / W, where W is the sum of all weights: its j-th row, counted from 0, stands in
+// rows [floor(j * W / w), ceil((j + 1) * W / w)), and of the sources that may have a row, the one whose end
+// comes first has it, the first of equals. So all rows find a place (Baruah, Cohen, Plaxton, Varvel,
+// "Proportionate Progress", 1996, for one processor). After W rows each source has exactly w, and the order
+// repeats. It depends on the weights alone. Owner: one thread.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "models/data/row_source.h"
+
+namespace sluice {
+
+class MixOrder {
+ public:
+  struct Place {
+    size_t source = 0;
+    uint64_t row = 0;  // of that source
+    bool operator==(const Place&) const = default;
+  };
+  // Weights above 0, of 2^62 at most together.
+  explicit MixOrder(std::vector<uint64_t> weights);
+
+  // Takes time for the rows that it passes over within W; ascending rows are fast.
+  Place at(uint64_t row);
+
+ private:
+  struct Source {
+    uint64_t weight = 0;
+    uint64_t rows = 0;              // of the period so far
+    uint64_t release = 0, end = 0;  // rows of the period in which its next one may stand
+  };
+  void begin_period();
+  size_t step();  // the source of row_
+
+  std::vector<Source> sources_;
+  uint64_t sum_ = 0;
+  uint64_t row_ = 0;  // of the period: the next
+};
+
+class MixedRows : public RowSource {
+ public:
+  // `weights`: of each source; `sequence`: tokens of a row.
+  MixedRows(std::vector<std::unique_ptr<RowSource>> sources, std::vector<uint64_t> weights, int64_t sequence);
+
+  bool has_documents() const override;
+  void read(uint64_t first, uint64_t rows, int32_t* inputs, int32_t* labels, int32_t* documents) override;
+
+ private:
+  std::vector<std::unique_ptr<RowSource>> sources_;
+  MixOrder order_;
+  uint64_t sequence_;
+};
+
+}  // namespace sluice
