@@ -174,6 +174,24 @@ TEST_F(Advice, ARefusalNamesWhatWorks) {
   EXPECT_NE(refused.err.find("--gpu-mem 15810560 (15.1 MiB)"), std::string::npos) << refused.err;
 }
 
+// What a refusal names of a drive is what a plan takes of it, when memory has no room to hold more.
+TEST_F(Advice, ADrivesLeastIsThatOfAPlan) {
+  const Words budgets{"--batch", "8", "--gpu-mem", "16MiB", "--host-mem", "250MiB"};
+  const auto with_drive = [&](uint64_t bytes) {
+    Words words = options + budgets;
+    *(std::find(words.begin(), words.end(), "--nvme-mem") + 1) = std::to_string(bytes);
+    return run(Words{"plan", "--json"} + words);
+  };
+  const CommandResult refused = with_drive(20 << 20);
+  ASSERT_EQ(refused.code, 3) << refused.err;
+  const uint64_t least = nlohmann::json::parse(refused.out)["smallest_budgets"]["nvme"];
+  EXPECT_LT(least, 40u << 20);  // 72 MiB, if the largest task counted beside all activations
+  const CommandResult works = with_drive(least);
+  ASSERT_EQ(works.code, 0) << works.err;
+  EXPECT_LE(nlohmann::json::parse(works.out)["arenas"]["nvme"], least);
+  EXPECT_EQ(with_drive(least - least / 100).code, 3);
+}
+
 // No sixteenth of the sequence works: halves of the shortest are tried.
 TEST_F(Advice, ARefusalNamesSequencesThatAreMuchShorter) {
   const Words model{"--model",    "llama:layers=2,width=64,heads=2,vocab=256,context=65536",
