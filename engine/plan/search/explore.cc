@@ -18,6 +18,7 @@ constexpr int kDistances[] = {1, -1, 2, -2, 4, -4};
 }  // namespace
 
 double Search::explore(uint64_t work) {
+  if (!is_feasible()) return kNotFeasible;
   work_left_ = work = std::min(work, repaid_work());
   if (least_seconds_ == 0)
     least_seconds_ = least_step_seconds(request_.machine, request_.rates, model_, request_.lower, segments_);
@@ -60,7 +61,7 @@ double Search::explore(uint64_t work) {
          {Placement::weights_first, Placement::state_first, Placement::highest, Placement::lowest})
       ruled.push_back(weigh_first(rule, 0));
   // Each shard of state is a buffer, so single buffers move only in a search with the plan's own shards.
-  const bool own_shards = search_shard_ == 0;
+  const bool own_shards = search_shard_ == 0 && has_few_buffers();
   const Vary what = own_shards ? Vary::buffers_too : Vary::quantities;
   if (layers_ <= kFewLayers) work_left_ += std::min(request_.search_work / 2, repaid_work());
   if (free_kept)
@@ -85,6 +86,12 @@ uint64_t Search::repaid_work() const {
   constexpr double kMicrosecond = 1e-6;
   return static_cast<uint64_t>(
       std::min(kRepayingSteps * best_seconds_ / kMicrosecond, static_cast<double>(request_.search_work)));
+}
+
+// Each that may move is a candidate or more.
+bool Search::has_few_buffers() const {
+  const std::vector<Buffer>& buffers = base(first_).plan.program.buffers;
+  return std::ranges::count_if(buffers, has_choice_of_home) <= kBuffersMoved;
 }
 
 // Candidates with every class as a whole in one tier or another.

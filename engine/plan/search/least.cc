@@ -33,6 +33,13 @@ bool has_transient(const Program& program, const Body& body) {
   return false;
 }
 
+uint64_t segment_tasks(const Program& program) {
+  uint64_t tasks = 0;
+  for (const Body& body : program.bodies)
+    for (const Task& task : body.tasks) tasks += is_of_segment(task.kind);
+  return tasks;
+}
+
 void take_most(std::vector<uint64_t>& bytes, const std::vector<uint64_t>& others) {
   bytes.resize(std::max(bytes.size(), others.size()), 0);
   for (size_t t = 0; t < others.size(); ++t) bytes[t] = std::max(bytes[t], others[t]);
@@ -41,7 +48,10 @@ void take_most(std::vector<uint64_t>& bytes, const std::vector<uint64_t>& others
 }  // namespace
 
 Least::Least(const Program& lowered)
-    : lowered_(lowered), memory_(lowest_memory_tier(lowered.machine)), lowest_(lowest_tier(lowered.machine)) {
+    : lowered_(lowered),
+      memory_(lowest_memory_tier(lowered.machine)),
+      lowest_(lowest_tier(lowered.machine)),
+      whole_(segment_tasks(lowered) <= kSegmentTasksWhole) {
   for (const BufferClass kind :
        {BufferClass::weights, BufferClass::gradients, BufferClass::caches, BufferClass::state})
     for (BufferId i = 0; i < lowered.buffers.size(); ++i)
@@ -96,11 +106,15 @@ const Least::Choice& Least::first_with_upper() const {
   if (!first.with_upper.empty()) return first;
   first.with_upper = first.low;
   shards_with_upper_ = shards_low_;
+  add_upper_peaks(first, first.with_upper, shards_with_upper_);
+  return first;
+}
+
+void Least::add_upper_peaks(const Choice& choice, std::vector<uint64_t>& bytes,
+                            std::vector<uint64_t>& of_shards) const {
   Program p = lowered_;
   for (TierId upper = 0; upper < memory_; ++upper)
-    for (const bool all : {false, true})
-      add_peaks(p, with_raised(first, all, upper), first.with_upper, shards_with_upper_);
-  return first;
+    for (const bool all : {false, true}) add_peaks(p, with_raised(choice, all, upper), bytes, of_shards);
 }
 
 const std::vector<Least::Choice>& Least::choices() const {
@@ -110,7 +124,7 @@ const std::vector<Least::Choice>& Least::choices() const {
   for (auto raised = all.begin() + 1; raised != all.end(); ++raised) {
     Choice c{raised_homes(lowered_, order, *raised)};
     c.at_least = transient_bytes_at_least(lowered_, c.homes);
-    add_to_middle(c.at_least, choices_.front().low);
+    if (!whole_) add_to_middle(c.at_least, choices_.front().low);
     take_most(c.at_least, shards_low_);
     // What choice 0 needs in the top tier, every choice needs there.
     c.at_least[0] = std::max(c.at_least[0], choices_.front().low[0]);
@@ -137,6 +151,12 @@ const Least::Choice& Least::with_low(size_t number) const {
   choices();
   Choice& c = choices_[number];
   if (!c.low.empty()) return c;
+  if (whole_) {
+    Program p = lowered_;
+    std::vector<uint64_t> of_shards;
+    add_peaks(p, arrangement_of(c.homes), c.low, of_shards);
+    return c;
+  }
   c.low = transient_peaks({arrangement_of(c.homes)});
   add_to_middle(c.low, choices_.front().low);
   take_most(c.low, shards_low_);
@@ -148,6 +168,12 @@ const Least::Choice& Least::with_all(size_t number) const {
   choices();
   Choice& c = choices_[number];
   if (!c.with_upper.empty()) return c;
+  if (whole_) {
+    std::vector<uint64_t> upper = with_low(number).low, of_shards;
+    add_upper_peaks(c, upper, of_shards);
+    c.with_upper = std::move(upper);
+    return c;
+  }
   std::vector<Arrangement> arrangements{arrangement_of(c.homes)};
   for (TierId upper = 0; upper < memory_; ++upper) arrangements.push_back(with_raised(c, false, upper));
   c.with_upper = transient_peaks(arrangements);

@@ -9,11 +9,12 @@
 // 3. What tasks need beside permanent homes is found by laying out a few arrangements without looking at
 //    capacities: all homes as low as possible; all state and caches in an upper tier; everything there. In
 //    none of them are copies for two different tasks alive at once. So a mixture of them, as step 2 makes,
-//    needs no more. For the choices that raise something, transient buffers are laid out without the
-//    transfers of permanent ones. In the top tier that makes no difference. In each tier between the top and
-//    the lowest, we add what the same tier needs under the choice that raises nothing. Bodies without
-//    transient buffers are not laid out here, and may need more in the lowest tier. For them, what they need
-//    under the choice that raises nothing counts.
+//    needs no more. Where bodies are long (kSegmentTasksWhole), that is done for the choice that raises
+//    nothing only. For the others, transient buffers are laid out without the transfers of permanent ones. In
+//    the top tier that makes no difference. In each tier between the top and the lowest, we add what the same
+//    tier needs under the choice that raises nothing. Bodies without transient buffers are not laid out here,
+//    and may need more in the lowest tier. For them, what they need under the choice that raises nothing
+//    counts.
 //
 // Capacities suffice if these figures fit into them for some choice of step 1. The figures do not depend on
 // capacities, and with less memory, every home stays where it is or moves up. So what fits in some memory
@@ -35,6 +36,9 @@ class Least {
 
   // The arrangement that needs least, for these capacities (by tier); nullopt if they do not suffice.
   std::optional<Arrangement> arrangement(const std::vector<uint64_t>& capacities) const;
+
+  // Forwards and backwards of programs that are laid out for every choice of step 1.
+  static constexpr uint64_t kSegmentTasksWhole = 4000;
 
   // The least of one tier that works with the others as given; nullopt where `most` does not suffice.
   static constexpr uint64_t kPlenty = UINT64_MAX / 4;
@@ -71,6 +75,9 @@ class Least {
   // what bodies without transient buffers need.
   void add_peaks(Program& program, const Arrangement& arrangement, std::vector<uint64_t>& bytes,
                  std::vector<uint64_t>& of_shards) const;
+  // The same for the arrangements in which some or all movable homes are above memory_.
+  void add_upper_peaks(const Choice& choice, std::vector<uint64_t>& bytes,
+                       std::vector<uint64_t>& of_shards) const;
   const Choice& first_with_upper() const;  // the first, with all its figures
   const std::vector<Choice>& choices() const;
   const Choice& with_low(size_t number) const;  // the choice with that figure
@@ -91,6 +98,7 @@ class Least {
 
   const Program& lowered_;
   TierId memory_, lowest_;
+  bool whole_;                           // every choice is laid out whole
   std::vector<BufferId> movable_;        // with a choice of home, in the order of step 2
   mutable std::vector<Choice> choices_;  // one until another is asked for, then all; the first raises nothing
   std::vector<uint64_t> lowest_together_, permanent_;  // by tier, with every home as low as it can be

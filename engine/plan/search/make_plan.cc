@@ -75,9 +75,14 @@ std::variant<Plan, Infeasible> plan_with_these_waves(const PlanRequest& request)
                                            program.running(micro_batch));
     const double seconds = search.explore(share);
     left -= share - search.work_left();
-    if (seconds >= (best_seconds < Search::kNotFeasible ? kSmallerWorthwhile : 1) * best_seconds) continue;
-    best_seconds = seconds;
-    searches.splice(searches.begin(), searches, std::prev(searches.end()));
+    const bool is_best =
+        seconds < (best_seconds < Search::kNotFeasible ? kSmallerWorthwhile : 1) * best_seconds;
+    if (is_best) {
+      best_seconds = seconds;
+      searches.splice(searches.begin(), searches, std::prev(searches.end()));
+    }
+    if (searches.size() > 1 && best_seconds < Search::kNotFeasible)
+      (is_best ? *std::next(searches.begin()) : searches.back()).free_bases();
   }
   searches.front().explore(left);
   std::optional<Infeasible> why;

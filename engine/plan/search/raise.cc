@@ -41,15 +41,19 @@ void add_choices(TierId tier, uint32_t portions, Raised& raised, std::vector<Rai
   raised[tier] = 0;
 }
 
-// What a task needs in the top tier beside scalars and what lives there; 0 where it may run below.
-uint64_t visiting_bytes(const Program& program, const std::vector<TierId>& homes, const Task& task) {
+// What a task needs in a tier beside scalars and what lives there; 0 where it may run below, or cannot run
+// there. Where homes are as low as they can be, it runs in its lowest tier.
+uint64_t visiting_bytes(const Program& program, const std::vector<TierId>& homes, const Task& task,
+                        TierId tier) {
+  TierId runs_in = 0;
   for (const Unit& unit : program.machine.units)
-    if (unit.kind == task.kind && unit.tier > 0) return 0;
-  const uint64_t alignment = placement_alignment(program.machine, 0);
+    if (unit.kind == task.kind) runs_in = std::max(runs_in, unit.tier);
+  if (runs_in != tier) return 0;
+  const uint64_t alignment = placement_alignment(program.machine, tier);
   uint64_t bytes = 0;
   for (const Operand& o : task.operands) {
     const Buffer& b = program.buffers[o.buffer];
-    if (b.kind == BufferClass::scalars || homes[o.buffer] == 0) continue;
+    if (b.kind == BufferClass::scalars || homes[o.buffer] <= tier) continue;
     bytes += round_up(operand_bytes(b, o), alignment);
   }
   return bytes;
@@ -118,7 +122,7 @@ std::vector<uint64_t> transient_bytes_at_least(const Program& program, const std
       uint64_t now = 0;
       for (uint32_t t = 0; t < body.tasks.size(); ++t) {
         now += begins[tier][t];
-        const uint64_t visiting = tier == 0 ? visiting_bytes(program, homes, body.tasks[t]) : 0;
+        const uint64_t visiting = tier + 1u < tiers ? visiting_bytes(program, homes, body.tasks[t], tier) : 0;
         most[tier] = std::max(most[tier], now + visiting);
         now -= ends[tier][t];
       }

@@ -28,8 +28,8 @@ std::vector<TierId> raised_homes(const Program& program, const std::vector<Buffe
                                  const Raised& raised);
 
 // By tier, the bytes that transient buffers with these homes take there at least, in any arrangement: the
-// most that lives there at one moment. In the top tier this also counts what a task that can run nowhere else
-// brings there: its operands whose home is lower, and all permanent ones.
+// most that lives there at one moment. Above the lowest tier this also counts what a task that runs there,
+// and can run nowhere below, brings there: its operands whose home is lower, and all permanent ones.
 std::vector<uint64_t> transient_bytes_at_least(const Program& program, const std::vector<TierId>& homes);
 
 }  // namespace sluice

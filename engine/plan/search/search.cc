@@ -15,11 +15,12 @@ namespace sluice {
 
 namespace {
 
-constexpr uint64_t kSearchShards = 256;  // of a whole model
-constexpr uint64_t kMarginShare = 8;     // one part in so many of a capacity
-constexpr uint32_t kWholeMost = 4;       // candidates that are assembled and simulated whole
-constexpr double kSeemsBetter = 0.97;    // of the best whole one's seconds
-constexpr double kHopeless = 1.3;        // of the best seconds: above that, keeping even more is not tried
+constexpr uint64_t kSearchShards = 256;    // of a whole model
+constexpr double kCoarseWorthwhile = 0.9;  // of the plan's own shards: experts are small groups, and not cut
+constexpr uint64_t kMarginShare = 8;       // one part in so many of a capacity
+constexpr uint32_t kWholeMost = 4;         // candidates that are assembled and simulated whole
+constexpr double kSeemsBetter = 0.97;      // of the best whole one's seconds
+constexpr double kHopeless = 1.3;          // of the best seconds: above that, keeping even more is not tried
 
 // Units of work (kSearchWork), about microseconds, to lower a program, and to assemble and simulate its step.
 // A long one counts for more, since all else about it takes longer, too.
@@ -57,6 +58,13 @@ uint64_t repeat_work(const Program& program, const std::vector<BodyId>& step) {
   return kRepeatWork * kStepsSimulated * instructions;
 }
 
+// Of all groups.
+uint64_t shard_count(const Model& model, uint64_t shard_elements) {
+  uint64_t shards = 0;
+  for (const Group& group : model.groups) shards += (group.elements + shard_elements - 1) / shard_elements;
+  return shards;
+}
+
 // Takes the tasks of all other bodies away.
 void keep_only(Program& program, const std::vector<BodyId>& bodies) {
   for (size_t b = 0; b < program.bodies.size(); ++b)
@@ -87,11 +95,14 @@ Search::Search(const PlanRequest& request, int64_t micro_batch, uint64_t program
   request_.rates.precision = model_.precision;
   for (const Tier& t : request.machine.tiers) capacities_.push_back(t.capacity);
   all_tiers_ = std::accumulate(capacities_.begin(), capacities_.end(), uint64_t{0});
-  const uint64_t coarse = round_up(parameter_count(model_) / kSearchShards, default_shard_elements(model_));
-  const bool large = request.lower.shard_elements == 0 && coarse > default_shard_elements(model_);
+  const uint64_t fine = default_shard_elements(model_),
+                 coarse = round_up(parameter_count(model_) / kSearchShards, fine);
+  const bool saves = request.lower.shard_elements == 0 &&
+                     kCoarseWorthwhile * static_cast<double>(shard_count(model_, fine)) >
+                         static_cast<double>(shard_count(model_, coarse));
   levels_ = {request.recompute.value_or(Recompute::all)};
   waves_ = wave_choices(request, model_);
-  start(large ? coarse : 0);
+  start(saves ? coarse : 0);
 }
 
 // With large shards: what layers keep and make again does not depend on them. `all` comes first: of equal
@@ -126,6 +137,7 @@ void Search::start(uint64_t search_shard) {
   best_seconds_ = kNotFeasible;
   too_much_kept_.clear();
   explored_ = false;
+  tasks_weighed_ = 0;
   bases_.clear();
   first_ = {.backward = backwards_.front(), .waves = waves_.front()};
   first_.waves = feasible_waves(capacities_).value_or(waves_.front());
@@ -167,7 +179,7 @@ double Search::weigh(const Candidate& c, double to_beat, bool whatever_the_work)
   Way way{recompute_of(c), c.lead, c.backward, c.waves, homes_of_candidate(c)};
   auto known = weighed_.find(way);
   if (known == weighed_.end()) {
-    if (work_left_ == 0 && !whatever_the_work) return kNotFeasible;
+    if (work_left_ == 0 && !(whatever_the_work && tasks_weighed_ < kTasksInAnyCase)) return kNotFeasible;
     const auto too_much = too_much_kept_.find({c.waves, c.kept.first});
     if (layers_ > kFewLayers && too_much != too_much_kept_.end() && c.kept.raised >= too_much->second)
       return kNotFeasible;
@@ -196,6 +208,7 @@ Search::Outcome Search::simulated(const Candidate& c) {
   keep_only(plan.program, step);
   const uint64_t lowering_work = work_of_bodies(plan.program, [](const Body& b) { return b.tasks.size(); });
   spend(lowering_work);
+  for (const Body& body : plan.program.bodies) tasks_weighed_ += body.tasks.size();
   for (const Body& body : plan.program.bodies)
     if (bytes_at_once(plan.program, body) > all_tiers_) return out;
   if (assemble(plan.program, arrange(plan.program, c))) return out;
@@ -236,15 +249,15 @@ std::vector<uint64_t> Search::clearly_less() const {
 }
 
 std::variant<Plan, Infeasible> Search::finish(uint64_t memory_bytes) {
+  if (!is_feasible()) return infeasible(memory_bytes);
+  if (auto plan = assembled_best()) return std::move(*plan);
   if (search_shard_ > 0) {
-    if (feasible_waves(clearly_less()))
-      if (auto plan = assembled_best()) return std::move(*plan);
     start(0);
-    for (int call = 0; call < 2 && feasible_waves(capacities_); ++call) explore(request_.search_work / 2);
+    for (int call = 0; call < 2; ++call) explore(request_.search_work / 2);
+    if (auto plan = assembled_best()) return std::move(*plan);
   }
   const std::optional<uint32_t> waves = feasible_waves(capacities_);
   if (!waves) return infeasible(memory_bytes);
-  if (auto plan = assembled_best()) return std::move(*plan);
   const auto arrangement = base(*waves).least.arrangement(capacities_);
   const Candidate first{.backward = first_.backward, .waves = *waves};
   Plan plan = lowered(first, 0, !request_.shape || request_.shape->plain_step);

@@ -13,9 +13,10 @@
 //    and what is updated in backward vary. Candidates that come down to the same homes, levels, lead and
 //    updates in backward are weighed once. Of the levels of Recompute, only those take part that are
 //    worthwhile (candidate.h).
-// 4. Large models are searched with fewer, larger shards where those fit. This changes no bits, and moves the
-//    boundary between two homes by less than a shard. In such a search, single buffers and classes do
-//    not move: each shard of state is a buffer, so its buffers are not those of the plan.
+// 4. Large models are searched with fewer, larger shards where those fit, unless these are nearly as many, as
+//    of small experts. This changes no bits, and moves the boundary between two homes by less than a shard.
+//    In such a search, single buffers and classes do not move: each shard of state is a buffer, so its
+//    buffers are not those of the plan.
 // 5. The fastest candidate wins, unless another is about as fast and writes half as much to drives. The
 //    winner is assembled whole. If another body does not fit, or the step takes longer than it had seemed,
 //    the next best are tried. If none fits, the homes of the least arrangement are taken: with leads and kept
@@ -49,15 +50,19 @@ class Search {
   Search(const Search&) = delete;
   Search& operator=(const Search&) = delete;
 
-  // Weighs candidates until `work` is spent or nothing improves. Returns the seconds of the best so far,
-  // kNotFeasible if none fits. A second call adds the rules, even where no work is left, and moves single
-  // buffers; models of few layers get more work for that.
+  // Weighs candidates until `work` is spent or nothing improves; none if the least arrangement does not fit.
+  // Returns the seconds of the best so far, kNotFeasible if none fits. A second call adds the rules, even
+  // where no work is left, and moves single buffers; models of few layers get more work for that.
   double explore(uint64_t work);
   int64_t micro_batch() const { return model_.micro_batch; }
   uint64_t work_left() const { return work_left_; }
   double best_seconds() const { return best_seconds_; }
 
-  // Whether the least arrangement fits, and so finish() gives a plan. Ends the search.
+  // Frees memory. What is needed again later is made again, which takes time.
+  void free_bases() { bases_.clear(); }
+
+  // Whether the least arrangement fits, and so finish() gives a plan. Where it is not clear with larger
+  // shards (step 4), what was searched with them is given up.
   bool is_feasible();
 
   // The best candidate, assembled whole, or else the least arrangement; or why even that does not fit. Of the
@@ -70,6 +75,10 @@ class Search {
   static constexpr double kNearLeast = 1.01;      // of the lower bound: waves could gain next to nothing
   static constexpr double kRepayingSteps = 1000;  // a search that takes longer would not soon be worth it
   static constexpr uint32_t kFewLayers = 10;  // eight between embedding and head: searched more thoroughly
+
+  // Candidates are weighed whatever the work as long as all of them had fewer tasks.
+  static constexpr uint64_t kTasksInAnyCase = 500'000;
+  static constexpr int64_t kBuffersMoved = 4096;  // if there are more, none moves alone
 
   class Round;
   enum class Vary : uint8_t { kept_and_lead, quantities, buffers_too };
@@ -95,6 +104,7 @@ class Search {
   bool may_gain_with(uint32_t waves);
   Candidate descend(Candidate from, Vary what, uint64_t spare = 0);  // `spare`: work that it leaves
   bool improve(Candidate& from, Vary what);
+  bool has_few_buffers() const;
   uint64_t repaid_work() const;  // not more than kRepayingSteps of the best candidate take, nor search_work
   void forget_too_much_kept();
   std::vector<Candidate> corners() const;
@@ -167,6 +177,7 @@ class Search {
   double least_seconds_ = 0;                                     // least_step_seconds() of the request
   bool explored_ = false;
   uint64_t work_left_ = 0;
+  uint64_t tasks_weighed_ = 0;  // of the steps of all candidates
 };
 
 }  // namespace sluice

@@ -65,6 +65,7 @@ void Allocations::start_over() {
 }
 
 void Allocations::choose() {
+  if (tier_.least()) return;  // as the constructor made it
   start_over();
   if (tier_.options.lead > 0) reach_out();
   if (tier_.options.keep) keep_gaps();
@@ -144,7 +145,9 @@ std::vector<uint32_t> Allocations::split(uint32_t root, const std::function<bool
   return parts;
 }
 
-void Allocations::choose_nothing() { start_over(); }
+void Allocations::choose_nothing() {
+  if (!tier_.least()) start_over();
+}
 
 std::vector<uint32_t> Allocations::roots() const {
   std::vector<uint32_t> all;

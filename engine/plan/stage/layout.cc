@@ -21,6 +21,10 @@ std::vector<uint32_t> timeline(const TierUses& tier) {
   return time;
 }
 
+// Of make_way() for one layout. Layouts of some thousand tasks seldom take a tenth of them; those that take
+// all would take minutes.
+constexpr uint64_t kLooks = 50'000'000;
+
 struct Packing {
   uint64_t peak = 0;
   std::vector<uint32_t> roots;
@@ -115,10 +119,11 @@ uint64_t lay_out(Allocations& allocations) {
   const StageOptions& options = allocations.tier().options;
   if (allocations.tier().least() && options.tier < lowest_tier(allocations.tier().program.machine))
     return lay_out_in_blocks(allocations);
-  while (!allocations.tier().least()) {
+  uint64_t looks = kLooks;
+  while (!allocations.tier().least() && looks > 0) {
     const Packing packing = packed_either_way(allocations);
     apply(packing, allocations);
-    const std::optional<Interval> left = make_way(allocations, packing.unplaced());
+    const std::optional<Interval> left = make_way(allocations, packing.unplaced(), looks);
     if (!left) return peak_of(allocations);
     if (!allocations.give_up_in_the_way_of(*left)) break;
     allocations.choose();

@@ -87,8 +87,9 @@ class ByTime {
 
 class WayMaker {
  public:
-  WayMaker(Allocations& allocations, std::vector<uint32_t> unplaced)
+  WayMaker(Allocations& allocations, std::vector<uint32_t> unplaced, uint64_t& looks)
       : allocations_(allocations),
+        looks_(looks),
         options_(allocations.tier().options),
         placed_(allocations.tier().uses.size(), true),
         moves_(placed_.size(), 0),
@@ -104,6 +105,7 @@ class WayMaker {
   std::optional<Interval> run() {
     while (!left_.empty()) {
       const uint32_t u = left_.back();
+      if (looks_ == 0) return at(u);
       left_.pop_back();
       const Interval& one = at(u);
       const std::optional<Window> window = cheapest_window(one);
@@ -138,6 +140,7 @@ class WayMaker {
 
   std::vector<uint32_t> in_the_way_of(const Interval& one) {
     std::vector<uint32_t> list = by_time_.near(one);
+    looks_ -= std::min<uint64_t>(looks_, list.size());
     std::erase_if(list, [&](uint32_t u) {
       return !placed_[u] || allocations_.root(u) != u || at(u).start > one.end || at(u).end < one.start;
     });
@@ -201,6 +204,7 @@ class WayMaker {
   }
 
   Allocations& allocations_;
+  uint64_t& looks_;
   const StageOptions& options_;
   std::vector<bool> placed_;     // by root
   std::vector<uint32_t> moves_;  // by root
@@ -210,8 +214,8 @@ class WayMaker {
 
 }  // namespace
 
-std::optional<Interval> make_way(Allocations& allocations, std::vector<uint32_t> unplaced) {
-  return WayMaker(allocations, std::move(unplaced)).run();
+std::optional<Interval> make_way(Allocations& allocations, std::vector<uint32_t> unplaced, uint64_t& looks) {
+  return WayMaker(allocations, std::move(unplaced), looks).run();
 }
 
 }  // namespace sluice::staging

@@ -181,8 +181,9 @@ TierUses collect_uses(const Program& program, const Body& body, const StageOptio
 // Returns the peak, with permanent homes. If it is above the capacity, the body does not fit.
 uint64_t lay_out(Allocations& allocations);
 void grow_fetches(Allocations& allocations);
-// Gives all of the `unplaced` roots places beside the others. Returns one that can have none.
-std::optional<Interval> make_way(Allocations& allocations, std::vector<uint32_t> unplaced);
+// Gives all of the `unplaced` roots places beside the others. Returns one that can have none, or has none
+// when `looks` are used up: each is at an allocation that may be in the way of another.
+std::optional<Interval> make_way(Allocations& allocations, std::vector<uint32_t> unplaced, uint64_t& looks);
 // `body` is the one that the uses were collected from. Fetches are noted where `bounds` is not empty.
 void emit(const Allocations& allocations, const std::vector<StartBound>& bounds, Body& body);
 

@@ -210,7 +210,7 @@ PlannedRun planned_run(Options options) {
                         !options.data.validation.empty() || options.data.val_split.percent > 0,
                         run.device.ranks_meet, sizes_of(samples));
   };
-  const std::string shared = settle_sharing(options.ranks, request_now());
+  const std::string shared = settle_sharing(options.ranks, request_now(), run.budgets);
   if (!shared.empty()) notes.push_back(shared);
   run.request = request_now();
   run.options = std::move(options);

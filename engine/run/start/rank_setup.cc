@@ -25,14 +25,15 @@ std::string ranks_text(const Ranks& ranks, const std::string& reason) {
 
 // The first rank settles what is left open, for all ranks. Ranks for which nothing is open take part too,
 // since the others wait for them.
-void settle_for_all(RankOptions& options, const Ranks& ranks, PlanRequest mine_to_plan, const Say& say) {
+void settle_for_all(RankOptions& options, const Ranks& ranks, PlanRequest mine_to_plan,
+                    const Budgets& budgets, const Say& say) {
   struct {
     int64_t zero;
     WeightShards weights;
   } settled{};
   if (ranks.is_first()) {
     RankOptions mine = options;
-    const std::string sentence = settle_sharing(mine, std::move(mine_to_plan));
+    const std::string sentence = settle_sharing(mine, std::move(mine_to_plan), budgets);
     if (!sentence.empty()) say(sentence + "\n");
     settled = {*mine.zero, *mine.shard_weights};
   }
@@ -67,7 +68,8 @@ RankSetup::RankSetup(Options given, const ModelSource& source, bool plans_evalua
     say_notes(share.notes);
     say_notes(budgets_.notes);
   }
-  settle_for_all(options_.ranks, ranks_, request(), say_);  // all ranks refuse what the request refuses
+  // All ranks refuse what the request refuses.
+  settle_for_all(options_.ranks, ranks_, request(), budgets_, say_);
   settle_budgets();
 }
 

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "engine/base/error.h"
+#include "engine/run/start/planning.h"
 
 namespace sluice {
 
@@ -72,7 +73,7 @@ void apply_sharing(const RankOptions& options, uint32_t per_node, LowerOptions& 
                 lower);
 }
 
-std::string settle_sharing(RankOptions& options, PlanRequest request) {
+std::string settle_sharing(RankOptions& options, PlanRequest request, const Budgets& budgets) {
   const std::vector<ZeroChoice> open = open_sharings(options, request.lower);
   ZeroChoice choice = open.front();
   double best = 0;  // 0: no plan yet
@@ -80,7 +81,7 @@ std::string settle_sharing(RankOptions& options, PlanRequest request) {
   for (const ZeroChoice& sharing : open) {
     if (open.size() == 1) break;
     lower_sharing(sharing, request.lower);
-    const auto result = make_plan(request);
+    const auto result = plan_within(request, budgets);
     const Plan* plan = std::get_if<Plan>(&result);
     const std::string seconds = plan ? fmt::format("{:.3g} s", plan->step_seconds) : "does not fit";
     others += fmt::format("{}{}: {}", others.empty() ? "" : ", ", sharing_words(sharing), seconds);

@@ -6,6 +6,7 @@
 
 #include "engine/plan/plan.h"
 #include "engine/run/options/options.h"
+#include "engine/run/start/budgets.h"
 
 namespace sluice {
 
@@ -14,9 +15,9 @@ namespace sluice {
 // odd number of ranks.
 void apply_sharing(const RankOptions& options, uint32_t per_node, LowerOptions& lower);
 
-// Settles --zero auto and --shard-weights auto: plans for every choice that the options leave open, and takes
-// the fastest. A choice that shares less must be faster by 5 %. `request` may be made for any of these
-// choices. Returns a printable sentence, which is empty where nothing was open.
-std::string settle_sharing(RankOptions& options, PlanRequest request);
+// Settles --zero auto and --shard-weights auto: plans within the budgets for every choice that the options
+// leave open, and takes the fastest. A choice that shares less must be faster by 5 %. `request` may be made
+// for any of these choices. Returns a printable sentence, which is empty where nothing was open.
+std::string settle_sharing(RankOptions& options, PlanRequest request, const Budgets& budgets);
 
 }  // namespace sluice

@@ -5,6 +5,8 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <array>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <regex>
 
@@ -118,6 +120,58 @@ TEST_F(Advice, MoreMemoryNeverRefusesAPlan) {
   EXPECT_GT(with_fewer_tables, 0);
 }
 
+// The same over presets of fewer layers, machines and all three budgets, also where --zero is open: a point
+// of the grid has a plan if one that has less of one kind of memory has.
+TEST_F(Advice, MoreOfAnyMemoryNeverRefusesAPlan) {
+  struct Grid {
+    const char* options;
+    std::vector<int> device, host, nvme;  // MiB
+  };
+  const Grid grids[] = {
+      {"--model gpt2:layers=3 --machine rtx-4090 --seq 256 --batch 4",
+       {1500, 1600, 2600},
+       {850, 1000, 1600, 4000},
+       {10, 800, 1500}},
+      {"--model qwen2.5-0.5b:layers=2 --machine rtx-3090 --seq 512 --batch 8",
+       {1800, 2400, 5200},
+       {850, 2000, 5000},
+       {10, 1500, 6000}},
+      {"--model llama-1b:layers=2 --machine t4 --precision fp16 --seq 256 --batch 16 --clip 0",
+       {2000, 3000, 10000},
+       {900, 2200, 9000},
+       {10, 4000, 9000}},
+      {"--model mixtral:layers=2,width=256,heads=4,kv_heads=2,ffn=512,vocab=512,context=256,experts=4,top=2 "
+       "--machine h100 --batch 8",
+       {1250, 1270, 1400},
+       {810, 850, 1100},
+       {5, 100, 300}},
+      {"--model gpt2:layers=2,width=128,heads=2,vocab=512,context=64 --machine v100-dgx2 --ranks 4 "
+       "--precision fp16 --batch 8",
+       {1729, 1760, 2000},
+       {900, 90000, 1400000},
+       {700}},
+  };
+  for (const Grid& grid : grids) {
+    std::map<std::array<size_t, 3>, bool> works;
+    for (size_t d = 0; d < grid.device.size(); ++d)
+      for (size_t h = 0; h < grid.host.size(); ++h)
+        for (size_t n = 0; n < grid.nvme.size(); ++n) {
+          const std::string words =
+              fmt::format("plan {} --device cuda --gpu-mem {}MiB --host-mem {}MiB --nvme-mem {}MiB",
+                          grid.options, grid.device[d], grid.host[h], grid.nvme[n]);
+          PlannedRun run = planned_run(options_of(words));
+          run.request.search_work = 0;
+          const auto result = plan_within(run.request, run.budgets);
+          const bool has_plan = works[{d, h, n}] = std::holds_alternative<Plan>(result);
+          EXPECT_TRUE((has_plan || d == 0 || !works[{d - 1, h, n}])) << words;
+          EXPECT_TRUE((has_plan || h == 0 || !works[{d, h - 1, n}])) << words;
+          EXPECT_TRUE((has_plan || n == 0 || !works[{d, h, n - 1}])) << words;
+        }
+    EXPECT_FALSE((works[{0, 0, 0}])) << grid.options;
+    EXPECT_TRUE((works.rbegin()->second)) << grid.options;
+  }
+}
+
 TEST_F(Advice, SaysWherePlansTakeTooLongToTryOthers) {
   const Options given = options_of(std::string("plan --model ") + kTiny + " --device cpu");
   const PlannedRun run = planned_run(given);
@@ -172,6 +226,24 @@ TEST_F(Advice, ARefusalNamesWhatWorks) {
       std::string::npos)
       << refused.err;
   EXPECT_NE(refused.err.find("--gpu-mem 15810560 (15.1 MiB)"), std::string::npos) << refused.err;
+}
+
+// What a refusal names of a drive is what a plan takes of it, when memory has no room to hold more.
+TEST_F(Advice, ADrivesLeastIsThatOfAPlan) {
+  const Words budgets{"--batch", "8", "--gpu-mem", "16MiB", "--host-mem", "250MiB"};
+  const auto with_drive = [&](uint64_t bytes) {
+    Words words = options + budgets;
+    *(std::find(words.begin(), words.end(), "--nvme-mem") + 1) = std::to_string(bytes);
+    return run(Words{"plan", "--json"} + words);
+  };
+  const CommandResult refused = with_drive(20 << 20);
+  ASSERT_EQ(refused.code, 3) << refused.err;
+  const uint64_t least = nlohmann::json::parse(refused.out)["smallest_budgets"]["nvme"];
+  EXPECT_LT(least, 40u << 20);  // 72 MiB, if the largest task counted beside all activations
+  const CommandResult works = with_drive(least);
+  ASSERT_EQ(works.code, 0) << works.err;
+  EXPECT_LE(nlohmann::json::parse(works.out)["arenas"]["nvme"], least);
+  EXPECT_EQ(with_drive(least - least / 100).code, 3);
 }
 
 // No sixteenth of the sequence works: halves of the shortest are tried.

@@ -43,6 +43,10 @@ class Row {
     allocations->choose();
   }
 
+  std::optional<Interval> make_way_for(uint32_t root, uint64_t looks = 1000) {
+    return make_way(*allocations, {root}, looks);
+  }
+
   // The allocations in the order of their roots, each as first-last position @ offset.
   std::string text() const {
     std::string all;
@@ -66,7 +70,7 @@ class Row {
 TEST(MakeWay, AHoleCostsNothing) {
   Row row({{0}, {1}, {0}});
   row.allocations->at_root(0).offset = 10;
-  EXPECT_FALSE(make_way(*row.allocations, {1}));
+  EXPECT_FALSE(row.make_way_for(1));
   EXPECT_EQ(row.text(), "0-2@10 1-1@0");
 }
 
@@ -75,7 +79,7 @@ TEST(MakeWay, AKeptCopyIsGivenUp) {
   Row row({{0}, {1}, {0}});
   ASSERT_EQ(row.text(), "0-2@0 1-1@0");
   row.allocations->at_root(0).offset = kMiddle;
-  EXPECT_FALSE(make_way(*row.allocations, {1}));
+  EXPECT_FALSE(row.make_way_for(1));
   EXPECT_EQ(row.text(), "0-0@5 1-1@0 2-2@5");
 }
 
@@ -83,7 +87,7 @@ TEST(MakeWay, ALeadBecomesShorter) {
   Row row({{0}, {1}}, 1);
   ASSERT_EQ(row.text(), "0-0@0 0-1@0");
   row.allocations->at_root(1).offset = kMiddle;
-  EXPECT_FALSE(make_way(*row.allocations, {0}));
+  EXPECT_FALSE(row.make_way_for(0));
   EXPECT_EQ(row.text(), "0-0@0 1-1@5");
 }
 
@@ -93,7 +97,7 @@ TEST(MakeWay, ItsOwnLead) {
   ASSERT_EQ(row.text(), "0-2@0 0-1@0 2-3@0");
   row.allocations->at_root(0).offset = kMiddle;
   row.allocations->at_root(1).offset = 0;
-  EXPECT_FALSE(make_way(*row.allocations, {3}));
+  EXPECT_FALSE(row.make_way_for(3));
   EXPECT_EQ(row.text(), "0-2@5 0-1@0 3-3@0");
 }
 
@@ -101,23 +105,35 @@ TEST(MakeWay, ItsOwnLead) {
 TEST(MakeWay, ItsOwnKeptCopy) {
   Row row({{0}, {1}, {0}});
   row.allocations->at_root(1).offset = kMiddle;
-  EXPECT_FALSE(make_way(*row.allocations, {0}));
+  EXPECT_FALSE(row.make_way_for(0));
   EXPECT_EQ(row.text(), "0-0@0 1-1@5 2-2@0");
 }
 
 TEST(MakeWay, WhatIsInUseMoves) {
   Row row({{0, 1}});
   row.allocations->at_root(0).offset = kMiddle;
-  EXPECT_FALSE(make_way(*row.allocations, {1}));
+  EXPECT_FALSE(row.make_way_for(1));
   EXPECT_EQ(row.text(), "0-0@10 0-0@0");
 }
 
 TEST(MakeWay, ThreeForTwoPlaces) {
   Row row({{0, 1, 2}});
   row.allocations->at_root(1).offset = kBytes;
-  const std::optional<Interval> left = make_way(*row.allocations, {2});
+  const std::optional<Interval> left = row.make_way_for(2);
   ASSERT_TRUE(left);
   EXPECT_EQ(left->first_use_at, 0u);
+}
+
+// What finds no place before the looks are used up stays without one, even where there is a hole.
+TEST(MakeWay, EndsWhenLooksAreUsedUp) {
+  Row row({{0}, {1}, {0}});
+  row.allocations->at_root(0).offset = 10;
+  const std::optional<Interval> left = row.make_way_for(1, 0);
+  ASSERT_TRUE(left);
+  EXPECT_EQ(left->first_use_at, 1u);
+  uint64_t looks = 2;  // the hole is found among two allocations: itself and the other one
+  EXPECT_FALSE(make_way(*row.allocations, {1}, looks));
+  EXPECT_EQ(looks, 0u);
 }
 
 }  // namespace
