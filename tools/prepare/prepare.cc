@@ -158,18 +158,22 @@ void show_samples(const Preparation& preparation, int64_t count, std::FILE* out)
                   printable_lines(marked(sample, preparation.text_model().tokenizer)));
 }
 
+std::string counted(uint64_t count, const char* one, const char* several) {
+  return fmt::format("{} {}", count, count == 1 ? one : several);
+}
+
 std::string summary(const PreparedCounts& c, const SampleNotes& notes, const LearnedEnds& ends) {
   std::string text = fmt::format(
-      "{} samples of {} records: {} tokens, {} of them trained ({:.1f} %)\n", c.samples, c.records, c.tokens,
-      c.trained,
+      "{} of {}: {} tokens, {} of them trained ({:.1f} %)\n", counted(c.samples, "sample", "samples"),
+      counted(c.records, "record", "records"), c.tokens, c.trained,
       100.0 * static_cast<double>(c.trained) / static_cast<double>(std::max<uint64_t>(c.tokens, 1)));
   if (c.divided > 0)
-    text += fmt::format(
-        "{} conversations are a sample for each answer, since the chat template renders earlier "
-        "turns otherwise\n",
-        c.divided);
-  if (c.untrained > 0) text += fmt::format("{} samples without trained tokens are left out\n", c.untrained);
-  if (c.bad > 0) text += fmt::format("{} malformed records are left out\n", c.bad);
+    text += counted(c.divided, "conversation is", "conversations are") +
+            " a sample for each answer, since the chat template renders earlier turns otherwise\n";
+  if (c.untrained > 0)
+    text += counted(c.untrained, "sample without trained tokens is left out",
+                    "samples without trained tokens are left out") +
+            "\n";
   for (const std::string& remark : remarks_on(c, notes)) text += remark + "\n";
   if (!ends.sentence.empty()) text += ends.sentence + "\n";
   return text;
@@ -193,8 +197,12 @@ nlohmann::ordered_json facts_of(const PreparedCounts& c, const SampleNotes& note
 }
 
 // Most samples without a trained token: the masks are not what the user means.
-void check_counts(const PreparedCounts& c) {
+void check_counts(const PreparedCounts& c, const SampleNotes& notes) {
   const uint64_t all = c.samples + c.untrained;
+  if (all == 0 && c.bad > 0)
+    throw Error(ExitCode::malformed_file,
+                fmt::format("All {} records are left out. The first is refused: {}.", c.bad, notes.refusal),
+                "Leave out --bad-records skip to see its line and what helps.");
   if (c.samples == 0 || c.untrained > c.samples)
     throw Error(ExitCode::malformed_file,
                 all == 0 ? "The data hold no sample."
@@ -217,11 +225,20 @@ bool has_damage(const Preparation& preparation, const std::string& directory,
   return true;
 }
 
+// Options that say nothing about these files.
+void tell_options_without_effect(const TextOptions& text, const std::vector<std::string>& files) {
+  if (text.form != RecordForm::automatic && std::none_of(files.begin(), files.end(), is_record_file))
+    show(stderr, "sluice: --format has no effect: none of the files has records\n");
+  if (!text.separator.empty() && std::none_of(files.begin(), files.end(), is_text_file))
+    show(stderr, "sluice: --separator has no effect: none of the files is a .txt or .md file\n");
+}
+
 }  // namespace
 
 ExitCode run_prepare(Options options, std::FILE* out) {
   const TokenizerPlace place = tokenizer_of(options);
   for (const std::string& sentence : open_folders(options)) show(stderr, "sluice: " + sentence + "\n");
+  tell_options_without_effect(options.text, options.data.train);
   PrepareRequest request = prepare_request(options, options.data.train, place.directory, place.vocabulary);
   request.threads = static_cast<int>(
       options.memory.threads.value_or(std::max<int64_t>(1, std::thread::hardware_concurrency())));
@@ -243,14 +260,16 @@ ExitCode run_prepare(Options options, std::FILE* out) {
   const PreparedSet set = PreparedSet::open(directory, INT32_MAX);
   const PreparedCounts& counts = set.counts();
   const SampleNotes notes = notes_of(set);
-  const LearnedEnds ends =
-      options.text.end_token.empty() ? learned_ends(preparation.text_model(), counts, notes) : LearnedEnds();
+  const TextModel& model = preparation.text_model();
+  const LearnedEnds ends = options.text.end_token.empty()
+                               ? learned_ends(model, counts, notes)
+                               : LearnedEnds{{}, unlearned_end(model, counts, notes)};
   if (options.print.json)
     std::fprintf(out, "%s\n", facts_of(counts, notes, ends, directory).dump(2).c_str());
   else
     show(out, summary(counts, notes, ends) + "in " + printable(directory) + "\n");
   if (options.text.show > 0) show_samples(preparation, options.text.show, out);
-  check_counts(counts);
+  check_counts(counts, notes);
   return ExitCode::done;
 }
 
