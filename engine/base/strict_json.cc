@@ -29,7 +29,12 @@ class Builder : public nlohmann::json_sax<Json> {
   bool boolean(bool value) override { return add(value); }
   bool number_integer(int64_t value) override { return add(value); }
   bool number_unsigned(uint64_t value) override { return add(value); }
-  bool number_float(double value, const std::string&) override { return add(value); }
+  bool number_float(double value, const std::string& digits) override {
+    // Data are read as they are, so that no digit of an integer is lost.
+    if (Place::kKeepsIntegers && digits.find_first_of(".eE") == std::string::npos)
+      throw std::invalid_argument("it holds an integer beyond 64 bits");
+    return add(value);
+  }
   bool string(std::string& value) override { return add(std::move(value)); }
   bool binary(typename Json::binary_t&) override { return false; }  // no JSON text has one
   bool start_object(size_t) override { return open(Json::object()); }
@@ -139,12 +144,14 @@ Json parse(const std::string& text, const std::vector<JsonEntries>& taken) {
 }
 
 struct Line {
+  static constexpr bool kKeepsIntegers = false;
   std::string operator()(const std::string& text, size_t byte) const {
     const auto end = text.begin() + static_cast<std::ptrdiff_t>(byte);
     return fmt::format("line {}", 1 + std::count(text.begin(), end, '\n'));
   }
 };
 struct Column {
+  static constexpr bool kKeepsIntegers = true;
   std::string operator()(const std::string&, size_t byte) const { return fmt::format("column {}", byte + 1); }
 };
 

@@ -8,6 +8,7 @@
 #include <cstring>
 #include <filesystem>
 #include <limits>
+#include <string_view>
 #include <utility>
 
 #include "engine/base/error.h"
@@ -65,6 +66,15 @@ void check_text(const InputFile& file) {
         "If it is UTF-16, convert it to UTF-8 (iconv); if its zeros are meant, say --data-type text.");
 }
 
+// Where the text begins: behind a mark that says that it is UTF-8.
+uint64_t behind_byte_order_mark(const InputFile& file) {
+  constexpr std::string_view kMark = "\xef\xbb\xbf";
+  std::array<char, kMark.size()> begin{};
+  if (file.bytes() < begin.size()) return 0;
+  file.read(0, begin.data(), begin.size());
+  return std::string_view(begin.data(), begin.size()) == kMark ? kMark.size() : 0;
+}
+
 // With numpy.
 const char* how_to_write(int64_t vocabulary) {
   return vocabulary <= 1 << 16 ? "Write the tokens alone: tokens.astype(numpy.uint16).tofile(path)."
@@ -76,8 +86,8 @@ const char* how_to_write(int64_t vocabulary) {
 void check_no_other_format(const InputFile& file, int64_t vocabulary) {
   if (const auto other = other_kind_of(file, false))
     malformed(file.path(), "looks like " + other->name,
-              fmt::format("{} Tokens: {} If it holds raw tokens, say --data-type uint16.", other->remedy,
-                          how_to_write(vocabulary)));
+              fmt::format("{}{} {} If it holds raw tokens, say --data-type uint16.", other->remedy,
+                          other->remedy.ends_with('.') ? "" : ".", how_to_write(vocabulary)));
 }
 
 // Whether, at the begin of the file, every second number of `width` bytes is 0, and some other one is not.
@@ -220,8 +230,9 @@ TokenData::Part TokenData::open_part(const std::string& path, int64_t vocabulary
                           kTextVocabulary, vocabulary),
               "Name a --tokenizer DIR, or train a model on bytes, such as gpt2:vocab=256.");
   if (type == TokenType::automatic) check_text(file);
-  const uint64_t tokens = file.bytes();
-  return {.file = std::move(file), .width = 1, .tokens = tokens, .trained = tokens};
+  const uint64_t begin = behind_byte_order_mark(file), tokens = file.bytes() - begin;
+  if (tokens == 0) malformed(path, "is empty", "Give a file with data.");
+  return {.file = std::move(file), .width = 1, .data_begin = begin, .tokens = tokens, .trained = tokens};
 }
 
 TokenData TokenData::open(const std::vector<std::string>& paths, int64_t vocabulary, TokenType type) {

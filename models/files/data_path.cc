@@ -40,6 +40,12 @@ void add_folder(const std::string& folder, DataFiles& to) {
   std::error_code error;
   for (fs::recursive_directory_iterator entry(folder, error), end; !error && entry != end;
        entry.increment(error)) {
+    // Such as .git and .ipynb_checkpoints.
+    if (entry->is_directory(error) && entry->path().filename().string().starts_with('.')) {
+      entry.disable_recursion_pending();
+      to.left_out.push_back(entry->path().string());
+      continue;
+    }
     if (!entry->is_regular_file(error)) continue;
     (may_hold_data(entry->path()) ? found : to.left_out).push_back(entry->path().string());
   }
@@ -51,6 +57,7 @@ void add_folder(const std::string& folder, DataFiles& to) {
     throw Error(ExitCode::usage, fmt::format("{} is a folder without data.", printable(folder)),
                 "Name files, or a folder with .jsonl, .json, .txt, .md or .bin files.");
   std::sort(found.begin(), found.end());
+  std::sort(to.left_out.begin(), to.left_out.end());
   to.files.insert(to.files.end(), found.begin(), found.end());
 }
 
@@ -86,15 +93,15 @@ constexpr std::array kMagics = {
 };
 
 // Text in UTF-16 without a mark: every second byte of its first ones is 0, and no other.
-bool is_utf16(std::string_view begin) {
-  if (begin.size() < 4) return false;
+std::optional<std::string> utf16_of(std::string_view begin) {
+  if (begin.size() < 4) return std::nullopt;
   for (const size_t zero : {size_t{0}, size_t{1}}) {
     bool is_it = true;
     for (size_t i = 0; i + 1 < begin.size(); i += 2)
       is_it = is_it && begin[i + zero] == '\0' && begin[i + 1 - zero] != '\0';
-    if (is_it) return true;
+    if (is_it) return zero == 0 ? "UTF-16BE" : "UTF-16LE";
   }
-  return false;
+  return std::nullopt;
 }
 
 }  // namespace
@@ -131,7 +138,9 @@ std::optional<OtherKind> other_kind_of(const InputFile& file, bool is_text) {
   };
   for (const Magic& magic : kMagics)
     if ((is_text || !magic.only_of_text) && begin.starts_with(magic.bytes)) return kind_of(magic);
-  if (is_text && is_utf16(begin)) return kind_of(kMagics.back());
+  if (const auto encoding = is_text ? utf16_of(begin) : std::nullopt)
+    return OtherKind{"text in " + *encoding, fmt::format("Convert it: iconv -f {} -t UTF-8 {} -o OUT",
+                                                         *encoding, printable(file.path()))};
   return std::nullopt;
 }
 

@@ -9,6 +9,7 @@
 #include <memory>
 #include <mutex>
 #include <nlohmann/json.hpp>
+#include <span>
 
 #include "engine/base/error.h"
 #include "engine/base/parallel.h"
@@ -21,7 +22,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr uint64_t kVersion = 5;  // of what samples are made of given data, and what a set says about them
+constexpr uint64_t kVersion = 6;  // of what samples are made of given data, and what a set says about them
 constexpr uint64_t kStretchBytesLeast = 1 << 20;
 constexpr uint64_t kStretchesMost = 256;     // about, so that a set has few files
 constexpr uint64_t kListStretchesMost = 16;  // each scans its list from the beginning
@@ -116,18 +117,47 @@ std::vector<uint32_t> ends_with(const std::vector<uint32_t>& known,
   return ends;
 }
 
+namespace {
+
+std::string names_of(const TextModel& model, std::span<const uint32_t> tokens) {
+  std::string names;
+  for (const uint32_t token : tokens)
+    names += (names.empty() ? "" : " and ") +
+             printable(model.tokenizer.content_of(token).value_or(std::to_string(token)));
+  return names;
+}
+
+}  // namespace
+
 LearnedEnds learned_ends(const TextModel& model, const PreparedCounts& counts, const SampleNotes& notes) {
   LearnedEnds learned{ends_with(model.ends, notes.ends, counts.texts), ""};
   if (learned.ids.size() == model.ends.size()) return {};
-  std::string names;
-  for (size_t i = model.ends.size(); i < learned.ids.size(); ++i)
-    names += (names.empty() ? "" : " and ") +
-             printable(model.tokenizer.content_of(learned.ids[i]).value_or(std::to_string(learned.ids[i])));
+  const std::string names = names_of(model, std::span(learned.ids).subspan(model.ends.size()));
   learned.sentence = fmt::format(
       "Answers of the data end with {}, which is none of the model's ends: a run on these data ends answers "
       "with it, in samples, `sluice generate` and exports. --eos-token TOKEN names another end.",
       names);
   return learned;
+}
+
+std::string unlearned_end(const TextModel& model, const PreparedCounts& counts, const SampleNotes& notes) {
+  uint64_t answers = notes.endless, ended = 0;
+  std::vector<uint32_t> others;
+  for (const auto& [id, count] : notes.ends) {
+    answers += count;
+    if (std::find(model.ends.begin(), model.ends.end(), id) == model.ends.end())
+      others.push_back(id);
+    else
+      ended += count;
+  }
+  // Texts end with it.
+  if (answers <= counts.texts || ended > counts.texts) return "";
+  return fmt::format(
+      "No answer of the data ends with {}, the end that --eos-token names: a run on these data does not "
+      "learn "
+      "to stop.{}",
+      names_of(model, model.ends),
+      others.empty() ? "" : fmt::format(" Answers end with {}.", names_of(model, others)));
 }
 
 namespace {
@@ -151,14 +181,21 @@ std::string without_blank_ends(const std::string& text) {
 void add_remarks(const SampleNotes& notes, std::vector<std::string>& remarks) {
   if (!notes.unread.empty()) remarks.push_back("not read: " + list_of(notes.unread));
   if (!notes.unknown_roles.empty())
-    remarks.push_back("roles not known, whose messages are not trained: " + list_of(notes.unknown_roles));
+    remarks.push_back("roles not known, whose messages are no answers: " + list_of(notes.unknown_roles));
   if (notes.cut > 0)
     remarks.push_back(counted(notes.cut, "answer lacks a part, which the chat template leaves out",
                               "answers lack a part, which the chat template leaves out"));
+  if (notes.empty > 0) remarks.push_back(counted(notes.empty, "answer is empty", "answers are empty"));
+  if (notes.masked > 0)
+    remarks.push_back(counted(notes.masked, "answer is trained", "answers are trained") +
+                      " by --train-on all although the record says that it is not to be");
   if (notes.opened > 0)
     remarks.push_back(counted(notes.opened, "answer does not begin with", "answers do not begin with") +
                       fmt::format(" {}, with which the chat template's prompt ends",
                                   printable(without_blank_ends(notes.opening))));
+  if (notes.whole > 0)
+    remarks.push_back(counted(notes.whole, "text is", "texts are") +
+                      " trained as a whole, since --train-on last is about conversations");
   if (notes.rendered > 0)
     remarks.push_back(counted(notes.rendered,
                               "text was rendered by a chat template before: its control tokens are control "
@@ -181,6 +218,9 @@ std::vector<std::string> remarks_on(const PreparedCounts& counts, const SampleNo
   const auto add = [&](uint64_t count, const char* one, const char* several) {
     if (count > 0) remarks.push_back(fmt::format("{} {}", count, count == 1 ? one : several));
   };
+  if (counts.bad > 0)
+    remarks.push_back(counted(counts.bad, "malformed record is left out", "malformed records are left out") +
+                      (notes.refusal.empty() ? "" : fmt::format(" (the first: {})", notes.refusal)));
   add(counts.unknown_characters,
       "character is unknown to the installed Oniguruma, and transformers may cut the text around it "
       "otherwise",
@@ -204,6 +244,11 @@ Preparation::Preparation(PrepareRequest request)
           ExitCode::usage,
           printable(path) + " is neither a .jsonl, a .json, a .txt nor a .md file, which hold chats or text.",
           "Convert it to JSON lines, as {\"messages\": [...]} or {\"text\": ...}, or to a .txt file.");
+    if (is_record_file(path) && is_divided_object(path))
+      throw Error(
+          ExitCode::malformed_file,
+          printable(path) + " begins with an object of several lines, and a record has one line.",
+          fmt::format("Convert the file to one record a line: jq -c . {} > OUT.jsonl", printable(path)));
     const Division division = is_record_file(path)         ? division_of_json(path)
                               : request_.separator.empty() ? Division::stretches
                                                            : Division::separator;
@@ -297,13 +342,16 @@ PreparedCounts Preparation::make_samples(const Stretch& stretch, SampleMaker& ma
     const RecordMemory::Share share = memory.take(text.size());
     std::vector<Sample> samples;
     try {
-      samples = maker.make(is_json ? parse_record(text, request_.form, request_.names)
-                                   : Record(PlainText{"", text, true}));
+      const bool has_mark = !is_json && begin == 0 && text.starts_with(kByteOrderMark);
+      samples = maker.make(
+          is_json ? parse_record(text, request_.form, request_.names)
+                  : Record(PlainText{"", has_mark ? text.substr(kByteOrderMark.size()) : text, true}));
     } catch (const std::invalid_argument& error) {
       if (!request_.skips_bad)
         throw Error(ExitCode::malformed_file, fmt::format("{}: {}.", file.place(begin), error.what()),
                     remedy_of(error));
       ++counts.bad;
+      maker.note_refusal(error.what());
       return true;
     } catch (const Error& error) {
       throw Error(error.code(), fmt::format("{}: {}", file.place(begin), error.what()), error.remedy());

@@ -101,6 +101,9 @@ struct LearnedEnds {
   std::string sentence;       // that tells them
 };
 LearnedEnds learned_ends(const TextModel& model, const PreparedCounts& counts, const SampleNotes& notes);
+// Of a model whose only end was chosen (set_end_token): a sentence where no trained answer ends with it, and
+// the model would not learn to stop; else empty.
+std::string unlearned_end(const TextModel& model, const PreparedCounts& counts, const SampleNotes& notes);
 
 // What to know about prepared data beyond their numbers: sentences without a full stop; often none.
 std::vector<std::string> remarks_on(const PreparedCounts& counts, const SampleNotes& notes);

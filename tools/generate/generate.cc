@@ -16,6 +16,7 @@
 #include "engine/run/start/session_start.h"
 #include "engine/run/start/text_start.h"
 #include "engine/run/start/weights_start.h"
+#include "models/prepare/prepare.h"
 #include "models/prepare/record_memory.h"
 #include "models/text/samples/prompt_file.h"
 #include "tools/command/screen.h"
@@ -206,6 +207,8 @@ ExitCode run_generate(Options options, std::FILE* out) {
        apply_generation_settings(options, read_generation_settings(text_directory(start))))
     start.notes.push_back(note);
   std::vector<std::vector<uint32_t>> prompts = prompts_of(options, maker);
+  for (const std::string& remark : remarks_on({}, maker.take_notes()))
+    start.notes.push_back("Of the prompts: " + remark);
   const int64_t wanted = is_given(options, "batch") ? options.batch.batch : kPromptsAtOnce;
   const int64_t sequences = std::min<int64_t>(wanted, std::max<int64_t>(1, std::ssize(prompts)));
   const GenerationSizes sizes = generation_sizes(options, start.source.config, sequences);

@@ -161,17 +161,22 @@ std::string samples_text(const Preparation& preparation, int64_t count) {
   return text;
 }
 
+std::string counted(uint64_t count, const char* one, const char* several) {
+  return fmt::format("{} {}", count, count == 1 ? one : several);
+}
+
 std::string summary(const PreparedCounts& c, const SampleNotes& notes, const LearnedEnds& ends) {
   std::string text = fmt::format(
-      "{} samples of {} records: {} tokens, {} of them trained ({:.1f} %)\n", c.samples, c.records, c.tokens,
-      c.trained,
+      "{} of {}: {} tokens, {} of them trained ({:.1f} %)\n", counted(c.samples, "sample", "samples"),
+      counted(c.records, "record", "records"), c.tokens, c.trained,
       100.0 * static_cast<double>(c.trained) / static_cast<double>(std::max<uint64_t>(c.tokens, 1)));
   if (c.divided > 0)
-    text += fmt::format(
-        "{} {} a sample for each answer, since the chat template renders earlier turns otherwise\n",
-        c.divided, c.divided == 1 ? "conversation is" : "conversations are");
-  if (c.untrained > 0) text += fmt::format("{} samples without trained tokens are left out\n", c.untrained);
-  if (c.bad > 0) text += fmt::format("{} malformed records are left out\n", c.bad);
+    text += counted(c.divided, "conversation is", "conversations are") +
+            " a sample for each answer, since the chat template renders earlier turns otherwise\n";
+  if (c.untrained > 0)
+    text += counted(c.untrained, "sample without trained tokens is left out",
+                    "samples without trained tokens are left out") +
+            "\n";
   for (const std::string& remark : remarks_on(c, notes)) text += remark + "\n";
   if (!ends.sentence.empty()) text += ends.sentence + "\n";
   return text;
@@ -195,8 +200,12 @@ nlohmann::ordered_json facts_of(const PreparedCounts& c, const SampleNotes& note
 }
 
 // Most samples without a trained token: the masks are not what the user means.
-void check_counts(const PreparedCounts& c) {
+void check_counts(const PreparedCounts& c, const SampleNotes& notes) {
   const uint64_t all = c.samples + c.untrained;
+  if (all == 0 && c.bad > 0)
+    throw Error(ExitCode::malformed_file,
+                fmt::format("All {} records are left out. The first is refused: {}.", c.bad, notes.refusal),
+                "Leave out --bad-records skip to see its line and what helps.");
   if (c.samples == 0 || c.untrained > c.samples)
     throw Error(ExitCode::malformed_file,
                 all == 0 ? "The data hold no sample."
@@ -221,9 +230,22 @@ bool has_damage(const Preparation& preparation, const std::string& directory,
 
 struct Prepared {
   PreparedCounts counts;
+  SampleNotes notes;
   nlohmann::ordered_json facts;
   std::string summary, samples;
 };
+
+// Options that say nothing about these files.
+void tell_options_without_effect(const TextOptions& text, const std::vector<DataSource>& sources) {
+  const auto have_any = [&](bool (*is_of_kind)(const std::string&)) {
+    return std::ranges::any_of(
+        sources, [&](const DataSource& s) { return std::ranges::any_of(s.files, is_of_kind); });
+  };
+  if (text.form != RecordForm::automatic && !have_any(is_record_file))
+    show(stderr, "sluice: --format has no effect: none of the files has records\n");
+  if (!text.separator.empty() && !have_any(is_text_file))
+    show(stderr, "sluice: --separator has no effect: none of the files is a .txt or .md file\n");
+}
 
 // None where it was stopped.
 std::optional<Prepared> prepare(const Options& options, const std::vector<std::string>& files,
@@ -249,9 +271,11 @@ std::optional<Prepared> prepare(const Options& options, const std::vector<std::s
   const PreparedSet set = PreparedSet::open(directory, INT32_MAX);
   const PreparedCounts& counts = set.counts();
   const SampleNotes notes = notes_of(set);
-  const LearnedEnds ends =
-      options.text.end_token.empty() ? learned_ends(preparation.text_model(), counts, notes) : LearnedEnds();
-  return Prepared{counts, facts_of(counts, notes, ends, directory),
+  const TextModel& model = preparation.text_model();
+  const LearnedEnds ends = options.text.end_token.empty()
+                               ? learned_ends(model, counts, notes)
+                               : LearnedEnds{{}, unlearned_end(model, counts, notes)};
+  return Prepared{counts, notes, facts_of(counts, notes, ends, directory),
                   summary(counts, notes, ends) + "in " + printable(directory) + "\n",
                   options.text.show > 0 ? samples_text(preparation, options.text.show) : ""};
 }
@@ -262,11 +286,12 @@ ExitCode run_prepare(Options options, std::FILE* out) {
   const TokenizerPlace place = tokenizer_of(options);
   for (const std::string& sentence : open_folders(options)) show(stderr, "sluice: " + sentence + "\n");
   const std::vector<DataSource> sources = sources_of(options.data.train);
+  tell_options_without_effect(options.text, sources);
   uint64_t weights = 0;
   for (const DataSource& source : sources) weights += source.weight;
   auto list = nlohmann::ordered_json::array();
   std::string samples;
-  std::vector<PreparedCounts> counts;
+  std::vector<Prepared> prepared;
   for (const DataSource& source : sources) {
     const std::optional<Prepared> one = prepare(options, source.files, place);
     if (!one) return ExitCode::stopped;
@@ -281,10 +306,10 @@ ExitCode run_prepare(Options options, std::FILE* out) {
     if (!options.print.json) show(out, head + one->summary + one->samples);
     list.push_back(std::move(facts));
     samples += one->samples;
-    counts.push_back(one->counts);
+    prepared.push_back(*one);
   }
   if (options.print.json) show(out, (are_weighted(sources) ? list : list.front()).dump(2) + "\n" + samples);
-  for (const PreparedCounts& one : counts) check_counts(one);
+  for (const Prepared& one : prepared) check_counts(one.counts, one.notes);
   return ExitCode::done;
 }
 

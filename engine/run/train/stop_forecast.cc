@@ -79,7 +79,7 @@ void StopForecast::step_read(double norm_at, double seconds, int64_t under_way) 
 }
 
 void StopForecast::drained(double now, bool saved) {
-  expect(now, kForwardPart * step_seconds() + (saved ? 0 : save_));
+  expect(now, kForwardPart * step_seconds() + (saved ? 0 : save_.load()));
 }
 
 void StopForecast::saves(double now) { expect(now + save_, 0); }

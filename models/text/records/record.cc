@@ -94,6 +94,8 @@ class Reader {
 struct Messages {
   Json list = Json::array();
   std::vector<bool> trained = {};
+  size_t masked = 0;
+  std::vector<std::string> asked_roles = {}, unread_keys = {};
 
   void add(const char* role, std::string content) {
     list.push_back({{"role", role}, {"content", std::move(content)}});
@@ -143,31 +145,65 @@ std::string role_of(const std::string& given, const NameMap& names) {
   return given;
 }
 
-// Arguments of a call that are JSON in a string become what they say.
-void parse_arguments(Json& call) {
+// The arguments of a call; nullptr where it has none.
+Json* arguments_of(Json& call) {
+  if (!call.is_object()) return nullptr;
   Json* function = &call;
   if (const auto inner = call.find("function"); inner != call.end() && inner->is_object()) function = &*inner;
   const auto arguments = function->find("arguments");
-  if (arguments == function->end() || !arguments->is_string()) return;
-  try {
-    Json parsed = parse_strict_json_line(arguments->get_ref<const std::string&>());
-    if (parsed.is_object()) *arguments = std::move(parsed);
-  } catch (const std::invalid_argument&) {
-    // It stays the text that it is.
+  return arguments == function->end() ? nullptr : &*arguments;
+}
+
+// Those of all calls of the messages, in order.
+std::vector<Json*> all_arguments(Json& messages) {
+  std::vector<Json*> all;
+  const auto add = [&](Json& call) {
+    if (Json* arguments = arguments_of(call)) all.push_back(arguments);
+  };
+  for (Json& message : messages) {
+    if (const auto calls = message.find("tool_calls"); calls != message.end() && calls->is_array())
+      std::for_each(calls->begin(), calls->end(), add);
+    if (const auto call = message.find("function_call"); call != message.end()) add(*call);
   }
+  return all;
 }
 
-void parse_calls(Json& message) {
-  if (const auto calls = message.find("tool_calls"); calls != message.end() && calls->is_array())
-    for (Json& call : *calls)
-      if (call.is_object()) parse_arguments(call);
-  if (const auto call = message.find("function_call"); call != message.end() && call->is_object())
-    parse_arguments(*call);
+bool is_blank(const std::string& text) { return text.find_first_not_of(" \t\r\n") == text.npos; }
+
+// What a string says that stands for an object.
+Json object_in(const std::string& text, const char* what) {
+  constexpr size_t kShown = 60;
+  const auto refuse = [&](const std::string& why) {
+    malformed("{} are a string that is no JSON object, {}{}", what, printable(text.substr(0, kShown)), why);
+  };
+  try {
+    Json parsed = parse_strict_json_line(text);
+    if (parsed.is_object()) return parsed;
+  } catch (const std::invalid_argument& error) {
+    refuse(fmt::format(": {}", error.what()));
+  }
+  refuse("");
+  return nullptr;
 }
 
-// Whether an answer is to be trained: "weight" and "train" say it, and are no part of the message.
-bool take_weight(Json& message) {
-  bool trained = true;
+// Arguments that are JSON in a string become what they say. Returns them as they were.
+std::vector<std::optional<std::string>> parse_arguments(Json& messages) {
+  std::vector<std::optional<std::string>> given;
+  bool any = false;
+  for (Json* arguments : all_arguments(messages)) {
+    given.emplace_back();
+    if (!arguments->is_string()) continue;
+    any = true;
+    const std::string& text = given.back().emplace(arguments->get<std::string>());
+    *arguments = is_blank(text) ? Json::object() : object_in(text, "the arguments of a call");
+  }
+  if (!any) given.clear();
+  return given;
+}
+
+// Whether a message says that it is to be trained: "weight" and "train" say it, and are no part of it.
+std::optional<bool> take_mask(Json& message) {
+  std::optional<bool> trained;
   if (const auto weight = message.find("weight"); weight != message.end()) {
     if (*weight != 0 && *weight != 1) malformed("a message's \"weight\" is neither 0 nor 1");
     trained = *weight == 1;
@@ -181,12 +217,42 @@ bool take_weight(Json& message) {
   return trained;
 }
 
+void refuse_masked_parts(const Json& message) {
+  if (message["role"] != "assistant" || !message.contains("content") || !message["content"].is_array())
+    return;
+  for (const Json& part : message["content"])
+    for (const char* key : {"weight", "train"})
+      if (part.is_object() && part.contains(key) && (part[key] == 0 || part[key] == false))
+        throw RefusedRecord(
+            fmt::format("a part of an answer is not to be trained (\"{}\"), and answers are trained as a "
+                        "whole",
+                        key),
+            fmt::format("Give the whole message \"{}\", or leave such records out with --bad-records skip.",
+                        key));
+}
+
+// Whether a field says what the message has anyway.
+bool is_said(const Json& message, const std::string& key, const Json& value, const NameMap& names) {
+  return is_empty(value) ||
+         (key == "role" ? value.is_string() && role_of(value.get<std::string>(), names) == message["role"]
+                        : value == message[key]);
+}
+
+const Json& message_object(const Json& element) {
+  if (element.is_string())
+    throw RefusedRecord(
+        "a message is a string, which does not tell who says it",
+        "Convert the file: a message is an object, as {\"role\": \"user\", \"content\": \"Hello\"}.");
+  if (!element.is_object()) malformed("a message is no object");
+  return element;
+}
+
 // Messages of a list with a role and a content each; other keys stay, those that are null do not.
+// `may_train`: their answers are.
 void add_messages(const Json& list, const char* role_key, const char* content_key, const NameMap& names,
-                  Messages& to) {
+                  bool may_train, Messages& to) {
   for (const Json& element : list) {
-    if (!element.is_object()) malformed("a message is no object");
-    const Reader reader(element, names);
+    const Reader reader(message_object(element), names);
     Json message = {{"role", role_of(reader.text(role_key), names)}};
     if (const Json* content = reader.find(content_key)) {
       if (!content->is_string() && !content->is_array())
@@ -198,23 +264,34 @@ void add_messages(const Json& list, const char* role_key, const char* content_ke
     for (const auto& [key, value] : element.items()) {
       if (value.is_null() || key == reader.name(role_key) || key == reader.name(content_key)) continue;
       // What the data's own names say counts before these.
-      if (key == "role" || (key == "content" && message.contains(key))) continue;
+      if (key == "role" || (key == "content" && message.contains(key))) {
+        if (!is_said(message, key, value, names)) to.unread_keys.push_back("message." + key);
+        continue;
+      }
       message.get_ref<Json::object_t&>().push_back({key, value});  // new, so that it need not be looked for
     }
-    parse_calls(message);
-    const bool trained = take_weight(message) && message["role"] == "assistant";
+    refuse_masked_parts(message);
+    const std::optional<bool> mask = take_mask(message);
+    const bool is_answer = may_train && message["role"] == "assistant";
+    to.masked += is_answer && mask == false;
+    if (!is_answer && mask == true) to.asked_roles.push_back(message["role"].get<std::string>());
     to.list.push_back(std::move(message));
-    to.trained.push_back(trained);
+    to.trained.push_back(is_answer && mask != false);
   }
 }
 
 Json tools_of(const Reader& reader) {
   const Json* tools = reader.find("tools");
   if (!tools) return nullptr;
-  if (tools->is_array()) return tools->empty() ? Json(nullptr) : *tools;
+  if (tools->is_array()) {
+    Json list = *tools;
+    for (Json& tool : list)
+      if (tool.is_string()) tool = object_in(tool.get<std::string>(), "tools");
+    return list.empty() ? Json(nullptr) : list;
+  }
   if (!tools->is_string()) malformed("\"tools\" is neither a list nor a string");
   const std::string text = tools->get<std::string>();
-  if (text.find_first_not_of(" \t\r\n") == std::string::npos) return nullptr;
+  if (is_blank(text)) return nullptr;
   try {
     Json parsed = parse_strict_json_line(text);
     if (parsed.is_array()) return parsed.empty() ? Json(nullptr) : parsed;
@@ -224,14 +301,14 @@ Json tools_of(const Reader& reader) {
 }
 
 // Messages with the keys of their form, or of the other where the first message has the role of that only.
-void add_dialog(const Json& list, bool is_sharegpt, const NameMap& names, Messages& to) {
+void add_dialog(const Json& list, bool is_sharegpt, const NameMap& names, bool may_train, Messages& to) {
   static constexpr const char* kKeys[2][2] = {{"role", "content"}, {"from", "value"}};
   const auto has = [&](const char* key) {
     return !list.empty() && list[0].is_object() && Reader(list[0], names).find(key) != nullptr;
   };
   const bool other = !has(kKeys[is_sharegpt][0]) && has(kKeys[!is_sharegpt][0]);
   const auto& keys = kKeys[is_sharegpt != other];
-  add_messages(list, keys[0], keys[1], names, to);
+  add_messages(list, keys[0], keys[1], names, may_train, to);
 }
 
 // "chat_template_kwargs" and "enable_thinking", which are variables of the template.
@@ -253,17 +330,22 @@ Json template_values_of(const Reader& reader) {
 Conversation Messages::finish(const Reader& reader) {
   if (list.empty()) malformed("the conversation is empty");
   Json tools = tools_of(reader), values = template_values_of(reader);
+  std::vector<std::optional<std::string>> given = parse_arguments(list);
+  for (const std::string& key : reader.unread()) unread_keys.push_back(key);
   return {.messages = std::make_shared<const Json>(std::move(list)),
           .tools = tools.is_null() ? nullptr : std::make_shared<const Json>(std::move(tools)),
           .trained_messages = std::move(trained),
+          .masked = masked,
+          .asked_roles = std::move(asked_roles),
+          .given_arguments = std::move(given),
           .template_values = values.is_null() ? nullptr : std::make_shared<const Json>(std::move(values)),
-          .unread_keys = reader.unread()};
+          .unread_keys = std::move(unread_keys)};
 }
 
 // `key`: of the list. sharegpt has its own names for role and content.
 Conversation read_dialog(const Reader& reader, const char* key, bool is_sharegpt, const NameMap& names) {
   Messages out;
-  add_dialog(reader.list(key), is_sharegpt, names, out);
+  add_dialog(reader.list(key), is_sharegpt, names, true, out);
   out.put_system_first(reader.text_or_empty("system"));
   return out.finish(reader);
 }
@@ -293,12 +375,15 @@ Record read_completion(const Reader& reader, const NameMap& names) {
     return PlainText{prompt.get<std::string>(), completion.get<std::string>(), false, system,
                      reader.unread()};
   Messages out;
-  add_messages(reader.list("prompt"), "role", "content", names, out);
-  out.trained.assign(out.trained.size(), false);
+  if (prompt.is_string())
+    out.add("user", prompt.get<std::string>());
+  else
+    add_dialog(reader.list("prompt"), false, names, false, out);
   if (completion.is_string())
     out.add("assistant", completion.get<std::string>());
   else
-    add_messages(reader.list("completion"), "role", "content", names, out);
+    add_dialog(completion.is_object() ? Json::array({completion}) : reader.list("completion"), false, names,
+               true, out);
   out.put_system_first(system);
   return out.finish(reader);
 }
@@ -308,12 +393,31 @@ Record read_text(const Reader& reader) {
   return PlainText{"", std::move(text), true, "", reader.unread()};
 }
 
-RecordForm recognised(const Reader& reader) {
+std::optional<RecordForm> form_of(const Reader& reader) {
   if (reader.peek("messages")) return RecordForm::messages;
   if (reader.peek("conversations")) return RecordForm::sharegpt;
   if (reader.peek("instruction") && reader.peek("output")) return RecordForm::alpaca;
   if (reader.peek("prompt") && reader.peek("completion")) return RecordForm::completion;
   if (reader.peek("text")) return RecordForm::text;
+  return std::nullopt;
+}
+
+// The key of what is a record itself, or a list of records; empty: there is none.
+std::string key_of_records(const Json& object, const NameMap& names) {
+  for (const auto& [key, value] : object.items()) {
+    const Json* record = value.is_array() && !value.empty() ? &value[0] : &value;
+    if (record->is_object() && form_of(Reader(*record, names))) return key;
+  }
+  return "";
+}
+
+RecordForm recognised(const Json& object, const Reader& reader, const NameMap& names) {
+  if (const auto form = form_of(reader)) return *form;
+  if (const std::string key = key_of_records(object, names); !key.empty())
+    throw RefusedRecord(fmt::format("what it holds stands within \"{}\"", printable(key)),
+                        fmt::format("Convert the file to one record a line: jq -c '.[\"{}\"]{}' FILE > "
+                                    "OUT.jsonl.",
+                                    printable(key), object[key].is_array() ? "[]" : ""));
   throw RefusedRecord(
       fmt::format("it has none of the keys that are known: messages; conversations; instruction and output; "
                   "prompt and completion; text. It has {}",
@@ -322,21 +426,44 @@ RecordForm recognised(const Reader& reader) {
       "is malformed with --bad-records skip.");
 }
 
-// What would teach what it warns of. A key that --data-keys names for something else is taken at that word.
+bool is_named(const NameMap& names, const std::string& key) {
+  return std::any_of(names.begin(), names.end(), [&](const auto& name) { return name.second == key; });
+}
+
+// Preferences would teach what they warn of. A key that --data-keys names for something else is taken at that
+// word.
 void refuse_preferences(const Reader& reader, const NameMap& names) {
-  const auto is_named = [&](const std::string& key) {
-    return std::any_of(names.begin(), names.end(), [&](const auto& name) { return name.second == key; });
-  };
-  if ((reader.peek("chosen") || reader.peek("rejected")) && !is_named("chosen") && !is_named("rejected"))
-    throw RefusedRecord(
-        "it prefers one answer to another (\"chosen\", \"rejected\"), and preferences are not trained",
-        "To train the chosen answers alone, give --data-keys completion=chosen where a prompt stands beside "
-        "them, messages=chosen where they are whole conversations, or text=chosen where they are texts.");
-  if (const Json* label = reader.peek("label"); !is_named("label") && label && label->is_boolean()) {
-    if (reader.find("label")->get<bool>()) return;
-    throw RefusedRecord(
-        "its answer is marked as a bad one (\"label\": false), and only good ones can be trained",
-        "Leave such records out with --bad-records skip.");
+  if ((!reader.peek("chosen") && !reader.peek("rejected")) || is_named(names, "chosen") ||
+      is_named(names, "rejected"))
+    return;
+  std::string remedy =
+      "To train the chosen answers alone, give --data-keys completion=chosen where a prompt stands beside "
+      "them, messages=chosen where they are whole conversations, or text=chosen where they are texts.";
+  for (const char* key : {"messages", "conversations"})
+    if (reader.peek(key))
+      remedy = fmt::format(
+          "To train the chosen answers alone, give --format completion --data-keys "
+          "prompt={},completion=chosen.",
+          printable(reader.name(key)));
+  throw RefusedRecord(
+      "it prefers one answer to another (\"chosen\", \"rejected\"), and preferences are not trained", remedy);
+}
+
+// So would answers that are marked as bad ones: by TRL as "label", by LLaMA-Factory as "kto_tag".
+void refuse_bad_answer(const Reader& reader, RecordForm form, const NameMap& names) {
+  if (form == RecordForm::text) return;
+  for (const char* key : {"label", "kto_tag"}) {
+    const Json* mark = reader.peek(key);
+    if (!mark || is_named(names, key) || (form == RecordForm::alpaca && key == std::string_view("label")))
+      continue;
+    std::string said = mark->is_string() ? mark->get<std::string>() : mark->dump();
+    std::transform(said.begin(), said.end(), said.begin(), [](unsigned char c) { return std::tolower(c); });
+    if (said == "true" || said == "1") reader.find(key);
+    if (said == "false" || said == "0")
+      throw RefusedRecord(
+          fmt::format("its answer is marked as a bad one (\"{}\": {}), and only good ones can be trained",
+                      key, mark->dump()),
+          "Leave such records out with --bad-records skip.");
   }
 }
 
@@ -347,7 +474,9 @@ Record parse_record(const std::string& line, RecordForm form, const NameMap& nam
   if (!object.is_object()) malformed("it is no JSON object");
   const Reader reader(object, names);
   refuse_preferences(reader, names);
-  switch (form == RecordForm::automatic ? recognised(reader) : form) {
+  if (form == RecordForm::automatic) form = recognised(object, reader, names);
+  refuse_bad_answer(reader, form, names);
+  switch (form) {
     case RecordForm::automatic:
       break;
     case RecordForm::messages:
@@ -362,6 +491,16 @@ Record parse_record(const std::string& line, RecordForm form, const NameMap& nam
       return read_text(reader);
   }
   check_failed("a form", __FILE__, __LINE__, "");
+}
+
+Conversation with_given_arguments(const Conversation& conversation) {
+  Json messages = *conversation.messages;
+  const std::vector<Json*> arguments = all_arguments(messages);
+  for (size_t i = 0; i < conversation.given_arguments.size(); ++i)
+    if (conversation.given_arguments[i]) *arguments[i] = *conversation.given_arguments[i];
+  Conversation out = conversation;
+  out.messages = std::make_shared<const Json>(std::move(messages));
+  return out;
 }
 
 }  // namespace sluice

@@ -19,6 +19,7 @@
 #include <map>
 #include <memory>
 #include <nlohmann/json_fwd.hpp>
+#include <optional>
 #include <stdexcept>
 #include <string>
 #include <utility>
@@ -37,6 +38,10 @@ struct Conversation {
   std::shared_ptr<const nlohmann::ordered_json> messages;  // [{"role": ..., "content": ...}, ...]
   std::shared_ptr<const nlohmann::ordered_json> tools;     // a list; nullptr: none
   std::vector<bool> trained_messages;                      // by message: an answer that is trained
+  size_t masked = 0;                          // answers that say themselves that they are not trained
+  std::vector<std::string> asked_roles = {};  // of other messages that say that they are
+  // By call, in order: its arguments as they were given, where that was a string. Empty: none was.
+  std::vector<std::optional<std::string>> given_arguments = {};
   // An object: the record's own variables of the template; nullptr: none.
   std::shared_ptr<const nlohmann::ordered_json> template_values = nullptr;
   std::vector<std::string> unread_keys = {};  // of the record: neither read nor without content
@@ -64,7 +69,10 @@ struct RefusedRecord : std::invalid_argument {
 // RefusedRecord, the remedy is its own. A list of messages may have the keys of either form, whatever it is
 // called: files have `conversations` of roles and contents, too. Roles that other tools write, in any case,
 // become "user", "assistant", "system" and "tool"; arguments of tool calls that are JSON in a string, as
-// OpenAI has them, become objects, as templates expect them.
+// OpenAI has them, become objects, as templates expect them, and blank ones become {}.
 Record parse_record(const std::string& line, RecordForm form, const NameMap& names);
+
+// The conversation with the arguments of its calls as they were given.
+Conversation with_given_arguments(const Conversation& conversation);
 
 }  // namespace sluice

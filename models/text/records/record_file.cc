@@ -131,13 +131,30 @@ class ListScan {
 
 }  // namespace
 
-Division division_of_json(const std::string& path) {
+namespace {
+
+// The begin of the file, without what is blank there.
+std::string head_of(const std::string& path) {
   const InputFile file(path);
   std::string head(std::min(kPieceBytes, file.bytes()), '\0');
   file.read(0, head.data(), head.size());
   const auto first =
       std::find_if(head.begin(), head.end(), [](char c) { return !is_blank(c) && !is_byte_order_mark(c); });
-  return first != head.end() && *first == '[' ? Division::elements : Division::lines;
+  head.erase(head.begin(), first);
+  return head;
+}
+
+}  // namespace
+
+Division division_of_json(const std::string& path) {
+  return head_of(path).starts_with('[') ? Division::elements : Division::lines;
+}
+
+bool is_divided_object(const std::string& path) {
+  const std::string head = head_of(path);
+  const size_t end = head.find('\n');
+  return end != head.npos && head.starts_with('{') &&
+         std::all_of(head.begin() + 1, head.begin() + static_cast<std::ptrdiff_t>(end), is_blank);
 }
 
 RecordFile::RecordFile(const std::string& path, Division division, std::string separator, uint64_t longest)

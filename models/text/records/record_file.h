@@ -13,6 +13,7 @@
 #include <filesystem>
 #include <functional>
 #include <string>
+#include <string_view>
 
 #include "models/files/file.h"
 
@@ -25,6 +26,12 @@ enum class Division : uint8_t { lines, separator, stretches, elements };
 
 // How the file of JSON is divided: `elements` if it begins with a list, else `lines`. Throws as InputFile.
 Division division_of_json(const std::string& path);
+
+// Whether the first line of the file opens an object and has nothing else. Throws as InputFile.
+bool is_divided_object(const std::string& path);
+
+// In front of a text, it says that the text is UTF-8, and is no part of it.
+constexpr std::string_view kByteOrderMark = "\xef\xbb\xbf";
 
 class RecordFile {
  public:

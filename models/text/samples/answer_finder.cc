@@ -105,8 +105,26 @@ bool AnswerFinder::is_complete(size_t message) const {
   return spans_[message].end > 0;
 }
 
+// Many templates refuse a conversation that an answer begins.
+Rendered AnswerFinder::prompt_of(size_t answer) const {
+  try {
+    return renderer_.render(conversation_, answer, true);
+  } catch (const std::invalid_argument& error) {
+    const auto& messages = *conversation_.messages;
+    const bool has_others =
+        std::any_of(messages.begin() + static_cast<std::ptrdiff_t>(answer) + 1, messages.end(),
+                    [](const auto& message) { return message["role"] == "assistant"; });
+    throw RefusedRecord(
+        fmt::format("message {} is an answer to {}, and of these alone {}", answer + 1,
+                    answer == 0 ? std::string("no message") : "the messages before it", error.what()),
+        fmt::format(
+            "Train every token with --train-on all{}, or leave such records out with --bad-records skip.",
+            has_others ? ", or only the last answer with --train-on last" : ""));
+  }
+}
+
 AnswerText AnswerFinder::alone(size_t answer) const {
-  const Rendered prompt = renderer_.render(conversation_, answer, true);
+  const Rendered prompt = prompt_of(answer);
   const bool is_last = answer + 1 == conversation_.messages->size();
   AnswerText out{is_last ? whole_ : renderer_.render(conversation_, answer + 1, false), {}, {}};
   const std::string& text = out.text.text;

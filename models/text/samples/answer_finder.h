@@ -61,6 +61,7 @@ class AnswerFinder {
     size_t reach = 0;
     bool is_cut = false, is_opened = false;
   };
+  Rendered prompt_of(size_t answer) const;
   std::optional<Span> content_of(const Rendered& text, size_t message) const;
   bool is_complete(size_t message) const;
   std::optional<AnswerPart> measured(size_t answer);

@@ -58,6 +58,26 @@ const Json* reasoning_of(const Json& message) {
   return nullptr;
 }
 
+void note_keys_beside_text(const Json& part, SampleNotes& notes) {
+  if (part.is_object())
+    for (const auto& [key, value] : part.items())
+      if (key != "type" && key != "text" && !value.is_null() && !(value.is_structured() && value.empty()))
+        count(notes.unread, "part." + key);
+}
+
+// Every part with a text as {"type": "text", "text": ...}, which templates know.
+void name_parts(Json& content) {
+  for (Json& part : content) {
+    const std::string* text = text_of(part);
+    if (text == nullptr || (part.is_object() && part.contains("type") && type_of(part) == "text")) continue;
+    Json named{{"type", "text"}, {"text", *text}};
+    if (part.is_object())
+      for (const auto& [key, value] : part.items())
+        if (key != "type" && key != "text") named[key] = value;
+    part = std::move(named);
+  }
+}
+
 void join_parts(Json& content, SampleNotes& notes) {
   std::string joined;
   bool is_first = true;
@@ -66,6 +86,7 @@ void join_parts(Json& content, SampleNotes& notes) {
       if (!is_first) joined += '\n';
       joined += *text;
       is_first = false;
+      note_keys_beside_text(part, notes);
     } else {
       count(notes.unread, "part " + (part.is_object() ? type_of(part) : "that is no object"));
     }
@@ -158,14 +179,19 @@ AdaptedConversation ChatRenderer::adapted(const Conversation& conversation, Samp
   const bool is_plain = !(conversation.tools && model_.tools_chat);
   const bool joins = !(is_plain ? plain_reads_parts_ : tools_reads_parts_);
   const auto is_adapted = [&](const Json& message) {
-    return (joins && has_parts(message)) || reasoning_of(message) != nullptr;
+    return has_parts(message) || reasoning_of(message) != nullptr;
   };
   if (std::none_of(conversation.messages->begin(), conversation.messages->end(), is_adapted))
     return {conversation, TemplateMessages(conversation.messages)};
   Conversation out = conversation;
   Json messages = *conversation.messages;
   for (Json& message : messages) {
-    if (joins && has_parts(message)) join_parts(message["content"], notes);
+    if (has_parts(message)) {
+      if (joins)
+        join_parts(message["content"], notes);
+      else
+        name_parts(message["content"]);
+    }
     if (const Json* found = reasoning_of(message)) {
       const Json reasoning = *found;
       message["reasoning_content"] = reasoning;

@@ -4,8 +4,8 @@
 // Of a model with several named templates, a conversation with tools has the one that is named tool_use, as
 // in transformers 5.23. A message's reasoning reaches the template under all names that templates read it by,
 // as there. A template that reads a message's content as a string only gets lists of parts as one string: the
-// texts of the parts, joined by line ends, as vLLM and llama.cpp do it. One renderer for each thread; the
-// text model must outlive it. Caller: SampleMaker.
+// texts of the parts, joined by line ends, as vLLM and llama.cpp do it; to others, every part with a text is
+// {"type": "text"}. One renderer for each thread; the text model must outlive it. Caller: SampleMaker.
 #pragma once
 
 #include <array>

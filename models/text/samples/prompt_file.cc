@@ -21,6 +21,8 @@ std::vector<uint32_t> tokens_of(const std::string& line, SampleMaker& maker) {
   if (!object.contains("prompt"))
     return maker.prompt(std::get<Conversation>(parse_record(line, RecordForm::messages, {})));
   if (!object["prompt"].is_string()) throw std::invalid_argument("\"prompt\" is no string");
+  for (const auto& [key, value] : object.items())
+    if (key != "prompt" && !value.is_null() && value != "") maker.note_unread(key);
   return maker.prompt(object["prompt"].get<std::string>());
 }
 

@@ -19,10 +19,12 @@ bool is_blank(std::string_view text) { return solid_bytes(text) == 0; }
 
 // The answers that are to be trained, as indices of messages.
 std::vector<size_t> chosen_answers(const Conversation& conversation, TrainOn train_on) {
+  const Json& messages = *conversation.messages;
   std::vector<size_t> answers;
-  for (size_t i = 0; i < conversation.trained_messages.size(); ++i)
+  for (size_t i = 0; i < conversation.trained_messages.size(); ++i) {
+    if (train_on == TrainOn::last && messages[i]["role"] == "assistant") answers.clear();
     if (conversation.trained_messages[i]) answers.push_back(i);
-  if (train_on == TrainOn::last && !answers.empty()) answers = {answers.back()};
+  }
   return answers;
 }
 
@@ -33,11 +35,19 @@ size_t answer_count(const Conversation& conversation) {
 
 std::vector<AnswerPart> all_of(const Rendered& text) { return {{{0, text.text.size()}, false}}; }
 
-// The token that begins last at `byte` or before it.
-size_t token_at(const Encoding& encoding, size_t byte) {
-  return static_cast<size_t>(std::upper_bound(encoding.begins.begin(), encoding.begins.end(), byte) -
-                             encoding.begins.begin()) -
-         1;
+// `byte`, or the next one that may have a token.
+size_t behind_left_out(const Encoding& encoding, size_t byte) {
+  auto range = std::partition_point(encoding.left_out.begin(), encoding.left_out.end(),
+                                    [&](const ByteRange& r) { return r.end <= byte; });
+  for (; range != encoding.left_out.end() && range->begin <= byte; ++range) byte = range->end;
+  return byte;
+}
+
+// The token that has the byte, if there is one.
+std::optional<uint32_t> token_at(const Encoding& encoding, size_t byte) {
+  const auto behind = std::upper_bound(encoding.begins.begin(), encoding.begins.end(), byte);
+  if (behind == encoding.begins.begin() || behind_left_out(encoding, byte) != byte) return std::nullopt;
+  return encoding.ids[static_cast<size_t>(behind - encoding.begins.begin()) - 1];
 }
 
 }  // namespace
@@ -62,6 +72,10 @@ std::vector<Sample> SampleMaker::make(const Record& record) {
       conversation ? of_conversation(*conversation, notes) : of_text(std::get<PlainText>(record), notes);
   notes_ += notes;
   return samples;
+}
+
+void SampleMaker::note_refusal(const std::string& why) {
+  if (notes_.refusal.empty()) notes_.refusal = why;
 }
 
 SampleNotes SampleMaker::take_notes() { return std::exchange(notes_, {}); }
@@ -105,7 +119,8 @@ Sample SampleMaker::sample_of(const Rendered& text, std::vector<uint32_t> ids, c
     token = static_cast<size_t>(
         std::lower_bound(from + static_cast<std::ptrdiff_t>(token), encoding.begins.end(), byte) - from);
   };
-  for (const auto& [part, end_is_cut] : parts) {
+  for (const auto& [given, end_is_cut] : parts) {
+    const ByteRange part{behind_left_out(encoding, given.begin), given.end};
     seek(part.begin);
     // The token before it may have the part's first byte, too.
     const bool is_border = token == sample.ids.size() || encoding.begins[token] > part.begin;
@@ -139,12 +154,29 @@ Sample SampleMaker::next_sample(const Rendered& text, const std::vector<AnswerPa
   return sample_of(text, last_.encoding.ids, last_.encoding, parts, ends_at_control, notes);
 }
 
+// The text of all messages. A template that refuses arguments of calls as objects gets them as given.
+Rendered SampleMaker::rendered(const Conversation& given, bool prompts, AdaptedConversation& adapted) const {
+  try {
+    return renderer_.render(adapted, adapted.messages->size(), prompts);
+  } catch (const std::invalid_argument&) {
+    if (given.given_arguments.empty()) throw;
+  }
+  SampleNotes noted;
+  adapted = renderer_.adapted(with_given_arguments(given), noted);
+  return renderer_.render(adapted, adapted.messages->size(), prompts);
+}
+
 std::vector<uint32_t> SampleMaker::prompt(const Conversation& given) {
   SampleNotes notes;
-  const AdaptedConversation conversation = renderer_.adapted(given, notes);
-  if (!notes.unread.empty())
-    throw std::invalid_argument("a text model does not read " + notes.unread.begin()->first);
-  const Rendered text = renderer_.render(conversation, conversation.messages->size(), true);
+  AdaptedConversation conversation = renderer_.adapted(given, notes);
+  for (const auto& [name, times] : notes.unread)
+    if (name.starts_with("part ")) throw std::invalid_argument("a text model does not read " + name);
+  const Rendered text = rendered(given, true, conversation);
+  UnreadStrings unread(conversation, given);
+  unread.add_sample(text, conversation.messages->size());
+  unread.note(renderer_, {}, notes);
+  for (const std::string& key : given.unread_keys) count(notes.unread, key);
+  notes_ += notes;
   return encoder_.encode(text.text, plain_parts(text)).ids;
 }
 
@@ -185,8 +217,10 @@ std::vector<Sample> SampleMaker::of_answers(const AdaptedConversation& conversat
                                             SampleNotes& notes) {
   AnswerFinder finder(renderer_, conversation, whole);
   std::vector<Sample> samples;
-  const auto add = [&](const Rendered& text, const std::vector<AnswerPart>& parts, bool ends_at_control) {
-    unread.add_sample(text);
+  const size_t all = conversation.messages->size();
+  const auto add = [&](const Rendered& text, size_t messages, const std::vector<AnswerPart>& parts,
+                       bool ends_at_control) {
+    unread.add_sample(text, messages);
     samples.push_back(conversation_sample(text, parts, ends_at_control, notes));
   };
   if (!whole.generation.empty()) {
@@ -195,11 +229,11 @@ std::vector<Sample> SampleMaker::of_answers(const AdaptedConversation& conversat
       for (const ByteRange& marked : whole.generation) parts.push_back({marked, false});
     else
       parts = finder.generated(answers);
-    add(whole, parts, false);
+    add(whole, all, parts, false);
     return samples;
   }
   if (const auto parts = finder.in_whole(answers)) {
-    add(whole, *parts, true);
+    add(whole, all, *parts, true);
     notes.opened += finder.opened();
     notes.opening = finder.opening();
     return samples;
@@ -207,7 +241,7 @@ std::vector<Sample> SampleMaker::of_answers(const AdaptedConversation& conversat
   // An answer at a time, so that only one text of a long conversation is in memory.
   for (const size_t answer : answers) {
     const AnswerText turn = finder.alone(answer);
-    unread.add_sample(turn.text);
+    unread.add_sample(turn.text, answer + 1);
     samples.push_back(next_sample(turn.text, {{turn.answer, false}}, true, notes));
     if (turn.opening.empty()) continue;
     ++notes.opened;
@@ -218,16 +252,19 @@ std::vector<Sample> SampleMaker::of_answers(const AdaptedConversation& conversat
 }
 
 std::vector<Sample> SampleMaker::of_conversation(const Conversation& given, SampleNotes& notes) {
-  const AdaptedConversation conversation = renderer_.adapted(given, notes);
+  AdaptedConversation conversation = renderer_.adapted(given, notes);
   check_roles(conversation, notes);
-  const Rendered whole = renderer_.render(conversation, conversation.messages->size(), false);
+  const Rendered whole = rendered(given, false, conversation);
   const std::vector<size_t> answers = chosen_answers(conversation, choices_.train_on);
-  UnreadStrings unread(conversation);
+  UnreadStrings unread(conversation, given);
   std::vector<Sample> samples;
   if (choices_.train_on == TrainOn::all) {
-    unread.add_sample(whole);
+    notes.masked += conversation.masked;
+    unread.add_sample(whole, conversation.messages->size());
     samples.push_back(conversation_sample(whole, all_of(whole), false, notes));
   } else {
+    for (const std::string& role : conversation.asked_roles)
+      count(notes.unread, "train of a message of " + role);
     samples = of_answers(conversation, whole, answers, unread, notes);
   }
   unread.note(renderer_, answers, notes);
@@ -242,9 +279,11 @@ std::vector<Sample> SampleMaker::of_text(const PlainText& text, SampleNotes& not
     Encoding other = encoder_.encode(rendered.text);
     const size_t first = rendered.text.find_first_not_of(" \t\r\n"),
                  last = rendered.text.find_last_not_of(" \t\r\n");
-    was_rendered =
-        first != std::string::npos && (model_.tokenizer.is_special(other.ids[token_at(other, first)]) ||
-                                       model_.tokenizer.is_special(other.ids[token_at(other, last)]));
+    const auto is_control_at = [&](size_t byte) {
+      const std::optional<uint32_t> token = token_at(other, byte);
+      return token && model_.tokenizer.is_special(*token);
+    };
+    was_rendered = first != std::string::npos && (is_control_at(first) || is_control_at(last));
     if (was_rendered || choices_.control_tokens == ControlTokens::anywhere) encoding = std::move(other);
   }
   if (!text.whole && !was_rendered && (model_.chat || !text.system.empty())) {
@@ -259,6 +298,7 @@ std::vector<Sample> SampleMaker::of_text(const PlainText& text, SampleNotes& not
   }
   if (is_blank(text.text)) return {Sample{.is_text = text.whole}};
   if (!text.system.empty()) count(notes.unread, "system");
+  notes.whole += text.whole && choices_.train_on == TrainOn::last;
   notes.rendered += was_rendered && choices_.control_tokens == ControlTokens::of_template;
   const bool is_all = text.whole || choices_.train_on == TrainOn::all;
   SampleNotes before_suffix;  // the end of a text is what stands behind it

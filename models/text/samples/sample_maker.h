@@ -49,11 +49,14 @@ class SampleMaker {
   // The samples of a record, perhaps some without a trained token. Throws std::invalid_argument as
   // parse_record does where the record does not suit the template, Error where the tokenizer fails.
   std::vector<Sample> make(const Record& record);
+  // Notes a key of a record that nothing reads; why a record is left out, as a clause.
+  void note_unread(const std::string& key) { count(notes_.unread, key); }
+  void note_refusal(const std::string& why);
   // What is to be told of the records since the last call.
   SampleNotes take_notes();
 
   // The tokens of a prompt: a conversation with the begin of the next answer, or a text to go on with. Throw
-  // as make() does, and where a part of a content cannot be read.
+  // as make() does, and where a part of a content cannot be read; what else is not read is noted.
   std::vector<uint32_t> prompt(const Conversation& conversation);
   std::vector<uint32_t> prompt(const std::string& text);
 
@@ -65,6 +68,7 @@ class SampleMaker {
   std::vector<Sample> of_text(const PlainText& text, SampleNotes& notes);
   void check_roles(const Conversation& conversation, SampleNotes& notes) const;
   std::span<const ByteRange> plain_parts(const Rendered& text) const;
+  Rendered rendered(const Conversation& given, bool prompts, AdaptedConversation& adapted) const;
   bool is_end(uint32_t id) const;
   void note_end(const std::vector<uint32_t>& ids, size_t first, size_t end, SampleNotes& notes) const;
   // `ids`: those of the encoding.

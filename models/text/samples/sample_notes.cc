@@ -23,16 +23,21 @@ SampleNotes& SampleNotes::operator+=(const SampleNotes& other) {
   for (const auto& [name, times] : other.unread) count(unread, name, times);
   for (const auto& [name, times] : other.unknown_roles) count(unknown_roles, name, times);
   for (const auto& [token, times] : other.ends) ends[token] += times;
-  endless += other.endless, cut += other.cut, rendered += other.rendered, opened += other.opened;
+  endless += other.endless, cut += other.cut, empty += other.empty;
+  masked += other.masked, whole += other.whole;
+  rendered += other.rendered, opened += other.opened;
   if (no_end.empty()) no_end = other.no_end;
   if (opening.empty()) opening = other.opening;
+  if (refusal.empty()) refusal = other.refusal;
   return *this;
 }
 
 std::string json_of(const SampleNotes& notes) {
   nlohmann::ordered_json json{{"unread", notes.unread},   {"unknown_roles", notes.unknown_roles},
                               {"endless", notes.endless}, {"no_end", notes.no_end},
-                              {"cut", notes.cut},         {"rendered", notes.rendered},
+                              {"cut", notes.cut},         {"empty", notes.empty},
+                              {"masked", notes.masked},   {"whole", notes.whole},
+                              {"refusal", notes.refusal}, {"rendered", notes.rendered},
                               {"opened", notes.opened},   {"opening", notes.opening}};
   auto& ends = json["ends"] = nlohmann::ordered_json::array();
   for (const auto& [token, times] : notes.ends) ends.push_back({token, times});
@@ -48,6 +53,10 @@ SampleNotes notes_of_json(const std::string& text) try {
   json.at("endless").get_to(notes.endless);
   json.at("no_end").get_to(notes.no_end);
   json.at("cut").get_to(notes.cut);
+  json.at("empty").get_to(notes.empty);
+  json.at("masked").get_to(notes.masked);
+  json.at("whole").get_to(notes.whole);
+  json.at("refusal").get_to(notes.refusal);
   json.at("rendered").get_to(notes.rendered);
   json.at("opened").get_to(notes.opened);
   json.at("opening").get_to(notes.opening);

@@ -20,7 +20,11 @@ struct SampleNotes {
   uint64_t endless = 0;               // trained answers and texts that no control token ends
   std::string no_end;                 // why texts have none, as a clause; empty: they have one
   uint64_t cut = 0;                   // answers of which the chat template leaves a part out of every sample
+  uint64_t empty = 0;                 // trained answers of which nothing but blanks is given
+  uint64_t masked = 0;                // answers that are trained although their records say that they are not
   uint64_t rendered = 0;              // texts that a chat template had rendered before, with control tokens
+  uint64_t whole = 0;   // texts that are trained as a whole although the last answer is asked for
+  std::string refusal;  // why the first record that is left out is refused, as a clause
   uint64_t opened = 0;  // answers that do not begin with all that the template's prompt ends with
   std::string opening;  // what such prompts end with: the first one's
 

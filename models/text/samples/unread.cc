@@ -40,34 +40,68 @@ std::string type_of(const Json& part) {
   return part["type"].get<std::string>();
 }
 
+bool is_empty(const Json& value) {
+  return value.is_structured() ? value.empty()
+                               : value.is_string() && solid_bytes(value.get_ref<const std::string&>()) == 0;
+}
+
+bool is_reasoning(const std::string& key) {
+  return std::find(kReasoningFields.begin(), kReasoningFields.end(), key) != kReasoningFields.end();
+}
+
+// What an answer may be made of beside its content.
+bool is_answer_field(const std::string& key) {
+  return key == "tool_calls" || key == "function_call" || is_reasoning(key);
+}
+
+// The name that the message as given has for its reasoning.
+std::string reasoning_name(const Json& given) {
+  for (const char* field : kReasoningFields)
+    if (given.contains(field)) return field;
+  return kReasoningFields.front();
+}
+
 }  // namespace
 
-UnreadStrings::UnreadStrings(const Conversation& conversation) : conversation_(conversation) {
-  add_strings(*conversation.messages, strings_);
+UnreadStrings::Use& UnreadStrings::Use::operator+=(const Use& other) {
+  given += other.given, used += std::min(other.given, other.used);
+  return *this;
+}
+
+UnreadStrings::UnreadStrings(const Conversation& conversation, const Conversation& given)
+    : conversation_(conversation), given_(given), first_source_{0} {
+  for (const Json& message : *conversation.messages) {
+    add_strings(message, strings_);
+    first_source_.push_back(strings_.size());
+  }
   if (conversation.tools) add_strings(*conversation.tools, strings_);
   uses_.resize(strings_.size());
   for (size_t i = 0; i < uses_.size(); ++i) uses_[i].given = solid_bytes(*strings_[i]);
 }
 
-void UnreadStrings::add_sample(const Rendered& text) {
+void UnreadStrings::add_sample(const Rendered& text, size_t messages) {
+  // The text's sources are numbered over its messages, then the tools.
+  const size_t own = first_source_[messages], later = first_source_.back() - own;
+  const auto source_of = [&](size_t i) { return i < own ? i : i + later; };
   const std::string_view whole = text.text;
-  std::vector<uint64_t> bytes(uses_.size());  // of strings that are not used up
-  std::vector<ByteRange> places(uses_.size());
+  std::vector<uint64_t> bytes(uses_.size() - later);  // of strings that are not used up
+  std::vector<ByteRange> places(bytes.size());
   for (const SourceRange& range : text.sources) {
     const uint32_t i = range.source;
-    if (i >= uses_.size() || uses_[i].used >= uses_[i].given) continue;
+    if (i >= bytes.size() || uses_[source_of(i)].used >= uses_[source_of(i)].given) continue;
     if (bytes[i] == 0) places[i].begin = range.begin;
     places[i].end = range.end;
     bytes[i] += solid_bytes(whole.substr(range.begin, range.end - range.begin));
   }
   std::string solid;  // of the text; made where it is needed
   for (size_t i = 0; i < bytes.size(); ++i) {
-    Use& use = uses_[i];
+    const size_t source = source_of(i);
+    Use& use = uses_[source];
     use.used = std::max(use.used, bytes[i]);
     if (bytes[i] == 0 || use.used >= use.given) continue;
     // The template may write a part of it, such as <think>, as its own.
-    const std::string needle = without_blanks(*strings_[i]);
-    const size_t around = strings_[i]->size(), begin = places[i].begin - std::min(places[i].begin, around);
+    const std::string needle = without_blanks(*strings_[source]);
+    const size_t around = strings_[source]->size(), begin = places[i].begin - std::min(places[i].begin, around);
     if (has_bytes(without_blanks(whole.substr(begin, places[i].end + around - begin)), needle)) {
       use.used = use.given;
       continue;
@@ -80,74 +114,122 @@ void UnreadStrings::add_sample(const Rendered& text) {
 UnreadStrings::Use UnreadStrings::use_of(const Json& json, size_t& source) const {
   if (json.is_string()) return uses_[source++];
   Use use;
-  if (json.is_structured())
-    for (const Json& inner : json) {
-      const Use one = use_of(inner, source);
-      use.given += one.given, use.used += std::min(one.given, one.used);
+  if (json.is_object())
+    for (const auto& [key, inner] : json.items()) {
+      if (key == "type" && inner.is_string())
+        ++source;
+      else
+        use += use_of(inner, source);
     }
+  if (json.is_array())
+    for (const Json& inner : json) use += use_of(inner, source);
   return use;
 }
 
-void UnreadStrings::note_content(const Json& message, size_t index, size_t& source, bool is_answer,
-                                 SampleNotes& notes) const {
-  const Json& content = message["content"];
-  Use all;
-  if (content.is_array()) {
-    for (const Json& part : content) {
-      const Use use = use_of(part, source);
-      all.given += use.given, all.used += use.used;
-      const std::string type = type_of(part);
-      const bool is_text = part.is_string() || (part.is_object() && part.contains("text"));
-      if (!is_text && use.used == 0) count(notes.unread, "part " + type);
-    }
-    if (all.used == 0 && all.given > 0 && !is_answer) count(notes.unread, "message of " + role_of(message));
-  } else {
-    all = use_of(content, source);
-    if (all.given > 0 && all.used == 0 && !is_answer) count(notes.unread, "message of " + role_of(message));
-    if (all.used > 0 && all.used < all.given) {
-      if (message["role"] == "assistant")
-        ++notes.cut;
+// Notes the outermost values of which nothing is read.
+void UnreadStrings::note_tree(const Json& json, const std::string& path, size_t& source,
+                              SampleNotes& notes) const {
+  size_t inner = source;
+  if (use_of(json, source).is_lost()) return count(notes.unread, path);
+  if (json.is_object())
+    for (const auto& [key, value] : json.items()) {
+      if (key == "type" && value.is_string())
+        ++inner;
       else
-        count(notes.unread, "a part of a message of " + role_of(message));
+        note_tree(value, path + "." + key, inner, notes);
+    }
+  if (json.is_array())
+    for (const Json& value : json) note_tree(value, path + "[]", inner, notes);
+}
+
+void UnreadStrings::note_field(const ChatRenderer& renderer, const Json& value, const std::string& of,
+                               const std::string& key, size_t& source, SampleNotes& notes) const {
+  size_t first = source;
+  const std::string path = of + "." + key;
+  if (use_of(value, first).given == 0 && !is_empty(value) && !renderer.mentions(conversation_, key))
+    count(notes.unread, path);
+  note_tree(value, path, source, notes);
+}
+
+// Of a content that is read in part. Returns the use of its texts.
+UnreadStrings::Use UnreadStrings::note_parts(const ChatRenderer& renderer, const Json& parts, size_t source,
+                                             SampleNotes& notes) const {
+  Use texts;
+  for (const Json& part : parts) {
+    if (part.is_string()) {
+      texts += use_of(part, source);
+    } else if (type_of(part) == "text") {
+      for (const auto& [key, value] : part.items()) {
+        if (key == "text")
+          texts += use_of(value, source);
+        else if (key == "type")
+          ++source;
+        else
+          note_field(renderer, value, "part", key, source, notes);
+      }
+    } else if (use_of(part, source).used == 0) {
+      count(notes.unread, "part " + type_of(part));
     }
   }
-  if (is_answer && all.given > 0 && all.used == 0)
+  return texts;
+}
+
+UnreadStrings::Use UnreadStrings::note_content(const ChatRenderer& renderer, const Json& message,
+                                               bool is_answer, size_t& source, SampleNotes& notes) const {
+  const Json& content = message["content"];
+  const size_t first = source;
+  const Use all = use_of(content, source);
+  if (all.is_lost()) {
+    if (!is_answer) count(notes.unread, "message of " + role_of(message));
+    return all;
+  }
+  const Use texts = content.is_array() ? note_parts(renderer, content, first, notes) : all;
+  if (texts.used < texts.given) {
+    if (message["role"] == "assistant")
+      ++notes.cut;
+    else
+      count(notes.unread, "a part of a message of " + role_of(message));
+  }
+  return all;
+}
+
+void UnreadStrings::note_message(const ChatRenderer& renderer, size_t index, bool is_answer, size_t& source,
+                                 SampleNotes& notes) const {
+  const Json& message = (*conversation_.messages)[index];
+  Use content, beside, reasoning;  // reasoning: all its names have the same, of which one is enough
+  for (const auto& [key, value] : message.items()) {
+    size_t first = source;
+    if (is_answer_field(key)) beside += use_of(value, first);
+    if (key == "role") {
+      ++source;
+    } else if (key == "content") {
+      content = note_content(renderer, message, is_answer, source, notes);
+    } else if (is_reasoning(key) && value == message["reasoning_content"]) {
+      const Use use = use_of(value, source);
+      reasoning = {std::max(reasoning.given, use.given), std::max(reasoning.used, use.used)};
+    } else {
+      note_field(renderer, value, "message", key, source, notes);
+    }
+  }
+  if (reasoning.used < reasoning.given) {
+    const std::string name = "message." + reasoning_name((*given_.messages)[index]);
+    count(notes.unread, reasoning.used == 0 ? name : "a part of " + name);
+  }
+  if (!is_answer) return;
+  if (content.is_lost() || (content.given == 0 && beside.is_lost()))
     throw RefusedRecord(
         fmt::format("the chat template leaves out message {}, an answer that is to be trained", index + 1),
         "Give --chat-template FILE, a template that renders it, or leave such records out with --bad-records "
         "skip.");
+  if (content.given == 0 && beside.given == 0) ++notes.empty;
 }
 
 void UnreadStrings::note(const ChatRenderer& renderer, const std::vector<size_t>& answers,
                          SampleNotes& notes) const {
   size_t source = 0;
-  for (size_t m = 0; m < conversation_.messages->size(); ++m) {
-    const Json& message = (*conversation_.messages)[m];
-    Use reasoning;  // all its fields have the same, of which one is enough
-    for (const auto& [key, value] : message.items()) {
-      if (key == "role") {
-        ++source;
-        continue;
-      }
-      if (key == "content") {
-        note_content(message, m, source, std::binary_search(answers.begin(), answers.end(), m), notes);
-        continue;
-      }
-      const Use use = use_of(value, source);
-      if (std::find(kReasoningFields.begin(), kReasoningFields.end(), key) != kReasoningFields.end()) {
-        reasoning = {std::max(reasoning.given, use.given), std::max(reasoning.used, use.used)};
-        continue;
-      }
-      const bool is_read = use.given > 0 ? use.used > 0 : renderer.mentions(conversation_, key);
-      const bool is_empty = value.is_structured() ? value.empty() : value.is_string() && use.given == 0;
-      if (!is_read && !is_empty) count(notes.unread, "message." + key);
-    }
-    if (reasoning.used < reasoning.given)
-      count(notes.unread, reasoning.used == 0 ? "message.reasoning_content" : "a part of reasoning_content");
-  }
-  if (!conversation_.tools) return;
-  const Use tools = use_of(*conversation_.tools, source);
-  if (tools.given > 0 && tools.used == 0) count(notes.unread, "tools");
+  for (size_t m = 0; m < conversation_.messages->size(); ++m)
+    note_message(renderer, m, std::binary_search(answers.begin(), answers.end(), m), source, notes);
+  if (conversation_.tools) note_tree(*conversation_.tools, "tools", source, notes);
 }
 
 }  // namespace sluice

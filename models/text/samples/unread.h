@@ -1,8 +1,9 @@
 // What of a conversation stands in no sample.
 //
 // A string counts as read if a sample has bytes of it; blank bytes, which templates cut off, count for
-// nothing. A field of a message without strings counts as read where the template has its name. Caller:
-// SampleMaker.
+// nothing. A field of a message without strings counts as read where the template has its name. What is read
+// in part, such as a list of calls, is told by the paths of what is not; strings named "type" are left aside,
+// since templates write them in words of their own. Caller: SampleMaker.
 #pragma once
 
 #include <cstdint>
@@ -16,24 +17,37 @@ namespace sluice {
 
 class UnreadStrings {
  public:
-  explicit UnreadStrings(const Conversation& conversation);  // adapted; it outlives this
+  // `conversation` is `given` as adapted; both outlive this.
+  UnreadStrings(const Conversation& conversation, const Conversation& given);
 
-  // Whatever one sample has of the conversation.
-  void add_sample(const Rendered& text);
+  // Whatever one sample has of the conversation; its text is of so many of the first messages.
+  void add_sample(const Rendered& text, size_t messages);
   // Notes what is in no sample. `answers`: those that were to be trained, ascending. Throws RefusedRecord for
-  // one of them whose content is in no sample at all.
+  // one of them of which nothing is in any sample.
   void note(const ChatRenderer& renderer, const std::vector<size_t>& answers, SampleNotes& notes) const;
 
  private:
   struct Use {
     uint64_t given = 0, used = 0;  // solid bytes
+    Use& operator+=(const Use& other);
+    bool is_lost() const { return given > 0 && used == 0; }
   };
+  // `source`: of the first string of what is given; moves behind its last.
   Use use_of(const nlohmann::ordered_json& json, size_t& source) const;
-  void note_content(const nlohmann::ordered_json& message, size_t index, size_t& source, bool is_answer,
+  void note_tree(const nlohmann::ordered_json& json, const std::string& path, size_t& source,
+                 SampleNotes& notes) const;
+  void note_field(const ChatRenderer& renderer, const nlohmann::ordered_json& value, const std::string& of,
+                  const std::string& key, size_t& source, SampleNotes& notes) const;
+  Use note_parts(const ChatRenderer& renderer, const nlohmann::ordered_json& parts, size_t source,
+                 SampleNotes& notes) const;
+  Use note_content(const ChatRenderer& renderer, const nlohmann::ordered_json& message, bool is_answer,
+                   size_t& source, SampleNotes& notes) const;
+  void note_message(const ChatRenderer& renderer, size_t index, bool is_answer, size_t& source,
                     SampleNotes& notes) const;
 
-  const Conversation& conversation_;
+  const Conversation &conversation_, &given_;
   std::vector<const std::string*> strings_;  // by source
+  std::vector<size_t> first_source_;         // by message, and one more
   std::vector<Use> uses_;                    // by source; `used`: the most that a sample has of it
 };
 

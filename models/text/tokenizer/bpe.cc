@@ -107,7 +107,7 @@ void Bpe::tokenize_part(std::string_view part, BpeMemory& memory, std::vector<Sy
   make_links(part, memory);
   merge(memory);
   for (const auto& link : memory.links_)
-    if (link.bytes != 0) to.push_back({link.id, link.bytes});
+    if (link.bytes != 0) to.push_back({link.id, link.bytes, link.left_out});
   if (entry != nullptr) {
     entry->piece = part;
     entry->symbols.assign(to.begin() + static_cast<std::ptrdiff_t>(first), to.end());
@@ -142,7 +142,7 @@ bool Bpe::add_bytes(std::string_view character, BpeMemory& memory) const {
 // as in the oracle.
 void Bpe::make_links(std::string_view part, BpeMemory& memory) const {
   memory.links_.clear();
-  uint32_t unknown_bytes = 0;
+  uint32_t unknown_bytes = 0, left_out = 0;
   const auto add_unknown = [&] {
     if (unknown_bytes > 0) memory.links_.push_back({unknown_id(), unknown_bytes, kNone, kNone});
     unknown_bytes = 0;
@@ -152,13 +152,19 @@ void Bpe::make_links(std::string_view part, BpeMemory& memory) const {
     const char32_t c = next_code_point(part, at);
     const std::string_view character = part.substr(begin, at - begin);
     const auto bytes = static_cast<uint32_t>(character.size());
+    const size_t first = memory.links_.size();
     if (const auto id = id_of(c, character)) {
       add_unknown();
       memory.links_.push_back({*id, bytes, kNone, kNone});
-    } else if (!(options_.byte_fallback && add_bytes(character, memory)) && options_.unknown) {
+    } else if (options_.byte_fallback && add_bytes(character, memory)) {
+      // It has a token for each byte.
+    } else if (options_.unknown) {
       if (!options_.fuse_unknown) add_unknown();
       unknown_bytes += bytes;
+    } else {
+      left_out += bytes;
     }
+    if (memory.links_.size() > first) memory.links_[first].left_out = std::exchange(left_out, 0);
   }
   add_unknown();
   for (uint32_t i = 1; i < memory.links_.size(); ++i) {
@@ -192,7 +198,7 @@ void Bpe::merge(BpeMemory& memory) const {
     const Merged* merged = merges_.find(pair_of(left.id, right.id));
     if (merged == nullptr || merged->id != top.id) continue;  // one of the two has been merged since
     left.id = top.id;
-    left.bytes += right.bytes;
+    left.bytes += right.left_out + right.bytes;
     left.next = right.next;
     right.bytes = 0;
     if (right.next != kNone) links[right.next].previous = top.place;

@@ -27,9 +27,9 @@ struct BpeOptions {
   std::optional<std::string> unknown;  // the token of characters without an id; nothing: they are left out
 };
 
-// Tokens of a piece: ids, and how many of its bytes each covers.
+// Tokens of a piece: ids, how many of its bytes each covers, and how many before these are left out.
 struct Symbol {
-  uint32_t id, bytes;
+  uint32_t id, bytes, left_out = 0;
 };
 
 // What one thread's calls keep: memory that is used again, and the results of short pieces, as many as fit
@@ -46,6 +46,7 @@ class BpeMemory {
   };
   struct Link {
     uint32_t id, bytes, previous, next;  // bytes 0: merged into the one before
+    uint32_t left_out = 0;               // as of Symbol
   };
   struct Candidate {
     uint32_t rank, place, id;

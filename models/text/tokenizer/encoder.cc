@@ -146,10 +146,18 @@ void Encoder::encode_from(const EncodedText::Border& from, std::string_view inpu
       memory_->symbols.clear();
       parts_.bpe.tokenize(text.of(piece), memory_->bpe, memory_->symbols);
       size_t at = piece.begin;
+      const auto leave_out = [&](size_t end) {
+        if (end > at)
+          encoding.left_out.push_back(
+              {text.origin[at], end < text.text.size() ? size_t{text.origin[end]} : part.end});
+        at = end;
+      };
       for (const Symbol& symbol : memory_->symbols) {
+        leave_out(at + symbol.left_out);
         add(symbol.id, text.origin[at]);
         at += symbol.bytes;
       }
+      leave_out(piece.end);
     }
   }
   if (input.size() > kKeptTextBytes) memory_->give_back();

@@ -68,6 +68,7 @@ class Tokenizer {
 struct Encoding {
   std::vector<uint32_t> ids;
   std::vector<size_t> begins;
+  std::vector<ByteRange> left_out = {};  // of the text: characters that have no token; ascending
   // Characters that the tokenizer's patterns do not know, since the installed Oniguruma is older: Hugging
   // Face may cut the text around them otherwise. 0 for a tokenizer without patterns.
   size_t unknown_characters = 0;

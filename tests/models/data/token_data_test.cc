@@ -45,6 +45,13 @@ TEST_F(TokenDataTest, TextIsBytes) {
   rejects(path("a.txt"), 255, ExitCode::malformed_file, "but the model's has 255");
 }
 
+TEST_F(TokenDataTest, AByteOrderMarkIsNoText) {
+  const auto data = TokenData::open({write_file("a.txt", "\xef\xbb\xbfHi")}, 256);
+  EXPECT_EQ(all(data), (std::vector<int32_t>{'H', 'i'}));
+  write_file("a.txt", "\xef\xbb\xbf");
+  rejects(path("a.txt"), 256, ExitCode::malformed_file, "a.txt is empty");
+}
+
 // UTF-16, whose every second byte is 0.
 TEST_F(TokenDataTest, TextWithBytesOfZeroIsAskedAbout) {
   const std::string file = write_file("a.txt", std::string("A\0B\0", 4));

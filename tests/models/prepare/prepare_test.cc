@@ -35,7 +35,7 @@ class PrepareTest : public FormatTest {
       text += fmt::format(
           "{{\"messages\":[{{\"role\":\"user\",\"content\":\"What is {}?\"}},"
           "{{\"role\":\"assistant\",\"content\":\"{}\"}}]}}\n",
-          random() % 1000, std::string(random() % 80, 'a'));
+          random() % 1000, std::string(1 + random() % 79, 'a'));
     return write_file(name, text);
   }
   PrepareRequest request(const std::vector<std::string>& files, int threads = 1) const {
@@ -124,21 +124,25 @@ TEST_F(PrepareTest, NotesOfPartsAddUpAndAreTold) {
   EXPECT_EQ(notes.ends.begin()->second, set.samples());
   EXPECT_EQ(remarks_on(set.counts(), notes),
             (std::vector<std::string>{"not read: id (2), message.name (2)",
-                                      "roles not known, whose messages are not trained: Narrator (2)"}));
+                                      "roles not known, whose messages are no answers: Narrator (2)"}));
 }
 
 TEST_F(PrepareTest, RemarksOnAnswers) {
   SampleNotes notes;
-  notes.cut = 1, notes.opened = 2, notes.rendered = 3, notes.endless = 4;
+  notes.cut = 1, notes.opened = 2, notes.rendered = 3, notes.endless = 4, notes.empty = 5, notes.masked = 6;
+  notes.whole = 7, notes.refusal = "it is empty";
   notes.opening = "<think>\n", notes.no_end = "there is no eos_token";
   EXPECT_EQ(
-      remarks_on({}, notes),
+      remarks_on({.bad = 2}, notes),
       (std::vector<std::string>{
-          "1 answer lacks a part, which the chat template leaves out",
+          "1 answer lacks a part, which the chat template leaves out", "5 answers are empty",
+          "6 answers are trained by --train-on all although the record says that it is not to be",
           "2 answers do not begin with <think>, with which the chat template's prompt ends",
+          "7 texts are trained as a whole, since --train-on last is about conversations",
           "3 texts were rendered by a chat template before: their control tokens are control tokens",
           "4 answers and texts do not end with a control token, so that the model does not learn to stop "
-          "there (there is no eos_token); --eos-token TOKEN says which token ends them, if one does"}));
+          "there (there is no eos_token); --eos-token TOKEN says which token ends them, if one does",
+           "2 malformed records are left out (the first: it is empty)"}));
   EXPECT_EQ(notes_of_json(json_of(notes)), notes);
 }
 
@@ -266,8 +270,47 @@ TEST_F(PrepareTest, RefusalsSayWhatHelps) {
       "--data-keys prompt=question,completion=answer");
   has(write_file("b.jsonl", R"({"text":1})"), "Correct it, or leave out what is malformed");
   has(write_file("c.csv", "a,b\n"), "Convert it to JSON lines");
+  has(write_file("e.json", "{\n\"text\": \"a\"\n}\n"), "Convert the file to one record a line: jq -c . ");
   std::filesystem::remove(path("model/chat_template.jinja"));
   has(write_chats("d.jsonl", 1), "Give --chat-template FILE");
+}
+
+TEST_F(PrepareTest, TheFirstRefusalOfWhatIsLeftOutIsTold) {
+  PrepareRequest skipping = request({write_file("a.jsonl", "{\"text\":\"a\"}\n{\"text\":1}\n{\"text\":\n")});
+  skipping.skips_bad = true;
+  const PreparedSet set = PreparedSet::open(made(Preparation(skipping), "set"), 1 << 20);
+  EXPECT_EQ(remarks_on(set.counts(), notes_of(set)),
+            std::vector<std::string>{"2 malformed records are left out (the first: \"text\" is no string)"});
+}
+
+TEST_F(PrepareTest, AByteOrderMarkIsNoText) {
+  const auto ids = [&](const std::string& text) {
+    return Preparation(request({write_file("a.txt", text)})).first_samples(2).at(0).ids;
+  };
+  EXPECT_EQ(ids("\xef\xbb\xbfsome text"), ids("some text"));
+}
+
+TEST_F(PrepareTest, AnEndThatNoAnswerTeachesIsTold) {
+  TextModel model = open_text_model(path("model"), "");
+  const uint32_t end = *model.tokenizer.id_of("<|im_end|>"), other = *model.tokenizer.id_of("<|endoftext|>");
+  SampleNotes notes;
+  notes.ends = {{end, 2}};
+  set_end_token(model, "<|endoftext|>");
+  EXPECT_EQ(
+      unlearned_end(model, {}, notes),
+      "No answer of the data ends with <|endoftext|>, the end that --eos-token names: a run on these data "
+      "does not learn to stop. Answers end with <|im_end|>.");
+  notes.ends[other] = 3;
+  EXPECT_EQ(unlearned_end(model, {}, notes), "");
+  EXPECT_NE(unlearned_end(model, {.texts = 3}, notes), "") << "these are ends of texts";
+  notes.ends.erase(end);
+  EXPECT_EQ(unlearned_end(model, {.texts = 3}, notes), "") << "there is no answer";
+  notes.ends.clear();
+  notes.endless = 1;
+  EXPECT_EQ(
+      unlearned_end(model, {}, notes),
+      "No answer of the data ends with <|endoftext|>, the end that --eos-token names: a run on these data "
+      "does not learn to stop.");
 }
 
 TEST_F(PrepareTest, NamesTellWhatASetDependsOn) {
@@ -374,7 +417,8 @@ TEST_F(PrepareTest, FilesOfOtherKindsAreNamedWithTheCommandThatHelps) {
   expect("a.jsonl", "\x1f\x8b\x08 more", "a gzip file", "gunzip");
   expect("a.jsonl.gz", "\x1f\x8b\x08 more", "a gzip file", "gunzip");
   expect("b.jsonl", "\xff\xfe{\0"s, "text in UTF-16", "iconv -f UTF-16 -t UTF-8");
-  expect("c.txt", "T\0e\0x\0t\0"s, "text in UTF-16", "iconv -f UTF-16 -t UTF-8");
+  expect("c.txt", "T\0e\0x\0t\0"s, "text in UTF-16LE", "iconv -f UTF-16LE -t UTF-8");
+  expect("c.jsonl", "\0{\0\"\0t\0e"s, "text in UTF-16BE", "iconv -f UTF-16BE -t UTF-8");
   expect("d.jsonl", "\x28\xb5\x2f\xfd...", "a Zstandard file", "unzstd");
   expect("e.jsonl", "version https://git-lfs.github.com/spec/v1\n",
          "a pointer of Git LFS, not the file that it stands for", "git lfs pull --include");
@@ -382,13 +426,15 @@ TEST_F(PrepareTest, FilesOfOtherKindsAreNamedWithTheCommandThatHelps) {
 
 TEST_F(PrepareTest, FoldersAreTheirFiles) {
   std::filesystem::create_directories(path("data/b"));
-  for (const char* name :
-       {"data/b/1.jsonl", "data/a.txt", "data/c.md", "data/README.md", "data/.hidden", "data/x.csv"})
+  std::filesystem::create_directories(path("data/.ipynb_checkpoints/b"));
+  for (const char* name : {"data/b/1.jsonl", "data/a.txt", "data/c.md", "data/README.md", "data/.hidden",
+                           "data/x.csv", "data/.ipynb_checkpoints/b/1.jsonl"})
     write_file(name, "x");
   const DataFiles found = files_of({path("one.txt"), path("data")});
   EXPECT_EQ(found.files, (std::vector<std::string>{path("one.txt"), path("data/a.txt"),
                                                    path("data/b/1.jsonl"), path("data/c.md")}));
-  EXPECT_EQ(found.left_out.size(), 3u);
+  EXPECT_EQ(found.left_out, (std::vector<std::string>{path("data/.hidden"), path("data/.ipynb_checkpoints"),
+                                                      path("data/README.md"), path("data/x.csv")}));
   EXPECT_EQ(left_out_of_folders({{}, {"/d/x.csv", "/d/y.csv"}}),
             "Not read, as they hold no data: /d/x.csv, /d/y.csv.");
   std::filesystem::create_directory(path("none"));

@@ -190,7 +190,19 @@ TEST(RecordTest, WhatWouldTeachTheOppositeIsRefused) {
   EXPECT_EQ(fault(label + "false}"),
             "its answer is marked as a bad one (\"label\": false), and only good ones can be trained");
   EXPECT_EQ(text(label + "true}").text, "c");
-  EXPECT_EQ(text(label + "1}").unread_keys, std::vector<std::string>{"label"});
+  for (const char* bad : {"0", "\"False\"", "\"0\""})
+    EXPECT_EQ(fault(label + bad + "}"), std::string("its answer is marked as a bad one (\"label\": ") + bad +
+                                            "), and only good ones can be trained");
+  EXPECT_TRUE(text(label + "1}").unread_keys.empty());
+  EXPECT_EQ(text(label + "2}").unread_keys, std::vector<std::string>{"label"});
+  EXPECT_EQ(text(R"({"text":"t","label":false})").unread_keys, std::vector<std::string>{"label"})
+      << "it classifies the text";
+  const std::string kto = R"({"instruction":"i","output":"o","kto_tag":)";
+  EXPECT_EQ(fault(kto + "false}"),
+            "its answer is marked as a bad one (\"kto_tag\": false), and only good ones can be trained");
+  EXPECT_TRUE(chat(kto + "true}").unread_keys.empty());
+  EXPECT_EQ(chat(R"({"instruction":"i","output":"o","label":0})").unread_keys,
+            std::vector<std::string>{"label"});
   EXPECT_TRUE(fault(R"({"question":"q","answer":"a"})").ends_with("It has question, answer"));
   const std::string pair = R"({"prompt":"p","chosen":"c","rejected":"r"})";
   EXPECT_EQ(fault(pair),
@@ -199,6 +211,77 @@ TEST(RecordTest, WhatWouldTeachTheOppositeIsRefused) {
       std::get<PlainText>(parse_record(pair, RecordForm::automatic, {{"completion", "chosen"}}));
   EXPECT_EQ(chosen.text, "c");
   EXPECT_EQ(chosen.unread_keys, std::vector<std::string>{"rejected"});
+}
+
+std::string remedy(const std::string& line) {
+  try {
+    parse_record(line, RecordForm::automatic, {});
+  } catch (const RefusedRecord& error) {
+    return error.remedy;
+  }
+  return "";
+}
+
+TEST(RecordTest, PreferencesBesideMessagesAreTrainedAsTheRemedySays) {
+  const std::string line =
+      R"({"messages":[{"role":"user","content":"q"}],"chosen":[{"role":"assistant","content":"a"}],"rejected":[]})";
+  EXPECT_EQ(remedy(line),
+            "To train the chosen answers alone, give --format completion --data-keys "
+            "prompt=messages,completion=chosen.");
+  EXPECT_EQ(*chat(line, RecordForm::completion, {{"prompt", "messages"}, {"completion", "chosen"}}).messages,
+            kTwo);
+  const Conversation other =
+      chat(R"({"conversations":[{"from":"human","value":"q"}],"chosen":{"from":"gpt","value":"a"}})",
+           RecordForm::completion, {{"prompt", "conversations"}, {"completion", "chosen"}});
+  EXPECT_EQ(*other.messages, kTwo);
+  EXPECT_EQ(other.trained_messages, (std::vector{false, true}));
+}
+
+TEST(RecordTest, FilesThatAreNoRecordsAreToBeConverted) {
+  const std::string nested = R"({"data":[{"messages":[{"role":"user","content":"q"}]}]})";
+  EXPECT_EQ(fault(nested), "what it holds stands within \"data\"");
+  EXPECT_EQ(remedy(nested),
+            R"(Convert the file to one record a line: jq -c '.["data"][]' FILE > OUT.jsonl.)");
+  EXPECT_EQ(remedy(R"({"row":{"text":"t"}})"),
+            R"(Convert the file to one record a line: jq -c '.["row"]' FILE > OUT.jsonl.)");
+  EXPECT_TRUE(fault(R"({"question":"q","meta":{"id":1}})").starts_with("it has none of the keys"));
+  const std::string strings = R"({"conversations":["q","a"]})";
+  EXPECT_EQ(fault(strings), "a message is a string, which does not tell who says it");
+  EXPECT_EQ(remedy(strings),
+            "Convert the file: a message is an object, as {\"role\": \"user\", \"content\": \"Hello\"}.");
+}
+
+TEST(RecordTest, MasksThatDoNothingAreKept) {
+  const Conversation c = chat(
+      R"({"messages":[{"role":"user","content":"q","train":true},{"role":"assistant","content":"a","weight":0},)"
+      R"({"role":"tool","content":"t","weight":1},{"role":"user","content":"q","train":false},)"
+      R"({"role":"assistant","content":"b","train":true}]})");
+  EXPECT_EQ(c.masked, 1u);
+  EXPECT_EQ(c.asked_roles, (std::vector<std::string>{"user", "tool"}));
+  EXPECT_EQ(c.trained_messages, (std::vector{false, false, false, false, true}));
+  const Conversation prompt =
+      chat(R"({"prompt":[{"role":"assistant","content":"p","train":true}],"completion":"c"})");
+  EXPECT_EQ(prompt.asked_roles, std::vector<std::string>{"assistant"}) << "a prompt is not trained";
+  const std::string part =
+      R"({"messages":[{"role":"assistant","content":[{"type":"text","text":"a","train":)";
+  EXPECT_EQ(fault(part + "false}]}]}"),
+            "a part of an answer is not to be trained (\"train\"), and answers are trained as a whole");
+  EXPECT_EQ(remedy(part + "false}]}]}"),
+            "Give the whole message \"train\", or leave such records out with --bad-records skip.");
+  EXPECT_EQ(chat(part + "true}]}]}").trained_messages, std::vector{true});
+}
+
+TEST(RecordTest, FieldsThatTheNamesOfTheDataHideAreTold) {
+  EXPECT_EQ(chat(R"({"conversations":[{"from":"human","value":"q","content":"LOST","role":"system"}]})")
+                .unread_keys,
+            (std::vector<std::string>{"message.content", "message.role"}));
+  EXPECT_EQ(chat(R"({"messages":[{"role":"user","text":"q","content":"LOST"}]})", RecordForm::automatic,
+                 {{"content", "text"}})
+                .unread_keys,
+            std::vector<std::string>{"message.content"});
+  EXPECT_TRUE(chat(R"({"conversations":[{"from":"gpt","value":"q","content":"q","role":"assistant"}]})")
+                  .unread_keys.empty())
+      << "they say the same";
 }
 
 TEST(RecordTest, ArgumentsInAStringBecomeAnObject) {
@@ -210,7 +293,34 @@ TEST(RecordTest, ArgumentsInAStringBecomeAnObject) {
   };
   EXPECT_EQ(arguments(R"("{\"b\":1,\"a\":2}")"), R"({"b":1,"a":2})");
   EXPECT_EQ(arguments(R"({"a":2})"), R"({"a":2})");
-  EXPECT_EQ(arguments(R"("{a}")"), R"("{a}")");
+  EXPECT_EQ(arguments(R"("")"), "{}");
+  EXPECT_EQ(arguments(R"("{\"f\":1.0,\"e\":1e3,\"p\":0.10}")"), R"({"f":1.0,"e":1000.0,"p":0.1})");
+  const auto refused = [&](const std::string& given) {
+    return fault(R"({"messages":[{"role":"assistant","tool_calls":[{"function":{"arguments":)" + given +
+                 "}}]}]}");
+  };
+  const std::string what = "the arguments of a call are a string that is no JSON object, ";
+  EXPECT_EQ(refused(R"("{a}")"), what + "{a}: column 2 is not valid JSON");
+  EXPECT_EQ(refused(R"("[1, 2]")"), what + "[1, 2]");
+  EXPECT_EQ(refused(R"("\"{}\"")"), what + "\"{}\"") << "encoded twice";
+  for (const char* bad : {R"("{'a': 1}")", R"("{\"a\": NaN}")", R"("{\"a\": 1")", R"("{\"a\":1,\"a\":2}")",
+                          R"("{\"a\":123456789012345678901234567890}")"})
+    EXPECT_TRUE(refused(bad).starts_with(what)) << refused(bad);
+  EXPECT_EQ(refused(R"({"a":123456789012345678901234567890})"), "it holds an integer beyond 64 bits");
+  const Conversation c =
+      chat(R"({"messages":[{"role":"assistant","tool_calls":[{"function":{"arguments":{"a":1}}},)"
+           R"({"function":{"arguments":"{\"b\": 2}"}}],"function_call":{"arguments":"{ }"}}]})");
+  const Json as_given = (*with_given_arguments(c).messages)[0];
+  EXPECT_EQ(as_given["tool_calls"].dump(),
+            R"([{"function":{"arguments":{"a":1}}},{"function":{"arguments":"{\"b\": 2}"}}])");
+  EXPECT_EQ(as_given["function_call"]["arguments"], "{ }");
+}
+
+TEST(RecordTest, ToolsInStringsBecomeObjects) {
+  const std::string begin = R"({"messages":[{"role":"user","content":"q"}],"tools":)";
+  EXPECT_EQ(chat(begin + R"(["{\"n\":1}",{"n":2}]})").tools->dump(), R"([{"n":1},{"n":2}])");
+  EXPECT_EQ(fault(begin + R"(["find_city"]})"),
+            "tools are a string that is no JSON object, find_city: column 2 is not valid JSON");
 }
 
 TEST(RecordTest, FaultsAreNamed) {
@@ -348,6 +458,12 @@ TEST_F(RecordFileTest, ListsThatAreNoneAreRefused) {
       EXPECT_NE(std::string(error.what()).find(words), std::string::npos) << error.what();
     }
   }
+}
+
+TEST_F(RecordFileTest, AnObjectOfSeveralLinesIsKnown) {
+  EXPECT_TRUE(is_divided_object(write_file("a.json", "\xef\xbb\xbf{ \r\n \"text\": \"a\"}\n")));
+  for (const char* lines : {"{\"text\":\n\"a\"}", "{", "[\n{\n", "", "\n"})
+    EXPECT_FALSE(is_divided_object(write_file("b.json", lines))) << lines;
 }
 
 TEST_F(RecordFileTest, PlacesAreLines) {

@@ -34,6 +34,19 @@ TEST_F(PromptFileTest, LinesAreTextsOrMessages) {
       (std::vector<std::string>{"go on", "<user>q", "<user>q by x f"}));
 }
 
+TEST_F(PromptFileTest, WhatIsNotReadIsNoted) {
+  SampleMaker maker(model, {});
+  read_prompts(
+      write_file(
+          "prompts.jsonl",
+          R"({"prompt":"p","system":"s","id":1,"x":null})"
+          "\n"
+          R"({"id":2,"messages":[{"role":"user","content":"q","rating":"good"}],"tools":[{"title":"t"}]})"),
+      maker);
+  EXPECT_EQ(maker.take_notes().unread,
+            (SampleNotes::ByName{{"id", 2}, {"message.rating", 1}, {"system", 1}, {"tools", 1}}));
+}
+
 TEST_F(PromptFileTest, FaultsHaveTheirLine) {
   const auto refused = [&](const std::string& line, const std::string& clause) {
     expect_error(ExitCode::malformed_file, {"prompts.jsonl, line 2: " + clause},

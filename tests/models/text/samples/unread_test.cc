@@ -1,0 +1,227 @@
+// Nothing of a record is lost unseen: it is in a sample, or it is told, or the record is refused.
+#include "tests/models/text/samples/sample_support.h"
+
+namespace sluice {
+namespace {
+
+TEST_F(SampleMakerTest, OfTwoReasoningsTheOneThatIsLostIsTold) {
+  const auto unread = [&](const char* field, const Json& fields) {
+    const TextModel text = model("qwen2",
+                                 std::string("{% for m in messages %}<|im_start|>{{ m.") + field +
+                                     " }}{{ m.content }}<|im_end|>{% endfor %}"
+                                     "{% if add_generation_prompt %}<|im_start|>{% endif %}",
+                                 kControls);
+    Json messages = kTwoTurns;
+    messages[1].update(fields);
+    SampleMaker maker(text, {});
+    maker.make(conversation(messages));
+    return maker.take_notes().unread;
+  };
+  const Json two = {{"reasoning_content", "first"}, {"thinking", "other"}};
+  EXPECT_EQ(unread("reasoning_content", two), (SampleNotes::ByName{{"message.thinking", 1}}));
+  EXPECT_EQ(unread("thinking", two), (SampleNotes::ByName{{"message.reasoning_content", 1}}));
+  EXPECT_EQ(unread("role", {{"thinking", "other"}}), (SampleNotes::ByName{{"message.thinking", 1}}))
+      << "by the name that the data have";
+  EXPECT_TRUE(unread("thinking", {{"reasoning_content", "same"}, {"thinking", "same"}}).empty());
+}
+
+// The text of the first messages has fewer strings, and what the tools have counts for no later message.
+TEST_F(SampleMakerTest, StringsOfToolsCountForNoMessage) {
+  const TextModel text =
+      model("qwen2",
+            "{{ tools | tojson }}{% for m in messages %}{{ '<|im_start|>' + m.role + '\n' + "
+            "m.content }}{% if loop.last and m.role == 'assistant' %}{{ ' (now)' }}{% endif %}"
+            "{{ '<|im_end|>\n' }}{% endfor %}"
+            "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}",
+            kControls);
+  Json messages = kTwoTurns;
+  messages.push_back({{"role", "user"}, {"content", "Thanks!"}, {"name", "Ada"}});
+  Conversation c = conversation(messages);
+  c.tools = std::make_shared<const Json>(
+      Json::parse(R"([{"name":"get_weather","description":"What the weather is","of":["a city","a day"]}])"));
+  SampleMaker maker(text, {});
+  EXPECT_EQ(maker.make(c).size(), 2u);
+  EXPECT_EQ(maker.take_notes().unread, (SampleNotes::ByName{{"message of user", 1}, {"message.name", 1}}));
+}
+
+// As Gemma 3: parts by their type.
+TEST_F(SampleMakerTest, PartsWithATextReachTemplatesThatReadParts) {
+  const TextModel text =
+      model("qwen2",
+            "{% for m in messages %}{{ '<|im_start|>' + m.role + '\n' }}"
+            "{% if m.content is string %}{{ m.content }}{% else %}{% for part in m.content %}"
+            "{% if part.type == 'text' %}{{ part.text }}{% endif %}{% endfor %}{% endif %}"
+            "{{ '<|im_end|>\n' }}{% endfor %}"
+            "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}",
+            kControls);
+  const Json messages = Json::parse(
+      R"([{"role":"user","content":["One",{"text":"two"},{"type":"input_text","text":"three"},)"
+      R"({"type":"image","text":"four"}]},{"role":"assistant","content":[{"type":"output_text","text":"five",)"
+      R"("annotations":["six"]},{"type":"refusal","refusal":"seven"}]}])");
+  SampleMaker maker(text, {});
+  const Sample sample = maker.make(conversation(messages)).at(0);
+  EXPECT_EQ(text.tokenizer.decode(sample.ids, false),
+            "<|im_start|>user\nOnetwothree<|im_end|>\n<|im_start|>assistant\nfive<|im_end|>\n");
+  EXPECT_EQ(trained_text(text, sample), "five<|im_end|>");
+  EXPECT_EQ(maker.take_notes().unread,
+            (SampleNotes::ByName{{"part image", 1}, {"part refusal", 1}, {"part.annotations", 1}}));
+  const TextModel joined = model("qwen2", kChatMl, kControls);
+  SampleMaker joining(joined, {});
+  EXPECT_EQ(trained_text(joined, joining.make(conversation(messages)).at(0)), "five<|im_end|>");
+  EXPECT_EQ(joining.take_notes().unread,
+            (SampleNotes::ByName{{"part image", 1}, {"part refusal", 1}, {"part.annotations", 1}}));
+}
+
+const char* const kFirstCall =
+    "{% for m in messages %}{{ '<|im_start|>' + m.role + '\n' + m.content }}"
+    "{% if m.tool_calls %}{{ m.tool_calls[0].function.name }}{{ m.tool_calls[0].function.arguments | tojson "
+    "}}"
+    "{% endif %}{{ '<|im_end|>\n' }}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}";
+
+TEST_F(SampleMakerTest, WhatIsReadInPartIsToldByItsPath) {
+  const TextModel text = model("qwen2", kFirstCall, kControls);
+  Json messages = kTwoTurns;
+  messages[1]["tool_calls"] = Json::parse(
+      R"([{"type":"function","function":{"name":"find","arguments":{"city":"Oslo"},"thought":"Hm."}},)"
+      R"({"type":"function","function":{"name":"second","arguments":{"city":"Rome"}}}])");
+  SampleMaker maker(text, {});
+  maker.make(conversation(messages));
+  EXPECT_EQ(maker.take_notes().unread,
+            (SampleNotes::ByName{{"message.tool_calls[]", 1}, {"message.tool_calls[].function.thought", 1}}));
+}
+
+TEST_F(SampleMakerTest, AnswersOfCallsThatTheTemplateLeavesOutAreRefused) {
+  Json messages = kTwoTurns;
+  messages[1]["content"] = "";
+  messages[1]["tool_calls"] = Json::parse(R"([{"function":{"name":"find","arguments":{}}}])");
+  const TextModel text = model("qwen2", kChatMl, kControls);
+  SampleMaker maker(text, {});
+  try {
+    maker.make(conversation(messages));
+    FAIL();
+  } catch (const RefusedRecord& error) {
+    EXPECT_EQ(error.what(),
+              std::string("the chat template leaves out message 2, an answer that is to be trained"));
+  }
+  const TextModel calls = model("qwen2", kFirstCall, kControls);
+  SampleMaker of_calls(calls, {});
+  EXPECT_EQ(trained_text(calls, of_calls.make(conversation(messages)).at(0)),
+            "find{}<|im_end|>Four.<|im_end|>");
+  EXPECT_EQ(of_calls.take_notes().empty, 0u);
+}
+
+TEST_F(SampleMakerTest, EmptyAnswersAreCounted) {
+  const TextModel text = model("qwen2", kChatMl, kControls);
+  Json messages = kTwoTurns;
+  messages[1]["content"] = " \n";
+  SampleMaker maker(text, {});
+  EXPECT_EQ(trained_text(text, maker.make(conversation(messages)).at(0)), " \n<|im_end|>Four.<|im_end|>");
+  EXPECT_EQ(maker.take_notes().empty, 1u);
+}
+
+TEST_F(SampleMakerTest, MasksHoldOrAreTold) {
+  const TextModel text = model("qwen2", kChatMl, kControls);
+  Conversation c = conversation(kTwoTurns);
+  c.trained_messages[3] = false;
+  c.masked = 1;
+  c.asked_roles = {"user"};
+  const auto made = [&](TrainOn train_on) {
+    SampleChoices choices;
+    choices.train_on = train_on;
+    SampleMaker maker(text, choices);
+    const Sample sample = maker.make(c).at(0);
+    return std::pair{trained_text(text, sample), maker.take_notes()};
+  };
+  const auto [last, notes_of_last] = made(TrainOn::last);
+  EXPECT_EQ(last, "") << "the last answer is masked, and no other is the last";
+  EXPECT_EQ(notes_of_last.unread, (SampleNotes::ByName{{"train of a message of user", 1}}));
+  EXPECT_EQ(notes_of_last.masked, 0u);
+  EXPECT_EQ(made(TrainOn::answers).first, "Two.<|im_end|>");
+  const SampleNotes all = made(TrainOn::all).second;
+  EXPECT_EQ(all.masked, 1u);
+  EXPECT_TRUE(all.unread.empty()) << "all of it is trained";
+}
+
+TEST_F(SampleMakerTest, TextsAreTrainedAsAWhole) {
+  const TextModel text = model("qwen2", kChatMl, kControls);
+  SampleChoices choices;
+  choices.train_on = TrainOn::last;
+  SampleMaker maker(text, choices);
+  maker.make(PlainText{"", "some text", true});
+  EXPECT_EQ(maker.take_notes().whole, 1u);
+  maker.make(PlainText{"p", "text", false});
+  EXPECT_EQ(maker.take_notes().whole, 0u);
+}
+
+// As DeepSeek-V3: arguments are a string.
+TEST_F(SampleMakerTest, TemplatesMayTakeArgumentsAsTheyAreGiven) {
+  const TextModel text = model("qwen2",
+                               "{% for m in messages %}{{ '<|im_start|>' + m.role + '\n' + m.content }}"
+                               "{% if m.tool_calls %}{{ 'call ' + m.tool_calls[0].function.arguments }}"
+                               "{% endif %}{{ '<|im_end|>\n' }}{% endfor %}"
+                               "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}",
+                               kControls);
+  const Record record =
+      parse_record(R"({"messages":[{"role":"user","content":"q"},{"role":"assistant","content":"",)"
+                   R"("tool_calls":[{"function":{"arguments":"{ \"a\":1 }"}}]}]})",
+                   RecordForm::automatic, {});
+  EXPECT_EQ(trained_text(text, SampleMaker(text, {}).make(record).at(0)), "call { \"a\":1 }<|im_end|>");
+}
+
+TEST_F(SampleMakerTest, AnswersWithoutAPromptAreRefusedWithWhatHelps) {
+  const TextModel text =
+      model("qwen2",
+            "{{ messages[0].role }}{% for m in messages %}{{ '<|im_start|>' + m.content + "
+            "'<|im_end|>' }}{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>' }}{% endif %}",
+            kControls);
+  Json messages = kTwoTurns;
+  messages.erase(0);
+  try {
+    SampleMaker(text, {}).make(conversation(messages));
+    FAIL();
+  } catch (const RefusedRecord& error) {
+    EXPECT_TRUE(std::string(error.what())
+                    .starts_with("message 1 is an answer to no message, and of these alone the chat template "
+                                 "refuses it"))
+        << error.what();
+    EXPECT_EQ(error.remedy,
+              "Train every token with --train-on all, or only the last answer with --train-on last, or leave "
+              "such records out with --bad-records skip.");
+  }
+  SampleChoices choices;
+  choices.train_on = TrainOn::last;
+  EXPECT_EQ(trained_text(text, SampleMaker(text, choices).make(conversation(messages)).at(0)),
+            "Four.<|im_end|>");
+}
+
+// A tokenizer without a token for x: what it leaves out moves no mark, and begins no text.
+TEST_F(SampleMakerTest, CharactersThatTheTokenizerLeavesOut) {
+  Json file = Json::parse(
+      R"({"version":"1.0","added_tokens":[{"id":4,"content":"<e>","single_word":false,"lstrip":false,)"
+      R"("rstrip":false,"normalized":false,"special":true}],"normalizer":null,"pre_tokenizer":null,)"
+      R"("post_processor":null,"decoder":{"type":"Fuse"},"model":{"type":"BPE",)"
+      R"("vocab":{"a":0,"b":1,"c":2,"ab":3},"merges":["a b"]}})");
+  write_file("tokenizer.json", file.dump());
+  write_file("tokenizer_config.json", R"({"eos_token":"<e>"})");
+  const TextModel text = open_text_model(directory.string(), "");
+  const auto trained = [&](const PlainText& given, ControlTokens where) {
+    SampleChoices choices;
+    choices.control_tokens = where;
+    return trained_text(text, SampleMaker(text, choices).make(given).at(0));
+  };
+  for (const ControlTokens where : {ControlTokens::of_template, ControlTokens::anywhere}) {
+    EXPECT_EQ(trained({"xxxb", "c", false}, where), "c<e>");
+    EXPECT_EQ(trained({"b", "xxc", false}, where), "c<e>");
+    EXPECT_EQ(trained({"bx", "xaxb", false}, where), "ab<e>");
+    EXPECT_EQ(trained({"", "xxab", true}, where), "ab<e>");
+  }
+  SampleMaker maker(text, {});
+  EXPECT_EQ(maker.make(PlainText{"", "x<e>", true}).at(0).ids, (std::vector<uint32_t>{4}));
+  const Encoding encoding = Encoder(text.tokenizer).encode("xaxbcx");
+  EXPECT_EQ(encoding.begins, (std::vector<size_t>{1, 4}));
+  EXPECT_EQ(encoding.left_out, (std::vector<ByteRange>{{0, 1}, {5, 6}}));
+}
+
+}  // namespace
+}  // namespace sluice
