@@ -85,17 +85,30 @@ std::vector<Amounts> amounts_to_try(const Options& options, const PlanRequest& r
   return all;
 }
 
+uint64_t tasks_to_plan(const PlanRequest& request) {
+  uint64_t tasks = kTasksOfSearch;
+  for (const int64_t micro_batch : request.micro_batches) tasks += program_size(request, micro_batch).tasks;
+  return tasks;
+}
+
 std::string advice_text(const Options& given, const PlannedRun& run, const Plan& plan, uint64_t tasks_most) {
   const bool keeps_batch = !run.options.run.resume.empty();
-  if (const uint64_t tasks = program_size(run.request, plan.model.micro_batch).tasks; tasks > tasks_most)
+  const uint64_t tasks = tasks_to_plan(run.request);
+  uint64_t left = tasks_most - std::min(tasks_most, tasks);
+  if (tasks > left)
     return fmt::format("  faster         no other budget{} was tried: plans of {} tasks take long\n",
-                       keeps_batch ? "" : " or batch", tasks);
+                       keeps_batch ? "" : " or batch", tasks - kTasksOfSearch);
+  bool all_tried = true;
   const Waiting waiting(stderr, keeps_batch ? "trying other budgets" : "trying other budgets and batches");
   const uint64_t ranks = plan.lowering.ranks;
   const auto as_typed = [&](const Change& change) -> std::optional<Plan> {
     Options options = given;
     type_in(words_of(change, run.budgets, ranks), options);
     const PlannedRun other = planned_run(std::move(options));
+    const uint64_t takes = tasks_to_plan(other.request);
+    all_tried = all_tried && takes <= left;
+    if (!all_tried) return std::nullopt;
+    left -= takes;
     auto result = plan_within(other.request, other.budgets);
     return std::holds_alternative<Plan>(result) ? std::optional(std::move(std::get<Plan>(result)))
                                                 : std::nullopt;
@@ -104,9 +117,11 @@ std::string advice_text(const Options& given, const PlannedRun& run, const Plan&
       best_changes(amounts_to_try(run.options, run.request, run.budgets), plan, as_typed);
   std::ranges::move(best_changes(other_training(run.options, run.request), plan, as_typed),
                     std::back_inserter(changes));
+  const std::string not_tried =
+      all_tried ? "" : fmt::format("not all was tried: plans of {} tasks take long", tasks - kTasksOfSearch);
   if (changes.empty())
-    return fmt::format("  faster         no other budget{} that was tried gains a hundredth\n",
-                       keeps_batch ? "" : " or batch");
+    return fmt::format("  faster         no other budget{} that was tried gains a hundredth{}\n",
+                       keeps_batch ? "" : " or batch", all_tried ? "" : "; " + not_tried);
   const double now = tokens_of(plan) / plan.step_seconds;
   std::string out;
   for (const WhatIf& change : changes) {
@@ -117,6 +132,7 @@ std::string advice_text(const Options& given, const PlannedRun& run, const Plan&
                        100 * (change.outlook.tokens_per_second / now - 1), words.besides.empty() ? "" : ", ",
                        words.besides);
   }
+  if (!all_tried) out += fmt::format("  {:<15}{}\n", "", not_tried);
   return out;
 }
 

@@ -29,11 +29,17 @@ void type_in(const ChangeWords& words, Options& options);
 std::vector<Amounts> amounts_to_try(const Options& options, const PlanRequest& request,
                                     const Budgets& budgets);
 
+// Tasks of the programs of a plan and of all that are tried for advice: about a minute. A plan also counts
+// for kTasksOfSearch, since its search takes as long as laying out so many.
+constexpr uint64_t kAdviceTasks = 1'000'000, kTasksOfSearch = 37'000;
+
+// What planning for the request counts for.
+uint64_t tasks_to_plan(const PlanRequest& request);
+
 // The changes that gain most, as lines of `sluice plan`. Last come those that change the training: --clip 0
-// and adapters. Plans for each of them, which takes some times as long as the plan itself. Where the program
-// has more than `tasks_most`, the line says that nothing is tried. `given`: the options as the user wrote
-// them.
+// and adapters. Plans for each of them, until `tasks_most` would be exceeded; then a line says so. `given`:
+// the options as the user wrote them.
 std::string advice_text(const Options& given, const PlannedRun& run, const Plan& plan,
-                        uint64_t tasks_most = kTasksTried);
+                        uint64_t tasks_most = kAdviceTasks);
 
 }  // namespace sluice

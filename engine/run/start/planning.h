@@ -27,9 +27,6 @@ void check_program(const Plan& plan);
 
 Error infeasible_error(const PlanRequest& request, const Infeasible& why, const Budgets& budgets);
 
-// A program of more tasks takes seconds for each plan: other budgets or batches are not tried then.
-constexpr uint64_t kTasksTried = 90'000;
-
 // The error, with the longest sequence of those tried, the smaller micro-batch and the larger part of the
 // batch that work within the request's budgets. Plans some tens of times, for its least memory only.
 Error with_less_work(const Error& error, const PlanRequest& request);

@@ -176,11 +176,15 @@ TEST_F(Advice, SaysWherePlansTakeTooLongToTryOthers) {
   const Options given = options_of(std::string("plan --model ") + kTiny + " --device cpu");
   const PlannedRun run = planned_run(given);
   const Plan plan = plan_or_throw(run.request, run.budgets);
-  const uint64_t tasks = program_size(run.request, plan.model.micro_batch).tasks;
-  EXPECT_EQ(advice_text(given, run, plan, tasks).find("tried: plans of"), std::string::npos);
-  EXPECT_EQ(advice_text(given, run, plan, tasks - 1),
+  const uint64_t each = tasks_to_plan(run.request), tasks = each - kTasksOfSearch;
+  EXPECT_GE(tasks, program_size(run.request, plan.model.micro_batch).tasks);  // of all micro-batches
+  EXPECT_EQ(advice_text(given, run, plan).find("tried: plans of"), std::string::npos);
+  EXPECT_EQ(advice_text(given, run, plan, 2 * each - 1),
             fmt::format("  faster         no other budget or batch was tried: plans of {} tasks take long\n",
                         tasks));
+  EXPECT_NE(advice_text(given, run, plan, 3 * each)
+                .find(fmt::format("not all was tried: plans of {} tasks take long\n", tasks)),
+            std::string::npos);
 }
 
 TEST_F(Advice, NothingHelpsAPlanWithAllItNeeds) {
