@@ -113,10 +113,11 @@ std::string advice_text(const Options& given, const PlannedRun& run, const Plan&
     return std::holds_alternative<Plan>(result) ? std::optional(std::move(std::get<Plan>(result)))
                                                 : std::nullopt;
   };
+  // Those that change the training may gain most, so they are tried first.
+  std::vector<WhatIf> training = best_changes(other_training(run.options, run.request), plan, as_typed);
   std::vector<WhatIf> changes =
       best_changes(amounts_to_try(run.options, run.request, run.budgets), plan, as_typed);
-  std::ranges::move(best_changes(other_training(run.options, run.request), plan, as_typed),
-                    std::back_inserter(changes));
+  std::ranges::move(training, std::back_inserter(changes));
   const std::string not_tried =
       all_tried ? "" : fmt::format("not all was tried: plans of {} tasks take long", tasks - kTasksOfSearch);
   if (changes.empty())

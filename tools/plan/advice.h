@@ -31,13 +31,13 @@ std::vector<Amounts> amounts_to_try(const Options& options, const PlanRequest& r
 
 // Tasks of the programs of a plan and of all that are tried for advice: about a minute. A plan also counts
 // for kTasksOfSearch, since its search takes as long as laying out so many.
-constexpr uint64_t kAdviceTasks = 1'000'000, kTasksOfSearch = 37'000;
+constexpr uint64_t kAdviceTasks = 1'500'000, kTasksOfSearch = 37'000;
 
 // What planning for the request counts for.
 uint64_t tasks_to_plan(const PlanRequest& request);
 
-// The changes that gain most, as lines of `sluice plan`. Last come those that change the training: --clip 0
-// and adapters. Plans for each of them, until `tasks_most` would be exceeded; then a line says so. `given`:
+// The changes that gain most, as lines of `sluice plan`. Last come those that change the training, which
+// are tried first: --clip 0 and adapters. Plans for each of them, until `tasks_most` would be exceeded; then a line says so. `given`:
 // the options as the user wrote them.
 std::string advice_text(const Options& given, const PlannedRun& run, const Plan& plan,
                         uint64_t tasks_most = kAdviceTasks);
