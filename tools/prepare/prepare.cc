@@ -209,7 +209,8 @@ void check_counts(const PreparedCounts& c, const SampleNotes& notes) {
   if (c.samples == 0 || c.untrained > c.samples)
     throw Error(ExitCode::malformed_file,
                 all == 0 ? "The data hold no sample."
-                         : fmt::format("Of {} samples, {} have no trained token.", all, c.untrained),
+                         : fmt::format("Of {}, {} no trained token.", counted(all, "sample", "samples"),
+                                       counted(c.untrained, "has", "have")),
                 all == 0 ? "Give data with records."
                          : "Look at some with `sluice prepare --show 3`; --train-on all trains every token.");
 }

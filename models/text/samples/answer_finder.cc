@@ -115,8 +115,7 @@ Rendered AnswerFinder::prompt_of(size_t answer) const {
         std::any_of(messages.begin() + static_cast<std::ptrdiff_t>(answer) + 1, messages.end(),
                     [](const auto& message) { return message["role"] == "assistant"; });
     throw RefusedRecord(
-        fmt::format("message {} is an answer to {}, and of these alone {}", answer + 1,
-                    answer == 0 ? std::string("no message") : "the messages before it", error.what()),
+        fmt::format("what stands before message {}, an answer, is no prompt: {}", answer + 1, error.what()),
         fmt::format(
             "Train every token with --train-on all{}, or leave such records out with --bad-records skip.",
             has_others ? ", or only the last answer with --train-on last" : ""));

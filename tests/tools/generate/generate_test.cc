@@ -65,6 +65,13 @@ TEST_F(Generate, PromptsOfAFileAreAnsweredInOrder) {
   for (const char* batch : {"1", "2"}) EXPECT_EQ(spoken({"--prompts", prompts, "--batch", batch}), all);
 }
 
+TEST_F(Generate, WhatPromptsHaveAndNothingReadsIsTold) {
+  const CommandResult told = run(generate(
+      {"--prompts", file("told.jsonl", "{\"prompt\": \"Hello there\", \"id\": 1, \"system\": \"s\"}\n")}));
+  ASSERT_EQ(told.code, 0) << told.err;
+  EXPECT_NE(told.err.find("Of the prompts: not read: id (1), system (1)\n"), std::string::npos) << told.err;
+}
+
 TEST_F(Generate, AConversationIsThatOfItsMessages) {
   const CommandResult talk = chat("Hi\n\nWho are you?\n");
   ASSERT_EQ(talk.code, 0) << talk.err;

@@ -415,9 +415,12 @@ TEST_F(FineTuning, BadInputIsRefused) {
   refused(
       {"prepare", "--data", write("none.jsonl", "{\"messages\":[{\"role\":\"user\",\"content\":\"q\"}]}\n"),
        "--tokenizer", model},
-      5, {"Of 1 samples, 1 have no trained token", "--show"});
+      5, {"Of 1 sample, 1 has no trained token", "--show"});
   EXPECT_TRUE(prepare(directory / "none.jsonl")
-                  .out.starts_with("0 samples of 1 records: 0 tokens, 0 of them trained (0.0 %)\n"));
+                  .out.starts_with("0 samples of 1 record: 0 tokens, 0 of them trained (0.0 %)\n"));
+  refused({"prepare", "--data", directory / "bad.jsonl", "--tokenizer", model, "--format", "messages",
+           "--bad-records", "skip"},
+          5, {"All 2 records are left out. The first is refused: \"messages\" is missing."});
   refused({"prepare", "--data", write("empty.jsonl", "\n\n"), "--tokenizer", model}, 5, {"hold no sample"});
   refused({"prepare", "--data", chats, "--tokenizer", model, "--data-keys", "colour=x"}, 2,
           {"`colour` of --data-keys"});
@@ -429,6 +432,17 @@ TEST_F(FineTuning, BadInputIsRefused) {
   refused({"prepare", "--data", chats, "--tokenizer", model, "--chat-template", directory / "endless.jinja"},
           5, {"chats.jsonl, line 1: the chat template refuses it"});
   EXPECT_FALSE(std::filesystem::exists(directory / "run"));
+}
+
+TEST_F(FineTuning, OptionsWithoutEffectAreTold) {
+  write_bytes(directory / "a.txt", "one two");
+  write_bytes(directory / "a.jsonl", "{\"text\": \"one two\"}\n");
+  const CommandResult format = prepare(directory / "a.txt", {"--format", "messages"}),
+                      separator = prepare(directory / "a.jsonl", {"--separator", "x"}),
+                      both = prepare(directory / "a.txt", {"--separator", "x"});
+  EXPECT_EQ(format.err, "sluice: --format has no effect: none of the files has records\n");
+  EXPECT_EQ(separator.err, "sluice: --separator has no effect: none of the files is a .txt or .md file\n");
+  EXPECT_EQ(both.err, "");
 }
 
 }  // namespace

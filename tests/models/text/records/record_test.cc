@@ -224,7 +224,8 @@ std::string remedy(const std::string& line) {
 
 TEST(RecordTest, PreferencesBesideMessagesAreTrainedAsTheRemedySays) {
   const std::string line =
-      R"({"messages":[{"role":"user","content":"q"}],"chosen":[{"role":"assistant","content":"a"}],"rejected":[]})";
+      R"({"messages":[{"role":"user","content":"q"}],"chosen":[{"role":"assistant","content":"a"}],)"
+      R"("rejected":[]})";
   EXPECT_EQ(remedy(line),
             "To train the chosen answers alone, give --format completion --data-keys "
             "prompt=messages,completion=chosen.");
@@ -252,10 +253,11 @@ TEST(RecordTest, FilesThatAreNoRecordsAreToBeConverted) {
 }
 
 TEST(RecordTest, MasksThatDoNothingAreKept) {
-  const Conversation c = chat(
-      R"({"messages":[{"role":"user","content":"q","train":true},{"role":"assistant","content":"a","weight":0},)"
-      R"({"role":"tool","content":"t","weight":1},{"role":"user","content":"q","train":false},)"
-      R"({"role":"assistant","content":"b","train":true}]})");
+  const Conversation c =
+      chat(R"({"messages":[{"role":"user","content":"q","train":true},)"
+           R"({"role":"assistant","content":"a","weight":0},)"
+           R"({"role":"tool","content":"t","weight":1},{"role":"user","content":"q","train":false},)"
+           R"({"role":"assistant","content":"b","train":true}]})");
   EXPECT_EQ(c.masked, 1u);
   EXPECT_EQ(c.asked_roles, (std::vector<std::string>{"user", "tool"}));
   EXPECT_EQ(c.trained_messages, (std::vector{false, false, false, false, true}));

@@ -1,6 +1,7 @@
 // Conversations as samples: the same ids and marks as Hugging Face transformers
 // (tools/fixtures/chat_samples.py).
 #include <fstream>
+#include <nlohmann/json.hpp>
 
 #include "tests/models/text/samples/sample_support.h"
 #include "tests/support/fixtures.h"

@@ -1,10 +1,10 @@
 // What tests of samples share: model directories with a tokenizer of the fixtures, and conversations.
 //
-// Callers: tests of SampleMaker.
+// Callers: tests of SampleMaker; they include nlohmann/json.hpp in front of this.
 #pragma once
 
 #include <filesystem>
-#include <nlohmann/json.hpp>
+#include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <vector>
 

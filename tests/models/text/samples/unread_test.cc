@@ -1,4 +1,6 @@
 // Nothing of a record is lost unseen: it is in a sample, or it is told, or the record is refused.
+#include <nlohmann/json.hpp>
+
 #include "tests/models/text/samples/sample_support.h"
 
 namespace sluice {
@@ -54,10 +56,11 @@ TEST_F(SampleMakerTest, PartsWithATextReachTemplatesThatReadParts) {
             "{{ '<|im_end|>\n' }}{% endfor %}"
             "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}",
             kControls);
-  const Json messages = Json::parse(
-      R"([{"role":"user","content":["One",{"text":"two"},{"type":"input_text","text":"three"},)"
-      R"({"type":"image","text":"four"}]},{"role":"assistant","content":[{"type":"output_text","text":"five",)"
-      R"("annotations":["six"]},{"type":"refusal","refusal":"seven"}]}])");
+  const Json messages =
+      Json::parse(R"([{"role":"user","content":["One",{"text":"two"},{"type":"input_text","text":"three"},)"
+                  R"({"type":"image","text":"four"}]},{"role":"assistant","content":[)"
+                  R"({"type":"output_text","text":"five","annotations":["six"]},)"
+                  R"({"type":"refusal","refusal":"seven"}]}])");
   SampleMaker maker(text, {});
   const Sample sample = maker.make(conversation(messages)).at(0);
   EXPECT_EQ(text.tokenizer.decode(sample.ids, false),
@@ -182,7 +185,7 @@ TEST_F(SampleMakerTest, AnswersWithoutAPromptAreRefusedWithWhatHelps) {
     FAIL();
   } catch (const RefusedRecord& error) {
     EXPECT_TRUE(std::string(error.what())
-                    .starts_with("message 1 is an answer to no message, and of these alone the chat template "
+                    .starts_with("what stands before message 1, an answer, is no prompt: the chat template "
                                  "refuses it"))
         << error.what();
     EXPECT_EQ(error.remedy,
