@@ -37,8 +37,8 @@ constexpr uint64_t kAdviceTasks = 1'500'000, kTasksOfSearch = 37'000;
 uint64_t tasks_to_plan(const PlanRequest& request);
 
 // The changes that gain most, as lines of `sluice plan`. Last come those that change the training, which
-// are tried first: --clip 0 and adapters. Plans for each of them, until `tasks_most` would be exceeded; then a line says so. `given`:
-// the options as the user wrote them.
+// are tried first: --clip 0 and adapters. Plans for each of them, until `tasks_most` would be exceeded; then
+// a line says so. `given`: the options as the user wrote them.
 std::string advice_text(const Options& given, const PlannedRun& run, const Plan& plan,
                         uint64_t tasks_most = kAdviceTasks);
 

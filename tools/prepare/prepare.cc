@@ -239,8 +239,8 @@ struct Prepared {
 // Options that say nothing about these files.
 void tell_options_without_effect(const TextOptions& text, const std::vector<DataSource>& sources) {
   const auto have_any = [&](bool (*is_of_kind)(const std::string&)) {
-    return std::ranges::any_of(
-        sources, [&](const DataSource& s) { return std::ranges::any_of(s.files, is_of_kind); });
+    return std::ranges::any_of(sources,
+                               [&](const DataSource& s) { return std::ranges::any_of(s.files, is_of_kind); });
   };
   if (text.form != RecordForm::automatic && !have_any(is_record_file))
     show(stderr, "sluice: --format has no effect: none of the files has records\n");

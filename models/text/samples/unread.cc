@@ -101,7 +101,8 @@ void UnreadStrings::add_sample(const Rendered& text, size_t messages) {
     if (bytes[i] == 0 || use.used >= use.given) continue;
     // The template may write a part of it, such as <think>, as its own.
     const std::string needle = without_blanks(*strings_[source]);
-    const size_t around = strings_[source]->size(), begin = places[i].begin - std::min(places[i].begin, around);
+    const size_t around = strings_[source]->size(),
+                 begin = places[i].begin - std::min(places[i].begin, around);
     if (has_bytes(without_blanks(whole.substr(begin, places[i].end + around - begin)), needle)) {
       use.used = use.given;
       continue;

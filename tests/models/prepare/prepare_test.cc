@@ -142,7 +142,7 @@ TEST_F(PrepareTest, RemarksOnAnswers) {
           "3 texts were rendered by a chat template before: their control tokens are control tokens",
           "4 answers and texts do not end with a control token, so that the model does not learn to stop "
           "there (there is no eos_token); --eos-token TOKEN says which token ends them, if one does",
-           "2 malformed records are left out (the first: it is empty)"}));
+          "2 malformed records are left out (the first: it is empty)"}));
   EXPECT_EQ(notes_of_json(json_of(notes)), notes);
 }
 
