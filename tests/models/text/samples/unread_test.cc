@@ -160,13 +160,14 @@ TEST_F(SampleMakerTest, TextsAreTrainedAsAWhole) {
 // As DeepSeek-V3: arguments are a string.
 TEST_F(SampleMakerTest, TemplatesMayTakeArgumentsAsTheyAreGiven) {
   const TextModel text = model("qwen2",
-                               "{% for m in messages %}{{ '<|im_start|>' + m.role + '\n' + m.content }}"
+                               "{% for m in messages %}{{ '<|im_start|>' + m.role + '\n' }}{% if m.content "
+                               "is not none %}{{ m.content }}{% endif %}"
                                "{% if m.tool_calls %}{{ 'call ' + m.tool_calls[0].function.arguments }}"
                                "{% endif %}{{ '<|im_end|>\n' }}{% endfor %}"
                                "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}",
                                kControls);
   const Record record =
-      parse_record(R"({"messages":[{"role":"user","content":"q"},{"role":"assistant","content":"",)"
+      parse_record(R"({"messages":[{"role":"user","content":"q"},{"role":"assistant","content":null,)"
                    R"("tool_calls":[{"function":{"arguments":"{ \"a\":1 }"}}]}]})",
                    RecordForm::automatic, {});
   EXPECT_EQ(trained_text(text, SampleMaker(text, {}).make(record).at(0)), "call { \"a\":1 }<|im_end|>");
