@@ -204,7 +204,7 @@ void check_counts(const PreparedCounts& c, const SampleNotes& notes) {
   const uint64_t all = c.samples + c.untrained;
   if (all == 0 && c.bad > 0)
     throw Error(ExitCode::malformed_file,
-                fmt::format("All {} records are left out. The first is refused: {}.", c.bad, notes.refusal),
+                fmt::format("Every record is left out. The first is refused: {}.", notes.refusal),
                 "Leave out --bad-records skip to see its line and what helps.");
   if (c.samples == 0 || c.untrained > c.samples)
     throw Error(ExitCode::malformed_file,

@@ -498,6 +498,8 @@ Conversation with_given_arguments(const Conversation& conversation) {
   const std::vector<Json*> arguments = all_arguments(messages);
   for (size_t i = 0; i < conversation.given_arguments.size(); ++i)
     if (conversation.given_arguments[i]) *arguments[i] = *conversation.given_arguments[i];
+  for (Json& message : messages)
+    if (!message.contains("content")) message["content"] = nullptr;
   Conversation out = conversation;
   out.messages = std::make_shared<const Json>(std::move(messages));
   return out;

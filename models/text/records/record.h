@@ -72,7 +72,8 @@ struct RefusedRecord : std::invalid_argument {
 // OpenAI has them, become objects, as templates expect them, and blank ones become {}.
 Record parse_record(const std::string& line, RecordForm form, const NameMap& names);
 
-// The conversation with the arguments of its calls as they were given.
+// The conversation with the arguments of its calls as they were given, and a content of null beside calls
+// alone, as OpenAI has both.
 Conversation with_given_arguments(const Conversation& conversation);
 
 }  // namespace sluice

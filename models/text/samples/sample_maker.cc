@@ -154,16 +154,25 @@ Sample SampleMaker::next_sample(const Rendered& text, const std::vector<AnswerPa
   return sample_of(text, last_.encoding.ids, last_.encoding, parts, ends_at_control, notes);
 }
 
-// The text of all messages. A template that refuses arguments of calls as objects gets them as given.
+// The text of all messages. A template that refuses calls without a content gets null there, and one that
+// also refuses their arguments as objects gets them as given.
 Rendered SampleMaker::rendered(const Conversation& given, bool prompts, AdaptedConversation& adapted) const {
+  const auto render = [&] { return renderer_.render(adapted, adapted.messages->size(), prompts); };
   try {
-    return renderer_.render(adapted, adapted.messages->size(), prompts);
+    return render();
   } catch (const std::invalid_argument&) {
     if (given.given_arguments.empty()) throw;
   }
+  Conversation with_objects = given;
+  with_objects.given_arguments.clear();
   SampleNotes noted;
-  adapted = renderer_.adapted(with_given_arguments(given), noted);
-  return renderer_.render(adapted, adapted.messages->size(), prompts);
+  try {
+    adapted = renderer_.adapted(with_given_arguments(with_objects), noted);
+    return render();
+  } catch (const std::invalid_argument&) {
+    adapted = renderer_.adapted(with_given_arguments(given), noted);
+    return render();
+  }
 }
 
 std::vector<uint32_t> SampleMaker::prompt(const Conversation& given) {

@@ -110,6 +110,8 @@ void Encoder::encode_from(const EncodedText::Border& from, std::string_view inpu
   check(input, from.byte);
   encoding.ids.resize(from.tokens);
   encoding.begins.resize(from.tokens);
+  while (!encoding.left_out.empty() && encoding.left_out.back().begin >= from.byte)
+    encoding.left_out.pop_back();
   encoding.unknown_characters = from.unknown_characters;
   encoding.spelled_controls = from.spelled_controls;
   PieceText& text = memory_->text;

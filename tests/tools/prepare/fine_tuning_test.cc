@@ -420,7 +420,7 @@ TEST_F(FineTuning, BadInputIsRefused) {
                   .out.starts_with("0 samples of 1 record: 0 tokens, 0 of them trained (0.0 %)\n"));
   refused({"prepare", "--data", directory / "bad.jsonl", "--tokenizer", model, "--format", "messages",
            "--bad-records", "skip"},
-          5, {"All 2 records are left out. The first is refused: \"messages\" is missing."});
+          5, {"Every record is left out. The first is refused: \"messages\" is missing."});
   refused({"prepare", "--data", write("empty.jsonl", "\n\n"), "--tokenizer", model}, 5, {"hold no sample"});
   refused({"prepare", "--data", chats, "--tokenizer", model, "--data-keys", "colour=x"}, 2,
           {"`colour` of --data-keys"});

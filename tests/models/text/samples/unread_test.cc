@@ -159,17 +159,24 @@ TEST_F(SampleMakerTest, TextsAreTrainedAsAWhole) {
 
 // As DeepSeek-V3: arguments are a string.
 TEST_F(SampleMakerTest, TemplatesMayTakeArgumentsAsTheyAreGiven) {
-  const TextModel text = model("qwen2",
-                               "{% for m in messages %}{{ '<|im_start|>' + m.role + '\n' + m.content }}"
-                               "{% if m.tool_calls %}{{ 'call ' + m.tool_calls[0].function.arguments }}"
-                               "{% endif %}{{ '<|im_end|>\n' }}{% endfor %}"
-                               "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}",
-                               kControls);
+  const auto chat_template = [](const std::string& arguments) {
+    return "{% for m in messages %}{{ '<|im_start|>' + m.role + '\\n' }}"
+           "{% if m.content is not none %}{{ '' + m.content }}{% endif %}"
+           "{% if m.tool_calls %}{{ 'call ' + m.tool_calls[0].function.arguments" +
+           arguments +
+           " }}{% endif %}{{ '<|im_end|>\\n' }}{% endfor %}"
+           "{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}";
+  };
   const Record record =
-      parse_record(R"({"messages":[{"role":"user","content":"q"},{"role":"assistant","content":"",)"
+      parse_record(R"({"messages":[{"role":"user","content":"q"},{"role":"assistant","content":null,)"
                    R"("tool_calls":[{"function":{"arguments":"{ \"a\":1 }"}}]}]})",
                    RecordForm::automatic, {});
-  EXPECT_EQ(trained_text(text, SampleMaker(text, {}).make(record).at(0)), "call { \"a\":1 }<|im_end|>");
+  const auto trained = [&](const std::string& arguments) {
+    const TextModel text = model("qwen2", chat_template(arguments), kControls);
+    return trained_text(text, SampleMaker(text, {}).make(record).at(0));
+  };
+  EXPECT_EQ(trained(""), "call { \"a\":1 }<|im_end|>");
+  EXPECT_EQ(trained(" | tojson"), "call {\"a\": 1}<|im_end|>") << "it refuses only the missing content";
 }
 
 TEST_F(SampleMakerTest, AnswersWithoutAPromptAreRefusedWithWhatHelps) {

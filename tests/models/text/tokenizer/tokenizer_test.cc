@@ -146,9 +146,9 @@ TEST_F(TokenizerTest, ControlTokensThatPlainTextSpellsAreCounted) {
 
 // Texts of which each begins as the one before it: tokens that are taken over are those that it has alone.
 TEST_F(TokenizerTest, TextsThatBeginAlikeHaveTheTokensThatTheyHaveAlone) {
-  const std::vector<std::string> material{"<a>", "<b>", "<a>b", "c<",       "<",           "a>",
-                                          ">",   "a",   "b",    "c",        "abc",         " ",
-                                          "  ",  "\n",  "é",    "\xCC\x81", "\xE2\x96\x81"};
+  const std::vector<std::string> material{
+      "<a>", "<b>", "<a>b", "c<", "<",        "a>",           ">", "a", "b", "c", "abc",
+      " ",   "  ",  "\n",   "é",  "\xCC\x81", "\xE2\x96\x81", "y"};  // which has no token
   Json file = small_file();
   uint32_t id = 9;
   for (const char* character : {"é", "\n", "e", "\xCC\x81"}) file["model"]["vocab"][character] = id++;
@@ -158,7 +158,7 @@ TEST_F(TokenizerTest, TextsThatBeginAlikeHaveTheTokensThatTheyHaveAlone) {
     for (const char* flag : {"lstrip", "rstrip", "single_word", "normalized"}) all[flag] = random() % 4 == 0;
     return all;
   };
-  size_t shared = 0;
+  size_t shared = 0, left_out = 0;
   for (int round = 0; round < 60; ++round) {
     file["added_tokens"] = {added("<a>", 13, round < 10 ? Json{{"special", true}} : flags(true)),
                             added("<b>", 14, flags(false)), added("<a>b", 15, flags(true)),
@@ -197,11 +197,14 @@ TEST_F(TokenizerTest, TextsThatBeginAlikeHaveTheTokensThatTheyHaveAlone) {
       const Encoding alone = Encoder(tokenizer).encode(text, plain);
       ASSERT_EQ(last.encoding.ids, alone.ids) << text;
       ASSERT_EQ(last.encoding.begins, alone.begins) << text;
+      ASSERT_EQ(last.encoding.left_out, alone.left_out) << text;
+      left_out += alone.left_out.size();
       ASSERT_EQ(last.encoding.spelled_controls, alone.spelled_controls) << text;
       ASSERT_EQ(last.encoding.unknown_characters, alone.unknown_characters) << text;
     }
   }
   EXPECT_GT(shared, 1000u);
+  EXPECT_GT(left_out, 1000u);
 }
 
 TEST_F(TokenizerTest, CharactersThatPatternsDoNotKnowAreCounted) {
