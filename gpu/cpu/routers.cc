@@ -140,9 +140,8 @@ struct RouterLoss {
     const auto* const labels = static_cast<const int32_t*>(call.inputs[1].data);
     const int64_t count = call.shapes->inputs[1][0];
     const auto valid = static_cast<double>(count - std::count_if(labels, labels + count, is_ignored));
-    if (valid == 0) return;
     const int64_t counted = count - std::count(labels, labels + count, kPaddingLabel);
-    const auto rows = static_cast<double>(counted * routing.layers);
+    const auto rows = static_cast<double>(std::max<int64_t>(counted, 1) * routing.layers);
     balance_factor = valid * routing.balance_loss * static_cast<double>(routing.experts) / rows / rows;
     z_factor = valid * routing.z_loss / rows;
   }
@@ -161,7 +160,7 @@ struct RouterLoss {
 
   const Routing& routing;
   const float* statistics;
-  double balance_factor = 0, z_factor = 0;
+  double balance_factor, z_factor;
 };
 
 }  // namespace

@@ -182,9 +182,8 @@ __global__ void __launch_bounds__(kThreads) loss_kernel(RouterLoss a, bool diffe
     mine_counted += a.labels[i] == kPaddingLabel ? 0 : 1;
   }
   const double valid = block_sum(static_cast<double>(mine_valid), shared);
-  const double rows = block_sum(static_cast<double>(mine_counted), shared) * a.layers;
-  const double balance = valid == 0 ? 0 : valid * a.balance * a.experts / rows / rows;
-  const double z = valid == 0 ? 0 : valid * a.z / rows;
+  const double rows = fmax(block_sum(static_cast<double>(mine_counted), shared), 1.0) * a.layers;
+  const double balance = valid * a.balance * a.experts / rows / rows, z = valid * a.z / rows;
   const auto choices = [&](int e) { return static_cast<double>(a.statistics[a.experts + 1 + e]); };
   double sum = 0;
   for (int e = thread; e < a.experts; e += kThreads) sum += choices(e) * static_cast<double>(a.statistics[e]);

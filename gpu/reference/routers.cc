@@ -286,14 +286,14 @@ struct RouterLoss {
     const auto* labels = static_cast<const int32_t*>(call.inputs[1].data);
     const int64_t count = call.shapes->inputs[1][0];
     valid = static_cast<double>(count - std::count_if(labels, labels + count, is_ignored));
-    rows = static_cast<double>((count - std::count(labels, labels + count, kPaddingLabel)) * routing.layers);
+    const int64_t counted = count - std::count(labels, labels + count, kPaddingLabel);
+    rows = static_cast<double>(std::max<int64_t>(counted, 1) * routing.layers);
   }
   double choices(int64_t e) const { return statistics[routing.experts + 1 + e]; }
   double balance_factor() const {
-    if (valid == 0) return 0;
     return valid * routing.balance_loss * static_cast<double>(routing.experts) / rows / rows;
   }
-  double z_factor() const { return valid == 0 ? 0 : valid * routing.z_loss / rows; }
+  double z_factor() const { return valid * routing.z_loss / rows; }
   double loss() const {
     double sum = 0;
     for (int64_t e = 0; e < routing.experts; ++e) sum += choices(e) * statistics[e];
