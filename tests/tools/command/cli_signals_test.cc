@@ -6,6 +6,7 @@
 #include <csignal>
 #include <filesystem>
 #include <fstream>
+#include <nlohmann/json.hpp>
 #include <thread>
 
 #include "tests/support/cli_support.h"
@@ -13,6 +14,10 @@
 
 namespace sluice {
 namespace {
+
+nlohmann::json last_metrics(const std::string& file) {
+  return nlohmann::json::parse(last_metrics_line(file));
+}
 
 TEST_F(Cli, ASignalEndsTheRunWithADurableCheckpoint) {
   for (const int number : {SIGTERM, SIGINT}) {
