@@ -275,7 +275,8 @@ TEST(ReferenceExperts, PaddingIsNoRowOfTheLoss) {
     Operands operands = loss_operands(r, {4, 2, 12, 5, 1, 6}, labels);
     std::vector<Guarded> outputs = run_forward(*make_reference_device(), operands);
     Numbers values = results_of(operands, outputs)[0].values;
-    for (const double g : gradients_of(operands, outputs)[0].values) values.push_back(g);
+    const Numbers gradient = gradients_of(operands, outputs)[0].values;
+    values.insert(values.end(), gradient.begin(), gradient.end());
     return values;
   };
   EXPECT_EQ(loss_with({1, kIgnoreLabel, 0, kPaddingLabel, kPaddingLabel}), loss_with({1, kIgnoreLabel, 0}));
