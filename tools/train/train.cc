@@ -114,7 +114,7 @@ bool has_pending(const Options& options, const CheckpointState& state) {
   return (state.pending_validation && validates) || (state.pending_samples && options.sample.every > 0);
 }
 
-// Whether the run has done all its steps, and what they owe. Throws if it has done more steps.
+// Whether the run has done all its steps, and what was pending after them. Throws if it has done more steps.
 bool is_done(const Options& options, const CheckpointReader& checkpoint, std::FILE* out) {
   const int64_t done = checkpoint.state().step, wanted = options.batch.steps, epochs = options.batch.epochs;
   if (done < wanted || (done == wanted && has_pending(options, checkpoint.state()))) return false;

@@ -132,8 +132,8 @@ std::optional<BestCheckpoint> best_checkpoint(const std::string& out_directory);
 bool has_checkpoint(const std::string& out_directory, const CheckpointState& state);
 
 // Writes the manifest of the run's checkpoint of state.step anew, with this state: a validation that came
-// after it, and what is owed still. False, and nothing is done, where there is no such checkpoint or one of
-// another run. A kill leaves the manifest before or the one after. Throws Error(io, environment).
+// after it, and what is still pending. False, and nothing is done, where there is no such checkpoint or one
+// of another run. A kill leaves the manifest before or the one after. Throws Error(io, environment).
 bool amend_checkpoint(const std::string& out_directory, const CheckpointState& state);
 
 // Deletes all complete checkpoints but the newest `keep` (the newest one if `keep` is less than 1) and, with

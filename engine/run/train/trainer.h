@@ -9,11 +9,11 @@
 // to be bad, of a validation that fails, or of a run directory that was moved, a checkpoint is written first.
 // All ranks agree on that before they do it. Of a rank that trains alone, a stop that would take longer than
 // --stop-within drops the steps under way: no result depends on a step whose update has not begun. A
-// checkpoint comes before the validation and the samples of its step, and owes them until they are done: a
-// run that goes on from it makes up for what a stop or a kill has left. Numbers that are not finite end a run
-// without one. A checkpoint at an interval that finds no room, or its drive away, ends no run: it is tried
-// again after every step. The last one waits. That of the best validation (--keep-best) is left out, since
-// the next step changes its weights.
+// checkpoint comes before the validation and the samples of its step, and has them pending until they are
+// done: a run that goes on from it makes up for what a stop or a kill has left. Numbers that are not finite
+// end a run without one. A checkpoint at an interval that finds no room, or its drive away, ends no run: it
+// is tried again after every step. The last one waits. That of the best validation (--keep-best) is left out,
+// since the next step changes its weights.
 #pragma once
 
 #include <atomic>
