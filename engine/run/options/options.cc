@@ -182,8 +182,8 @@ constexpr OptionRow kTable[] = {
 
     {"data", "data", "FILE...",
      "chats or texts for the model's tokenizer: .jsonl, .json (messages, ShareGPT, Alpaca, completion, "
-     "text), "
-     ".txt; or tokens: .bin (nanoGPT uint16, llm.c, LLMQ). Without a tokenizer, bytes of .txt are tokens. "
+     "text), .txt; or tokens: .bin (nanoGPT uint16, llm.c, LLMQ). Without a tokenizer, bytes of .txt are "
+     "tokens. "
      "a.jsonl=0.7 b.jsonl=0.3 takes 70 % of all sequences from the first",
      "", kRuns | kEval | kPrepare, OnResume::replaced, FIELD(data.train), kNoNumber, nullptr, kDataHints},
     {"data-type", "data", "TYPE",

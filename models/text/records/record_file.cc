@@ -129,10 +129,6 @@ class ListScan {
   bool quoted_ = false, escaped_ = false;
 };
 
-}  // namespace
-
-namespace {
-
 // The begin of the file, without what is blank there.
 std::string head_of(const std::string& path) {
   const InputFile file(path);

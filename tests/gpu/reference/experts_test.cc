@@ -206,32 +206,32 @@ Operands statistics_operands(const Routing& routing, const Numbers& logits,
   return operands;
 }
 
-// The softmax of the rows is 1/4, 3/4 and 1/2, 1/2; the logarithm of both sums is ln 4.
-TEST(ReferenceExperts, Statistics) {
-  Operands operands = statistics_operands({.experts = 2, .chosen = 1}, logs({1, 3, 2, 2}), {1, 0});
+// The softmax of the rows is 1/4, 3/4 and 1/2, 1/2; the logarithm of both sums is ln 4. `taken`: choices that
+// experts take. Gradients of rows before these are 0.
+void expect_statistics_of_two_rows(Operands operands, double taken) {
   set(operands.output_gradients[0], {1, 2, 0.5, 7, 7, 7});
   operands.freeze();
   std::vector<Guarded> outputs = run_forward(*make_reference_device(), operands);
   const double b = kLossBefore, l = std::log(4);
   expect_numbers(results_of(operands, outputs)[0].values,
-                 {b + 0.75, b + 1.25, b + 2 * l * l, b + 1, b + 1, b + 2}, "statistics");
+                 {b + 0.75, b + 1.25, b + 2 * l * l, b + 1, b + 1, b + taken}, "statistics");
   // p (g - sum of g p + 2 l 0.5); the sums are 7/4 and 3/2. Numbers of choices have no gradient.
-  expect_numbers(gradients_of(operands, outputs)[0].values,
-                 {(1 - 1.75 + l) / 4, 3 * (2 - 1.75 + l) / 4, (-0.5 + l) / 2, (0.5 + l) / 2}, "logits");
+  Numbers gradients(2 * (static_cast<size_t>(taken) - 2), 0.0);
+  for (const double g : {(1 - 1.75 + l) / 4, 3 * (2 - 1.75 + l) / 4, (-0.5 + l) / 2, (0.5 + l) / 2})
+    gradients.push_back(g);
+  expect_numbers(gradients_of(operands, outputs)[0].values, gradients, "logits");
 }
 
-// The rows of `Statistics`, and one of padding before them. A label that is ignored is not padding.
+TEST(ReferenceExperts, Statistics) {
+  expect_statistics_of_two_rows(statistics_operands({.experts = 2, .chosen = 1}, logs({1, 3, 2, 2}), {1, 0}),
+                                2);
+}
+
+// The same rows behind one of padding. A label that is ignored is not padding.
 TEST(ReferenceExperts, StatisticsLeaveOutPadding) {
-  Operands operands = statistics_operands({.experts = 2, .chosen = 1}, logs({9, 1, 1, 3, 2, 2}), {0, 1, 0},
-                                          {}, {kPaddingLabel, kIgnoreLabel, 5});
-  set(operands.output_gradients[0], {1, 2, 0.5, 7, 7, 7});
-  operands.freeze();
-  std::vector<Guarded> outputs = run_forward(*make_reference_device(), operands);
-  const double b = kLossBefore, l = std::log(4);
-  expect_numbers(results_of(operands, outputs)[0].values,
-                 {b + 0.75, b + 1.25, b + 2 * l * l, b + 1, b + 1, b + 3}, "statistics");
-  expect_numbers(gradients_of(operands, outputs)[0].values,
-                 {0, 0, (1 - 1.75 + l) / 4, 3 * (2 - 1.75 + l) / 4, (-0.5 + l) / 2, (0.5 + l) / 2}, "logits");
+  expect_statistics_of_two_rows(statistics_operands({.experts = 2, .chosen = 1}, logs({9, 1, 1, 3, 2, 2}),
+                                                    {0, 1, 0}, {}, {kPaddingLabel, kIgnoreLabel, 5}),
+                                3);
 }
 
 TEST(ReferenceExperts, StatisticsTellWhatExpertsTake) {
