@@ -340,7 +340,7 @@ PreparedCounts Preparation::make_samples(const Stretch& stretch, SampleMaker& ma
     if (text.find_first_not_of(" \t\r\n") == text.npos) return true;
     ++counts.records;
     const RecordMemory::Share share = memory.take(text.size());
-    std::vector<Sample> samples;
+    Samples samples;
     try {
       const bool has_mark = !is_json && begin == 0 && text.starts_with(kByteOrderMark);
       samples = maker.make(

@@ -102,11 +102,12 @@ std::string advice_text(const Options& given, const PlannedRun& run, const Plan&
   const Waiting waiting(stderr, keeps_batch ? "trying other budgets" : "trying other budgets and batches");
   const uint64_t ranks = plan.lowering.ranks;
   const auto as_typed = [&](const Change& change) -> std::optional<Plan> {
+    if (!all_tried) return std::nullopt;
     Options options = given;
     type_in(words_of(change, run.budgets, ranks), options);
     const PlannedRun other = planned_run(std::move(options));
     const uint64_t takes = tasks_to_plan(other.request);
-    all_tried = all_tried && takes <= left;
+    all_tried = takes <= left;
     if (!all_tried) return std::nullopt;
     left -= takes;
     auto result = plan_within(other.request, other.budgets);

@@ -176,10 +176,16 @@ std::vector<uint32_t> Search::least_waves() const {
 }
 
 double Search::weigh(const Candidate& c, double to_beat, bool whatever_the_work) {
+  const bool has_work = work_left_ > 0 || (whatever_the_work && tasks_weighed_ < kTasksInAnyCase);
+  // Making a base takes long.
+  if (!has_work && std::ranges::none_of(weighed_, [&](const auto& known) {
+        return known.first.backward == c.backward && known.first.waves == c.waves;
+      }))
+    return kNotFeasible;
   Way way{recompute_of(c), c.lead, c.backward, c.waves, homes_of_candidate(c)};
   auto known = weighed_.find(way);
   if (known == weighed_.end()) {
-    if (work_left_ == 0 && !(whatever_the_work && tasks_weighed_ < kTasksInAnyCase)) return kNotFeasible;
+    if (!has_work) return kNotFeasible;
     const auto too_much = too_much_kept_.find({c.waves, c.kept.first});
     if (layers_ > kFewLayers && too_much != too_much_kept_.end() && c.kept.raised >= too_much->second)
       return kNotFeasible;

@@ -88,15 +88,26 @@ AnswerFinder::AnswerFinder(const ChatRenderer& renderer, const AdaptedConversati
   }
 }
 
-std::optional<AnswerFinder::Span> AnswerFinder::content_of(const Rendered& text, size_t message) const {
-  std::optional<Span> span;
-  for (const SourceRange& range : text.sources)
-    if (range.source >= first_source_[message] && range.source < first_source_[message + 1] &&
-        !is_role(range.source)) {
-      if (!span) span = Span{range.begin, range.end};
-      span->end = range.end;
+std::optional<AnswerFinder::Content> AnswerFinder::content_of(const Rendered& text, size_t message) const {
+  std::optional<Content> content;
+  size_t end_before = 0;
+  std::vector<uint64_t> missing(
+      given_bytes_.begin() + static_cast<std::ptrdiff_t>(first_source_[message]),
+      given_bytes_.begin() + static_cast<std::ptrdiff_t>(first_source_[message + 1]));
+  for (const SourceRange& range : text.sources) {
+    if (is_role(range.source)) continue;
+    if (range.source >= first_source_[message] && range.source < first_source_[message + 1]) {
+      if (!content) content = Content{{range.begin, range.end}, end_before, false};
+      content->end = range.end;
+      uint64_t& left = missing[range.source - first_source_[message]];
+      left -= std::min(left,
+                       solid_bytes(std::string_view(text.text).substr(range.begin, range.end - range.begin)));
+    } else if (!content) {
+      end_before = range.end;
     }
-  return span;
+  }
+  if (content) content->is_complete = std::ranges::all_of(missing, [](uint64_t bytes) { return bytes == 0; });
+  return content;
 }
 
 bool AnswerFinder::is_complete(size_t message) const {
@@ -122,13 +133,44 @@ Rendered AnswerFinder::prompt_of(size_t answer) const {
   }
 }
 
-AnswerText AnswerFinder::alone(size_t answer) const {
-  const Rendered prompt = prompt_of(answer);
+Rendered AnswerFinder::text_up_to(size_t answer) {
   const bool is_last = answer + 1 == conversation_.messages->size();
-  AnswerText out{is_last ? whole_ : renderer_.render(conversation_, answer + 1, false), {}, {}};
+  Rendered text = is_last ? whole_ : renderer_.render(conversation_, answer + 1, false);
+  rendered_bytes_ += text.text.size();
+  return text;
+}
+
+AnswerText AnswerFinder::alone(size_t answer) {
+  AnswerText out;
+  const bool is_long = rendered_bytes_ > kExactBytes;
+  if (is_long) {
+    out.text = text_up_to(answer);
+    if (begins_as_others(out, answer)) return out;
+  }
+  const Rendered prompt = prompt_of(answer);
+  rendered_bytes_ += prompt.text.size();
+  if (!is_long) out.text = text_up_to(answer);
+  find_begin(prompt, answer, out);
+  const auto content = content_of(out.text, answer);
+  if (content && content->is_complete && out.answer.begin <= content->begin)
+    begins_[literals_before(out.text, *content)] = {content->begin - out.answer.begin, out.opening};
+  return out;
+}
+
+bool AnswerFinder::begins_as_others(AnswerText& out, size_t answer) const {
+  const auto content = content_of(out.text, answer);
+  if (!content || !content->is_complete) return false;
+  const auto known = begins_.find(literals_before(out.text, *content));
+  if (known == begins_.end()) return false;
+  out.answer = {content->begin - known->second.reach, out.text.text.size()};
+  out.opening = known->second.opening;
+  return true;
+}
+
+void AnswerFinder::find_begin(const Rendered& prompt, size_t answer, AnswerText& out) const {
   const std::string& text = out.text.text;
   out.answer = {prompt.text.size(), text.size()};
-  if (text.starts_with(prompt.text)) return out;
+  if (text.starts_with(prompt.text)) return;
   const size_t known = end_of_content(prompt);
   const auto content = content_of(out.text, answer);
   const size_t shared = std::min(common_prefix(prompt.text, text), content ? content->begin : text.size());
@@ -144,7 +186,6 @@ AnswerText AnswerFinder::alone(size_t answer) const {
         "answers with {% generation %}; or train every token with --train-on all.");
   out.answer.begin = begin;
   out.opening = prompt.text.substr(begin);
-  return out;
 }
 
 bool AnswerFinder::is_role(uint32_t source) const {
@@ -155,6 +196,10 @@ bool AnswerFinder::is_role(uint32_t source) const {
 std::vector<SourceRange>::const_iterator AnswerFinder::content_from(size_t byte) const {
   return std::partition_point(content_.begin(), content_.end(),
                               [&](const SourceRange& range) { return range.begin < byte; });
+}
+
+std::string AnswerFinder::literals_before(const Rendered& text, const Content& content) {
+  return text.text.substr(content.end_before, content.begin - content.end_before);
 }
 
 std::string AnswerFinder::literals_before(size_t message) const {
@@ -176,7 +221,6 @@ void AnswerFinder::count_opened(const std::string& opening) {
 
 std::optional<AnswerPart> AnswerFinder::measured(size_t answer) {
   const AnswerText turn = alone(answer);
-  rendered_bytes_ += 2 * turn.text.text.size();
   AnswerPart part{turn.answer, false};
   if (!whole_.text.starts_with(turn.text.text)) {
     const size_t content_end = end_of_content(turn.text);

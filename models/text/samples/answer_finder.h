@@ -45,7 +45,7 @@ class AnswerFinder {
   // renders one of them otherwise once others follow. Throws RefusedRecord where an answer cannot be told
   // from its prompt.
   std::optional<std::vector<AnswerPart>> in_whole(const std::vector<size_t>& answers);
-  AnswerText alone(size_t answer) const;
+  AnswerText alone(size_t answer);
   // Of the parts that {% generation %} marks, those of these answers, which ascend.
   std::vector<AnswerPart> generated(const std::vector<size_t>& answers) const;
 
@@ -56,20 +56,35 @@ class AnswerFinder {
   struct Span {
     size_t begin, end;  // from the first byte of a message's content to behind its last
   };
+  // Of one text, and where the content before it ends.
+  struct Content : Span {
+    size_t end_before = 0;
+    bool is_complete = false;  // all that is given stands there
+  };
+  // An answer from its first byte to its content, and AnswerText::opening.
+  struct Begin {
+    size_t reach = 0;
+    std::string opening;
+  };
   // The literals of the template on one side of a content, and how far into them an answer reaches.
   struct Border {
     size_t reach = 0;
     bool is_cut = false, is_opened = false;
   };
   Rendered prompt_of(size_t answer) const;
-  std::optional<Span> content_of(const Rendered& text, size_t message) const;
+  Rendered text_up_to(size_t answer);
+  // Sets where the answer begins; false where no earlier one tells it.
+  bool begins_as_others(AnswerText& out, size_t answer) const;
+  void find_begin(const Rendered& prompt, size_t answer, AnswerText& out) const;
+  std::optional<Content> content_of(const Rendered& text, size_t message) const;
   bool is_complete(size_t message) const;
   std::optional<AnswerPart> measured(size_t answer);
   std::optional<AnswerPart> as_others(size_t answer);
   void count_opened(const std::string& opening);
   bool is_role(uint32_t source) const;
   std::vector<SourceRange>::const_iterator content_from(size_t byte) const;
-  std::string literals_before(size_t message) const;
+  static std::string literals_before(const Rendered& text, const Content& content);
+  std::string literals_before(size_t message) const;  // in the whole text, as all that follows
   std::string literals_behind(size_t message) const;
 
   const ChatRenderer& renderer_;
@@ -82,6 +97,7 @@ class AnswerFinder {
   std::vector<uint64_t> used_bytes_;    // by source: bytes in the whole text that are not blank
   std::vector<uint64_t> given_bytes_;   // and in the conversation
   std::map<std::string, Border> before_, behind_;
+  std::map<std::string, Begin> begins_;  // of answers in texts of their own, by the literals before them
   uint64_t rendered_bytes_ = 0;
   size_t opened_ = 0;
   std::string opening_;

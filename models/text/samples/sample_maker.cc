@@ -52,23 +52,19 @@ std::optional<uint32_t> token_at(const Encoding& encoding, size_t byte) {
 
 }  // namespace
 
-size_t Sample::trained_tokens() const {
-  return trained.empty() ? 0 : static_cast<size_t>(std::count(trained.begin() + 1, trained.end(), true));
-}
-
 SampleMaker::SampleMaker(const TextModel& model, const SampleChoices& choices)
     : model_(model),
       choices_(choices),
       renderer_(model, choices.template_values),
       encoder_(model.tokenizer) {}
 
-std::vector<Sample> SampleMaker::make(const Record& record) {
+Samples SampleMaker::make(const Record& record) {
   SampleNotes notes;
   const auto* const conversation = std::get_if<Conversation>(&record);
   for (const std::string& key :
        conversation ? conversation->unread_keys : std::get<PlainText>(record).unread_keys)
     count(notes.unread, key);
-  std::vector<Sample> samples =
+  Samples samples =
       conversation ? of_conversation(*conversation, notes) : of_text(std::get<PlainText>(record), notes);
   notes_ += notes;
   return samples;
@@ -221,16 +217,16 @@ void SampleMaker::check_roles(const Conversation& conversation, SampleNotes& not
   }
 }
 
-std::vector<Sample> SampleMaker::of_answers(const AdaptedConversation& conversation, const Rendered& whole,
-                                            const std::vector<size_t>& answers, UnreadStrings& unread,
-                                            SampleNotes& notes) {
+Samples SampleMaker::of_answers(const AdaptedConversation& conversation, const Rendered& whole,
+                                const std::vector<size_t>& answers, UnreadStrings& unread,
+                                SampleNotes& notes) {
   AnswerFinder finder(renderer_, conversation, whole);
-  std::vector<Sample> samples;
+  Samples samples;
   const size_t all = conversation.messages->size();
   const auto add = [&](const Rendered& text, size_t messages, const std::vector<AnswerPart>& parts,
                        bool ends_at_control) {
     unread.add_sample(text, messages);
-    samples.push_back(conversation_sample(text, parts, ends_at_control, notes));
+    samples.add(conversation_sample(text, parts, ends_at_control, notes));
   };
   if (!whole.generation.empty()) {
     std::vector<AnswerPart> parts;
@@ -251,7 +247,7 @@ std::vector<Sample> SampleMaker::of_answers(const AdaptedConversation& conversat
   for (const size_t answer : answers) {
     const AnswerText turn = finder.alone(answer);
     unread.add_sample(turn.text, answer + 1);
-    samples.push_back(next_sample(turn.text, {{turn.answer, false}}, true, notes));
+    samples.add(next_sample(turn.text, {{turn.answer, false}}, true, notes));
     if (turn.opening.empty()) continue;
     ++notes.opened;
     if (notes.opening.empty()) notes.opening = turn.opening;
@@ -260,17 +256,17 @@ std::vector<Sample> SampleMaker::of_answers(const AdaptedConversation& conversat
   return samples;
 }
 
-std::vector<Sample> SampleMaker::of_conversation(const Conversation& given, SampleNotes& notes) {
+Samples SampleMaker::of_conversation(const Conversation& given, SampleNotes& notes) {
   AdaptedConversation conversation = renderer_.adapted(given, notes);
   check_roles(conversation, notes);
   const Rendered whole = rendered(given, false, conversation);
   const std::vector<size_t> answers = chosen_answers(conversation, choices_.train_on);
   UnreadStrings unread(conversation, given);
-  std::vector<Sample> samples;
+  Samples samples;
   if (choices_.train_on == TrainOn::all) {
     notes.masked += conversation.masked;
     unread.add_sample(whole, conversation.messages->size());
-    samples.push_back(conversation_sample(whole, all_of(whole), false, notes));
+    samples.add(conversation_sample(whole, all_of(whole), false, notes));
   } else {
     for (const std::string& role : conversation.asked_roles)
       count(notes.unread, "train of a message of " + role);
@@ -280,7 +276,7 @@ std::vector<Sample> SampleMaker::of_conversation(const Conversation& given, Samp
   return samples;
 }
 
-std::vector<Sample> SampleMaker::of_text(const PlainText& text, SampleNotes& notes) {
+Samples SampleMaker::of_text(const PlainText& text, SampleNotes& notes) {
   const Rendered rendered{text.prompt + text.text, {}, {{0, text.prompt.size() + text.text.size()}}, {}};
   Encoding encoding = encoder_.encode(rendered.text, rendered.content);
   bool was_rendered = false;
@@ -305,7 +301,11 @@ std::vector<Sample> SampleMaker::of_text(const PlainText& text, SampleNotes& not
     conversation.trained_messages.back() = true;
     return of_conversation(conversation, notes);
   }
-  if (is_blank(text.text)) return {Sample{.is_text = text.whole}};
+  Samples samples;
+  if (is_blank(text.text)) {
+    samples.add({.is_text = text.whole});
+    return samples;
+  }
   if (!text.system.empty()) count(notes.unread, "system");
   notes.whole += text.whole && choices_.train_on == TrainOn::last;
   notes.rendered += was_rendered && choices_.control_tokens == ControlTokens::of_template;
@@ -328,8 +328,7 @@ std::vector<Sample> SampleMaker::of_text(const PlainText& text, SampleNotes& not
   sample.trained.insert(sample.trained.end(), suffix.size(), true);
   note_end(sample.ids, 0, sample.ids.size(), notes);
   sample.is_text = text.whole;
-  std::vector<Sample> samples;
-  samples.push_back(std::move(sample));
+  samples.add(std::move(sample));
   return samples;
 }
 

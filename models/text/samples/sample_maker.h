@@ -19,6 +19,7 @@
 #include "models/text/samples/chat_renderer.h"
 #include "models/text/samples/sample_choices.h"
 #include "models/text/samples/sample_notes.h"
+#include "models/text/samples/samples.h"
 #include "models/text/samples/text_model.h"
 
 namespace sluice {
@@ -32,15 +33,6 @@ struct SampleChoices {
   std::string template_values = "{}";  // a JSON object: variables of the template
 };
 
-struct Sample {
-  std::vector<uint32_t> ids = {};
-  std::vector<bool> trained = {};
-  bool is_text = false;                                 // of no conversation
-  size_t unknown_characters = 0, spelled_controls = 0;  // as Encoding has them
-
-  size_t trained_tokens() const;  // the first token never counts: nothing predicts it
-};
-
 class SampleMaker {
  public:
   // Throws as ChatRenderer.
@@ -48,7 +40,7 @@ class SampleMaker {
 
   // The samples of a record, perhaps some without a trained token. Throws std::invalid_argument as
   // parse_record does where the record does not suit the template, Error where the tokenizer fails.
-  std::vector<Sample> make(const Record& record);
+  Samples make(const Record& record);
   // Notes a key of a record that nothing reads; why a record is left out, as a clause.
   void note_unread(const std::string& key) { count(notes_.unread, key); }
   void note_refusal(const std::string& why);
@@ -61,11 +53,10 @@ class SampleMaker {
   std::vector<uint32_t> prompt(const std::string& text);
 
  private:
-  std::vector<Sample> of_conversation(const Conversation& given, SampleNotes& notes);
-  std::vector<Sample> of_answers(const AdaptedConversation& conversation, const Rendered& whole,
-                                 const std::vector<size_t>& answers, UnreadStrings& unread,
-                                 SampleNotes& notes);
-  std::vector<Sample> of_text(const PlainText& text, SampleNotes& notes);
+  Samples of_conversation(const Conversation& given, SampleNotes& notes);
+  Samples of_answers(const AdaptedConversation& conversation, const Rendered& whole,
+                     const std::vector<size_t>& answers, UnreadStrings& unread, SampleNotes& notes);
+  Samples of_text(const PlainText& text, SampleNotes& notes);
   void check_roles(const Conversation& conversation, SampleNotes& notes) const;
   std::span<const ByteRange> plain_parts(const Rendered& text) const;
   Rendered rendered(const Conversation& given, bool prompts, AdaptedConversation& adapted) const;

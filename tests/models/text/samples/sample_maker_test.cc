@@ -21,7 +21,7 @@ TEST_F(SampleMakerTest, AsTransformers) {
     choices.train_on = c["train_on"] == "last" ? TrainOn::last : TrainOn::answers;
     choices.control_tokens = ControlTokens::anywhere;
     SampleMaker maker(text, choices);
-    const std::vector<Sample> samples = maker.make(conversation(c["messages"]));
+    const Samples samples = maker.make(conversation(c["messages"]));
     ASSERT_EQ(samples.size(), c["samples"].size());
     for (size_t i = 0; i < samples.size(); ++i) {
       EXPECT_EQ(samples[i].ids, c["samples"][i]["ids"].get<std::vector<uint32_t>>());
@@ -35,9 +35,9 @@ TEST_F(SampleMakerTest, WhatIsTrained) {
   const auto trained = [&](TrainOn train_on, Conversation c) {
     SampleChoices choices;
     choices.train_on = train_on;
-    const std::vector<Sample> samples = SampleMaker(text, choices).make(c);
+    const Samples samples = SampleMaker(text, choices).make(c);
     EXPECT_EQ(samples.size(), 1u);
-    return trained_text(text, samples.front());
+    return trained_text(text, samples[0]);
   };
   EXPECT_EQ(trained(TrainOn::answers, conversation(kTwoTurns)), "Two.<|im_end|>Four.<|im_end|>");
   EXPECT_EQ(trained(TrainOn::last, conversation(kTwoTurns)), "Four.<|im_end|>");
@@ -57,7 +57,7 @@ TEST_F(SampleMakerTest, UsersCannotWriteControlTokens) {
   const auto ends = [&](ControlTokens where) {
     SampleChoices choices;
     choices.control_tokens = where;
-    const Sample sample = SampleMaker(text, choices).make(conversation(messages)).front();
+    const Sample sample = SampleMaker(text, choices).make(conversation(messages))[0];
     EXPECT_EQ(text.tokenizer.decode(sample.ids, false),
               "<|im_start|>user\n<|im_end|>\n<|im_start|>system\nObey.<|im_end|>\n<|im_start|>assistant\nNo.<"
               "|im_end|>\n");
@@ -75,20 +75,20 @@ TEST_F(SampleMakerTest, TextsEndWithTheEnd) {
   const uint32_t end = *plain.tokenizer.id_of("<|im_end|>");
   EXPECT_EQ(plain.ends, std::vector{end});
   SampleMaker maker(plain, {});
-  const Sample whole = maker.make(PlainText{"", "some text", true}).front();
+  const Sample whole = maker.make(PlainText{"", "some text", true})[0];
   EXPECT_EQ(whole.ids.back(), end);
   EXPECT_EQ(plain.tokenizer.decode(whole.ids, true), "some text");
   EXPECT_EQ(whole.trained_tokens(), whole.ids.size() - 1);
-  const Sample completion = maker.make(PlainText{"Say it:", " it", false}).front();
+  const Sample completion = maker.make(PlainText{"Say it:", " it", false})[0];
   EXPECT_EQ(trained_text(plain, completion), " it<|im_end|>");
-  EXPECT_EQ(maker.make(PlainText{"", " \n", true}).front().trained_tokens(), 0u);
+  EXPECT_EQ(maker.make(PlainText{"", " \n", true})[0].trained_tokens(), 0u);
   const TextModel chat = model("qwen2", kChatMl, kControls);
   SampleMaker chats(chat, {});
-  EXPECT_EQ(chat.tokenizer.decode(chats.make(PlainText{"Say it: ", "it", false}).front().ids, false),
+  EXPECT_EQ(chat.tokenizer.decode(chats.make(PlainText{"Say it: ", "it", false})[0].ids, false),
             "<|im_start|>user\nSay it: <|im_end|>\n<|im_start|>assistant\nit<|im_end|>\n");
   const TextModel begun = model("llama2", "", {{"bos_token", "<s>"}, {"eos_token", "</s>"}});
-  const Sample begun_text = SampleMaker(begun, {}).make(PlainText{"", "some text", true}).front();
-  EXPECT_EQ(begun_text.ids.front(), *begun.tokenizer.id_of("<s>"));
+  const Sample begun_text = SampleMaker(begun, {}).make(PlainText{"", "some text", true})[0];
+  EXPECT_EQ(begun_text.ids[0], *begun.tokenizer.id_of("<s>"));
   EXPECT_EQ(begun_text.ids.back(), *begun.tokenizer.id_of("</s>"));
 }
 
@@ -103,7 +103,7 @@ TEST_F(SampleMakerTest, OneTurnThatChangesMakesSamplesOfAll) {
   Json three = kTwoTurns;
   three.push_back({{"role", "user"}, {"content", "Five?"}});
   three.push_back({{"role", "assistant"}, {"content", "Six."}});
-  const std::vector<Sample> samples = SampleMaker(text, {}).make(conversation(three));
+  const Samples samples = SampleMaker(text, {}).make(conversation(three));
   ASSERT_EQ(samples.size(), 3u);
   EXPECT_EQ(trained_text(text, samples[0]), "Two.<|im_end|>");
   EXPECT_EQ(trained_text(text, samples[1]), "Four. (now)<|im_end|>");
@@ -121,7 +121,7 @@ const char* const kThought =
 TEST_F(SampleMakerTest, APromptMayOpenAThoughtThatTheTextLacks) {
   const TextModel text = model("qwen2", kThought, kControls);
   SampleMaker maker(text, {});
-  const std::vector<Sample> samples = maker.make(conversation(kTwoTurns));
+  const Samples samples = maker.make(conversation(kTwoTurns));
   ASSERT_EQ(samples.size(), 1u);
   EXPECT_EQ(trained_text(text, samples[0]), "Two.<|im_end|>Four.<|im_end|>");
   SampleNotes notes = maker.take_notes();
@@ -143,7 +143,7 @@ TEST_F(SampleMakerTest, ATemplateThatEndsTheTextDoesNotDivide) {
             "{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% else %}"
             "{{ '<|endoftext|>' }}{% endif %}",
             kControls);
-  const std::vector<Sample> samples = SampleMaker(text, {}).make(conversation(kTwoTurns));
+  const Samples samples = SampleMaker(text, {}).make(conversation(kTwoTurns));
   ASSERT_EQ(samples.size(), 1u);
   EXPECT_EQ(trained_text(text, samples[0]), "Two.<|im_end|>Four.<|im_end|>\n<|endoftext|>");
 }
@@ -160,7 +160,7 @@ TEST_F(SampleMakerTest, MarksHoldHoweverManyAMessageHas) {
   messages[1]["content"] = "One two";
   messages[3]["content"] = "three four";
   const auto trained = [&](const Conversation& c) {
-    const std::vector<Sample> samples = SampleMaker(text, {}).make(c);
+    const Samples samples = SampleMaker(text, {}).make(c);
     EXPECT_EQ(samples.size(), 1u);
     return trained_text(text, samples[0]);
   };
@@ -184,8 +184,8 @@ TEST_F(SampleMakerTest, WhatNoSampleHasIsNoted) {
   c.tools = std::make_shared<const Json>(Json::parse(R"([{"name":"find_city"}])"));
   c.template_values = std::make_shared<const Json>(Json{{"enable_thinking", true}});
   c.unread_keys = {"id"};
-  const std::vector<Sample> samples = maker.make(c);
-  EXPECT_EQ(text.tokenizer.decode(samples.at(0).ids, false),
+  const Samples samples = maker.make(c);
+  EXPECT_EQ(text.tokenizer.decode(samples[0].ids, false),
             "<|im_start|>critic\nHm.<|im_end|>\n<|im_start|>user\nOne\nTwo<|im_end|>\n"
             "<|im_start|>assistant\nThree.<|im_end|>\n");
   const SampleNotes notes = maker.take_notes();
@@ -208,7 +208,7 @@ TEST_F(SampleMakerTest, ReasoningHasAllItsNames) {
     Json messages = kTwoTurns;
     messages[1][name] = "Hm.";
     SampleMaker maker(text, {});
-    EXPECT_NE(text.tokenizer.decode(maker.make(conversation(messages)).at(0).ids, false).find("Hm.|Two."),
+    EXPECT_NE(text.tokenizer.decode(maker.make(conversation(messages))[0].ids, false).find("Hm.|Two."),
               std::string::npos)
         << name;
     EXPECT_TRUE(maker.take_notes().unread.empty()) << name;
@@ -249,13 +249,13 @@ TEST_F(SampleMakerTest, LongConversations) {
     messages.push_back({{"role", "assistant"}, {"content", answer}});
     answers += answer + "<|im_end|>";
   }
-  const std::vector<Sample> samples = SampleMaker(text, {}).make(conversation(messages));
+  const Samples samples = SampleMaker(text, {}).make(conversation(messages));
   ASSERT_EQ(samples.size(), 1u);
   EXPECT_EQ(trained_text(text, samples[0]), answers);
 }
 
-// Samples of a divided conversation share renders' values and tokens: each is as of a conversation that ends
-// with it.
+// Samples of a divided conversation share renders' values and tokens, and once 16 MiB were rendered answers
+// begin as earlier ones did: each is as of a conversation that ends with it.
 TEST_F(SampleMakerTest, EachSampleOfALongConversationIsAsItsTurnsAlone) {
   const TextModel text =
       model("qwen2",
@@ -265,28 +265,36 @@ TEST_F(SampleMakerTest, EachSampleOfALongConversationIsAsItsTurnsAlone) {
             "{% else %}{{ m.content }}{% endif %}{{ '<|im_end|>\n' }}{% endfor %}"
             "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}",
             kControls);
-  Json messages = Json::array(), turns = Json::array();
-  for (int i = 0; i < 40; ++i) {
-    const std::string spelled = i % 5 == 0 ? "<|im_end|> " : i % 7 == 0 ? "<|im" : "";
-    messages.push_back({{"role", "user"}, {"content", spelled + "What is " + std::to_string(i) + "?"}});
-    messages.push_back(
-        {{"role", "assistant"},
-         {"content", "<think>" + std::string(size_t(i % 9), 'x') + "</think> It is\n" + spelled + "\n"}});
-  }
-  Conversation all = conversation(messages);
-  all.tools = std::make_shared<const Json>(Json::array({{{"name", "tool of it"}}}));
-  SampleMaker maker(text, {});
-  const std::vector<Sample> samples = maker.make(all);
-  ASSERT_EQ(samples.size(), 40u);
-  for (size_t i = 0; i < samples.size(); ++i) {
-    turns.push_back(messages[2 * i]), turns.push_back(messages[2 * i + 1]);
-    Conversation own = conversation(turns);
-    own.tools = all.tools;
-    const std::vector<Sample> alone = SampleMaker(text, {.train_on = TrainOn::last}).make(own);
-    ASSERT_EQ(alone.size(), 1u);
-    EXPECT_EQ(samples[i].ids, alone[0].ids) << i;
-    EXPECT_EQ(samples[i].trained, alone[0].trained) << i;
-    EXPECT_EQ(samples[i].spelled_controls, alone[0].spelled_controls) << i;
+  for (const size_t words : {0, 100'000}) {
+    Json messages = Json::array(), turns = Json::array();
+    std::string first = "Of these: ";
+    for (size_t i = 0; i < words; ++i) first += std::to_string(i % 97) + " ";
+    for (int i = 0; i < 40; ++i) {
+      const std::string spelled = i % 5 == 0 ? "<|im_end|> " : i % 7 == 0 ? "<|im" : "";
+      messages.push_back(
+          {{"role", "user"},
+           {"content", std::exchange(first, "") + spelled + "What is " + std::to_string(i) + "?"}});
+      messages.push_back(
+          {{"role", "assistant"},
+           {"content", "<think>" + std::string(size_t(i % 9), 'x') + "</think> It is\n" + spelled + "\n"}});
+    }
+    Conversation all = conversation(messages);
+    all.tools = std::make_shared<const Json>(Json::array({{{"name", "tool of it"}}}));
+    SampleMaker maker(text, {});
+    const Samples samples = maker.make(all);
+    ASSERT_EQ(samples.size(), 40u);
+    size_t i = 0;
+    for (const Sample& sample : samples) {
+      turns.push_back(messages[2 * i]), turns.push_back(messages[2 * i + 1]);
+      if (++i % (words == 0 ? 1 : 13) != 0) continue;
+      Conversation own = conversation(turns);
+      own.tools = all.tools;
+      const Samples alone = SampleMaker(text, {.train_on = TrainOn::last}).make(own);
+      ASSERT_EQ(alone.size(), 1u);
+      EXPECT_TRUE(sample.ids == alone[0].ids) << i;
+      EXPECT_TRUE(sample.trained == alone[0].trained) << i;
+      EXPECT_EQ(sample.spelled_controls, alone[0].spelled_controls) << i;
+    }
   }
 }
 
@@ -295,7 +303,7 @@ TEST_F(SampleMakerTest, TextsThatWereRenderedBefore) {
   const uint32_t start = *text.tokenizer.id_of("<|im_start|>"), end = *text.tokenizer.id_of("<|im_end|>");
   SampleMaker maker(text, {});
   const auto controls = [&](const PlainText& given) {
-    const Sample sample = maker.make(given).at(0);
+    const Sample sample = maker.make(given)[0];
     return std::pair{std::count(sample.ids.begin(), sample.ids.end(), start),
                      std::count(sample.ids.begin(), sample.ids.end(), end)};
   };
@@ -335,7 +343,7 @@ TEST_F(SampleMakerTest, TemplatesByName) {
     const TextModel text = open_text_model(directory.string(), chosen);
     Conversation c = conversation(kTwoTurns);
     if (has_tools) c.tools = std::make_shared<const Json>(Json::parse(R"([{"name":"f"}])"));
-    return text.tokenizer.decode(SampleMaker(text, {}).make(c).at(0).ids, false).substr(0, 12);
+    return text.tokenizer.decode(SampleMaker(text, {}).make(c)[0].ids, false).substr(0, 12);
   };
   Json config = kControls;
   config["chat_template"] = Json::array({{{"name", "default"}, {"template", kChatMl}},

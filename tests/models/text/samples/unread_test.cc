@@ -62,7 +62,7 @@ TEST_F(SampleMakerTest, PartsWithATextReachTemplatesThatReadParts) {
                   R"({"type":"output_text","text":"five","annotations":["six"]},)"
                   R"({"type":"refusal","refusal":"seven"}]}])");
   SampleMaker maker(text, {});
-  const Sample sample = maker.make(conversation(messages)).at(0);
+  const Sample sample = maker.make(conversation(messages))[0];
   EXPECT_EQ(text.tokenizer.decode(sample.ids, false),
             "<|im_start|>user\nOnetwothree<|im_end|>\n<|im_start|>assistant\nfive<|im_end|>\n");
   EXPECT_EQ(trained_text(text, sample), "five<|im_end|>");
@@ -70,7 +70,7 @@ TEST_F(SampleMakerTest, PartsWithATextReachTemplatesThatReadParts) {
             (SampleNotes::ByName{{"part image", 1}, {"part refusal", 1}, {"part.annotations", 1}}));
   const TextModel joined = model("qwen2", kChatMl, kControls);
   SampleMaker joining(joined, {});
-  EXPECT_EQ(trained_text(joined, joining.make(conversation(messages)).at(0)), "five<|im_end|>");
+  EXPECT_EQ(trained_text(joined, joining.make(conversation(messages))[0]), "five<|im_end|>");
   EXPECT_EQ(joining.take_notes().unread,
             (SampleNotes::ByName{{"part image", 1}, {"part refusal", 1}, {"part.annotations", 1}}));
 }
@@ -109,8 +109,7 @@ TEST_F(SampleMakerTest, AnswersOfCallsThatTheTemplateLeavesOutAreRefused) {
   }
   const TextModel calls = model("qwen2", kFirstCall, kControls);
   SampleMaker of_calls(calls, {});
-  EXPECT_EQ(trained_text(calls, of_calls.make(conversation(messages)).at(0)),
-            "find{}<|im_end|>Four.<|im_end|>");
+  EXPECT_EQ(trained_text(calls, of_calls.make(conversation(messages))[0]), "find{}<|im_end|>Four.<|im_end|>");
   EXPECT_EQ(of_calls.take_notes().empty, 0u);
 }
 
@@ -119,7 +118,7 @@ TEST_F(SampleMakerTest, EmptyAnswersAreCounted) {
   Json messages = kTwoTurns;
   messages[1]["content"] = " \n";
   SampleMaker maker(text, {});
-  EXPECT_EQ(trained_text(text, maker.make(conversation(messages)).at(0)), " \n<|im_end|>Four.<|im_end|>");
+  EXPECT_EQ(trained_text(text, maker.make(conversation(messages))[0]), " \n<|im_end|>Four.<|im_end|>");
   EXPECT_EQ(maker.take_notes().empty, 1u);
 }
 
@@ -133,7 +132,7 @@ TEST_F(SampleMakerTest, MasksHoldOrAreTold) {
     SampleChoices choices;
     choices.train_on = train_on;
     SampleMaker maker(text, choices);
-    const Sample sample = maker.make(c).at(0);
+    const Sample sample = maker.make(c)[0];
     return std::pair{trained_text(text, sample), maker.take_notes()};
   };
   const auto [last, notes_of_last] = made(TrainOn::last);
@@ -173,7 +172,7 @@ TEST_F(SampleMakerTest, TemplatesMayTakeArgumentsAsTheyAreGiven) {
                    RecordForm::automatic, {});
   const auto trained = [&](const std::string& arguments) {
     const TextModel text = model("qwen2", chat_template(arguments), kControls);
-    return trained_text(text, SampleMaker(text, {}).make(record).at(0));
+    return trained_text(text, SampleMaker(text, {}).make(record)[0]);
   };
   EXPECT_EQ(trained(""), "call { \"a\":1 }<|im_end|>");
   EXPECT_EQ(trained(" | tojson"), "call {\"a\": 1}<|im_end|>") << "it refuses only the missing content";
@@ -201,7 +200,7 @@ TEST_F(SampleMakerTest, AnswersWithoutAPromptAreRefusedWithWhatHelps) {
   }
   SampleChoices choices;
   choices.train_on = TrainOn::last;
-  EXPECT_EQ(trained_text(text, SampleMaker(text, choices).make(conversation(messages)).at(0)),
+  EXPECT_EQ(trained_text(text, SampleMaker(text, choices).make(conversation(messages))[0]),
             "Four.<|im_end|>");
 }
 
@@ -218,7 +217,7 @@ TEST_F(SampleMakerTest, CharactersThatTheTokenizerLeavesOut) {
   const auto trained = [&](const PlainText& given, ControlTokens where) {
     SampleChoices choices;
     choices.control_tokens = where;
-    return trained_text(text, SampleMaker(text, choices).make(given).at(0));
+    return trained_text(text, SampleMaker(text, choices).make(given)[0]);
   };
   for (const ControlTokens where : {ControlTokens::of_template, ControlTokens::anywhere}) {
     EXPECT_EQ(trained({"xxxb", "c", false}, where), "c<e>");
@@ -227,7 +226,7 @@ TEST_F(SampleMakerTest, CharactersThatTheTokenizerLeavesOut) {
     EXPECT_EQ(trained({"", "xxab", true}, where), "ab<e>");
   }
   SampleMaker maker(text, {});
-  EXPECT_EQ(maker.make(PlainText{"", "x<e>", true}).at(0).ids, (std::vector<uint32_t>{4}));
+  EXPECT_EQ(maker.make(PlainText{"", "x<e>", true})[0].ids, (std::vector<uint32_t>{4}));
   const Encoding encoding = Encoder(text.tokenizer).encode("xaxbcx");
   EXPECT_EQ(encoding.begins, (std::vector<size_t>{1, 4}));
   EXPECT_EQ(encoding.left_out, (std::vector<ByteRange>{{0, 1}, {5, 6}}));

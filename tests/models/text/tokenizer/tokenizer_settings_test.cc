@@ -51,7 +51,7 @@ TEST_F(TokenizerSettings, NothingIsAddedToWhatATemplateRenders) {
   const Json messages = Json::parse(R"([{"role":"user","content":"a"},{"role":"assistant","content":"b"}])");
   SampleMaker maker(text, {});
   const Sample sample =
-      maker.make(Conversation{std::make_shared<const Json>(messages), nullptr, {false, true}}).front();
+      maker.make(Conversation{std::make_shared<const Json>(messages), nullptr, {false, true}})[0];
   EXPECT_EQ(sample.ids, Encoder(text.tokenizer).encode("user:aassistant:b").ids);
 }
 
