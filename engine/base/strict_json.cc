@@ -55,7 +55,10 @@ class Builder : public nlohmann::json_sax<Json> {
     if (dynamic_cast<const typename Json::out_of_range*>(&error) != nullptr)
       throw std::invalid_argument("it holds a number that is too large");
     if (byte > text_.size()) throw std::invalid_argument("it ends in the middle of its JSON");
-    throw not_json(byte > 0 ? byte - 1 : 0);
+    const size_t at = byte > 0 ? byte - 1 : 0;
+    if (std::string_view(error.what()).find("ill-formed UTF-8") != std::string_view::npos)
+      throw std::invalid_argument(Place()(text_, at) + " is not UTF-8, which JSON is in");
+    throw not_json(at);
   }
 
   std::invalid_argument not_json(size_t byte) const {

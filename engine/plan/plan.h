@@ -157,6 +157,10 @@ std::variant<Plan, Infeasible> make_plan(const PlanRequest& request);
 // that have not.
 ProgramSize program_size(const PlanRequest& request, int64_t micro_batch);
 
+// Tasks of the program for a micro-batch that recomputes all it may. Takes a fraction of the time of
+// program_size(), and is never more than ProgramSize::tasks.
+uint64_t program_tasks(const PlanRequest& request, int64_t micro_batch);
+
 // Whether any number of waves that the request allows has at most kWaveTasksMax.
 bool is_short_enough(const PlanRequest& request, int64_t micro_batch);
 

@@ -46,8 +46,11 @@ void add_folder(const std::string& folder, DataFiles& to) {
       to.left_out.push_back(entry->path().string());
       continue;
     }
-    if (!entry->is_regular_file(error)) continue;
-    (may_hold_data(entry->path()) ? found : to.left_out).push_back(entry->path().string());
+    if (entry->is_directory(error) && !entry->is_symlink(error)) continue;
+    // A link to a folder is not followed: it may lead back.
+    const bool is_data = entry->is_regular_file(error) && may_hold_data(entry->path());
+    (is_data ? found : to.left_out).push_back(entry->path().string());
+    error.clear();  // of a link that leads nowhere
   }
   if (error)
     throw Error(ExitCode::environment,
@@ -88,6 +91,8 @@ constexpr std::array kMagics = {
           "Fetch the file: git lfs pull --include {}"},
     Magic{"%PDF-"sv, "a PDF file", "Take its text out: pdftotext {} OUT.txt", true},
     Magic{"<!DOCTYPE html"sv, "a web page", "Download the file itself; {} is the page about it.", true},
+    Magic{"\xff\xfe\0\0"sv, "text in UTF-32", "Convert it: iconv -f UTF-32 -t UTF-8 {} -o OUT", true},
+    Magic{"\0\0\xfe\xff"sv, "text in UTF-32", "Convert it: iconv -f UTF-32 -t UTF-8 {} -o OUT", true},
     Magic{"\xff\xfe"sv, "text in UTF-16", "Convert it: iconv -f UTF-16 -t UTF-8 {} -o OUT", true},
     Magic{"\xfe\xff"sv, "text in UTF-16", "Convert it: iconv -f UTF-16 -t UTF-8 {} -o OUT", true},
 };
@@ -120,11 +125,10 @@ DataFiles files_of(const std::vector<std::string>& paths) {
 std::string left_out_of_folders(const DataFiles& files) {
   if (files.left_out.empty()) return "";
   constexpr size_t kNamed = 3;
-  std::string text = "Not read, as they hold no data:";
+  std::string text = "Not read, as they do not look like data:";
   for (size_t i = 0; i < std::min(kNamed, files.left_out.size()); ++i)
     text += fmt::format("{} {}", i == 0 ? "" : ",", printable(files.left_out[i]));
-  if (files.left_out.size() > kNamed)
-    text += fmt::format(" and {} more files", files.left_out.size() - kNamed);
+  if (files.left_out.size() > kNamed) text += fmt::format(" and {} more", files.left_out.size() - kNamed);
   return text + ".";
 }
 

@@ -22,7 +22,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr uint64_t kVersion = 6;  // of what samples are made of given data, and what a set says about them
+constexpr uint64_t kVersion = 7;  // of what samples are made of given data, and what a set says about them
 constexpr uint64_t kStretchBytesLeast = 1 << 20;
 constexpr uint64_t kStretchesMost = 256;     // about, so that a set has few files
 constexpr uint64_t kListStretchesMost = 16;  // each scans its list from the beginning
@@ -77,12 +77,6 @@ bool ends_in(const std::string& path, const char* extension) {
   std::string own = fs::path(path).extension().string();
   std::transform(own.begin(), own.end(), own.begin(), [](unsigned char c) { return std::tolower(c); });
   return own == extension;
-}
-
-// Of what is wrong with a record.
-std::string remedy_of(const std::invalid_argument& error) {
-  if (const auto* refused = dynamic_cast<const RefusedRecord*>(&error)) return refused->remedy;
-  return "Correct it, or leave out what is malformed with --bad-records skip.";
 }
 
 }  // namespace
@@ -154,8 +148,7 @@ std::string unlearned_end(const TextModel& model, const PreparedCounts& counts, 
   if (answers <= counts.texts || ended > counts.texts) return "";
   return fmt::format(
       "No answer of the data ends with {}, the end that --eos-token names: a run on these data does not "
-      "learn "
-      "to stop.{}",
+      "learn to stop.{}",
       names_of(model, model.ends),
       others.empty() ? "" : fmt::format(" Answers end with {}.", names_of(model, others)));
 }
@@ -189,10 +182,11 @@ void add_remarks(const SampleNotes& notes, std::vector<std::string>& remarks) {
   if (notes.masked > 0)
     remarks.push_back(counted(notes.masked, "answer is trained", "answers are trained") +
                       " by --train-on all although the record says that it is not to be");
+  const std::string opening = without_blank_ends(notes.opening);
   if (notes.opened > 0)
     remarks.push_back(counted(notes.opened, "answer does not begin with", "answers do not begin with") +
                       fmt::format(" {}, with which the chat template's prompt ends",
-                                  printable(without_blank_ends(notes.opening))));
+                                  opening.empty() ? "the blanks" : printable(opening)));
   if (notes.whole > 0)
     remarks.push_back(counted(notes.whole, "text is", "texts are") +
                       " trained as a whole, since --train-on last is about conversations");
@@ -271,7 +265,8 @@ std::string Preparation::facts() const {
   for (const RecordFile& file : files_) facts["files"].push_back(printable(fs::path(file.path()).filename()));
   facts["tokenizer"] = printable(request_.tokenizer);
   facts["form"] = static_cast<int>(request_.form);
-  facts["names"] = request_.names;
+  facts["names"] =
+      std::vector<std::pair<std::string, std::string>>(request_.names.begin(), request_.names.end());
   facts["separator"] = printable(request_.separator);
   facts["train_on"] = static_cast<int>(request_.choices.train_on);
   facts["control_tokens"] = static_cast<int>(request_.choices.control_tokens);
@@ -291,6 +286,7 @@ std::string Preparation::name(const std::function<void(const PrepareProgress&)>&
   sum.add(model_.tools_chat_source);
   for (const auto& [control, content] : model_.controls) sum.add(control + "\n" + content);
   sum.add(model_.end ? std::to_string(*model_.end) : "");
+  sum.add(fmt::format("{}", fmt::join(model_.ends, " ")));
   // The files beside the tokenizer's own add tokens and change flags.
   for (const AddedToken& token : model_.tokenizer.added())
     sum.add(fmt::format("{} {}{}{}{}{} {}", token.id, token.single_word, token.lstrip, token.rstrip,
@@ -349,7 +345,7 @@ PreparedCounts Preparation::make_samples(const Stretch& stretch, SampleMaker& ma
     } catch (const std::invalid_argument& error) {
       if (!request_.skips_bad)
         throw Error(ExitCode::malformed_file, fmt::format("{}: {}.", file.place(begin), error.what()),
-                    remedy_of(error));
+                    remedy_of(error, "Correct it, or leave out what is malformed with --bad-records skip."));
       ++counts.bad;
       maker.note_refusal(error.what());
       return true;

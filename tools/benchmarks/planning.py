@@ -23,7 +23,7 @@ def known(options, word):
     """The names that a refusal of a wrong one lists."""
     command = [program(options, "sluice"), "plan", "--model", "gpt2", "--" + word, "?"]
     refusal = subprocess.run(command, capture_output=True, text=True, check=False).stderr
-    return refusal.partition("Known are ")[2].splitlines()[0].rstrip(".").split(", ")
+    return refusal.partition("Known are ")[2].splitlines()[0].partition(". ")[0].rstrip(".").split(", ")
 
 
 def measure(options, model, machine):

@@ -24,13 +24,13 @@ namespace sluice {
 void end_on_early_signals(ExitCode code, const std::string& words);
 
 // From here on signals ask for a clean end. The first one is answered on standard error with `begin`, what
-// forecast_stops() has named, and `end`, at most 500 bytes each; "" on ranks that do not print. To be called
-// once in a process: of several ranks that are threads, by the first. Callers: verbs.
+// forecast_stops() has named, and `end`, at most 500 bytes each; "" on ranks that do not print. Of several
+// ranks that are threads, the first calls it. Callers: verbs.
 void stop_on_signals(const std::string& begin, const std::string& end = "");
 // How long a stop takes; it must outlive its name here. nullptr: that is not known.
 void forecast_stops(const StopForecast* forecast);
-// Nothing could be lost any more: from here on a signal ends the process at once. Caller: the verb profile,
-// which runs alone.
+// Nothing could be lost any more: from here on, or until stop_on_signals() is called again, a signal ends the
+// process at once. Callers: the verbs profile and prepare, which run alone.
 void end_on_signals();
 // True once a clean end is asked for.
 const std::atomic<bool>& stop_flag();

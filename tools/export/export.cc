@@ -40,7 +40,7 @@ std::optional<std::string> chat_template_of(const Options& run, const std::strin
   const std::string& chosen = run.text.chat_template;
   std::error_code ignored;
   if (chosen.empty()) return std::nullopt;
-  if (fs::exists(chosen, ignored)) return read_text_file(chosen, kTemplateBytesMax);
+  if (fs::is_regular_file(chosen, ignored)) return read_text_file(chosen, kTemplateBytesMax);
   if (has_tokenizer(tokenizer) && !fs::path(chosen).is_absolute())
     return open_text_model(tokenizer, chosen).chat_source;
   show(out, fmt::format("--chat-template {} of the run is gone, and this run is an older version's, which "

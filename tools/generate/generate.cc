@@ -120,7 +120,7 @@ std::vector<uint32_t> conversation_prompt(SampleMaker& maker, const nlohmann::or
     return maker.prompt(Conversation{std::make_shared<const nlohmann::ordered_json>(messages), nullptr, {}});
   } catch (const std::invalid_argument& error) {
     throw Error(ExitCode::malformed_file, fmt::format("The conversation cannot go on: {}.", error.what()),
-                "Begin a new one, or give another --chat-template.");
+                remedy_of(error, "Begin a new one, or give another --chat-template."));
   }
 }
 
@@ -203,8 +203,8 @@ ExitCode run_generate(Options options, std::FILE* out) {
     throw Error(ExitCode::usage, "--chat needs a chat template, and the tokenizer has none.",
                 "Give --chat-template FILE, or --prompt for a text.");
   for (std::string& stop : options.generate.stops) stop = unescaped(stop);
-  for (const std::string& note :
-       apply_generation_settings(options, read_generation_settings(text_directory(start))))
+  for (const std::string& note : apply_generation_settings(
+           options, read_generation_settings(text_directory(start)), start.source.config.context))
     start.notes.push_back(note);
   std::vector<std::vector<uint32_t>> prompts = prompts_of(options, maker);
   for (const std::string& remark : remarks_on({}, maker.take_notes()))

@@ -87,7 +87,7 @@ std::vector<Amounts> amounts_to_try(const Options& options, const PlanRequest& r
 
 uint64_t tasks_to_plan(const PlanRequest& request) {
   uint64_t tasks = kTasksOfSearch;
-  for (const int64_t micro_batch : request.micro_batches) tasks += program_size(request, micro_batch).tasks;
+  for (const int64_t micro_batch : request.micro_batches) tasks += program_tasks(request, micro_batch);
   return tasks;
 }
 

@@ -9,7 +9,9 @@
 #include "engine/base/units.h"
 #include "engine/run/start/generation_request.h"
 #include "engine/run/start/planning.h"
+#include "engine/run/start/run_data.h"
 #include "engine/simulate/simulate.h"
+#include "models/text/samples/generation_settings.h"
 #include "tools/command/screen.h"
 #include "tools/command/waiting.h"
 #include "tools/plan/report.h"
@@ -105,9 +107,12 @@ void add_samples(const Plan& plan, const Options& options, nlohmann::ordered_jso
 }
 
 ExitCode plan_generation(PlannedRun run, std::FILE* out) {
-  const Options& options = run.options;
+  Options& options = run.options;
   const int64_t sequences = is_given(options, "batch") ? options.batch.batch : 1;
   const ModelConfig& config = run.start.source.config;
+  for (const std::string& note : apply_generation_settings(
+           options, read_generation_settings(text_directory(run.start)), config.context))
+    run.start.notes.push_back(note);
   const GenerationSizes sizes = generation_sizes(options, config, sequences);
   if (const auto note = length_note(config, sizes.context, "--max-context")) run.start.notes.push_back(*note);
   run.request = generation_request(options, config, sizes, run.budgets, run.device.needs);

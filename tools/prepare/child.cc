@@ -200,6 +200,20 @@ std::vector<std::string> notes_on_unused(const Options& options, Verb verb) {
                       unused.size() == 1 ? "means" : "mean")};
 }
 
+// Data that are tokens need no tokenizer, but what the run makes of them will.
+void check_text_options(const Options& options, const std::string& tokenizer) {
+  const bool has_any = has_tokenizer(tokenizer);
+  if (is_given(options, "tokenizer") && !has_any)
+    throw Error(ExitCode::usage,
+                fmt::format("There is no tokenizer in {}: it has neither tokenizer.json nor tokenizer.model.",
+                            printable(options.text.tokenizer)),
+                "Check the path of --tokenizer, or leave it out.");
+  if (!options.text.chat_template.empty()) check_chat_template(tokenizer, options.text.chat_template);
+  if (!is_given(options, "eos-token") || !has_any) return;
+  TextModel text = open_text_model(tokenizer, options.text.chat_template);
+  set_end_token(text, options.text.end_token);
+}
+
 }  // namespace
 
 std::vector<std::string> prepare_data(Options& options, Verb verb, const std::string& model_directory,
@@ -232,7 +246,7 @@ std::vector<std::string> prepare_data(Options& options, Verb verb, const std::st
     throw Error(ExitCode::usage, "--val-split holds samples out, and --data are token files.",
                 "Give --val-data.");
   if (!options.data.prepared.empty() || !options.data.prepared_validation.empty()) return {};
-  if (!options.text.chat_template.empty()) check_chat_template(tokenizer, options.text.chat_template);
+  check_text_options(options, tokenizer);
   return notes_on_unused(options, verb);
 }
 

@@ -200,17 +200,18 @@ nlohmann::ordered_json facts_of(const PreparedCounts& c, const SampleNotes& note
 }
 
 // Most samples without a trained token: the masks are not what the user means.
-void check_counts(const PreparedCounts& c, const SampleNotes& notes) {
+// `of`: what begins the sentence where there are several sources; may be empty.
+void check_counts(const PreparedCounts& c, const SampleNotes& notes, const std::string& of) {
   const uint64_t all = c.samples + c.untrained;
   if (all == 0 && c.bad > 0)
     throw Error(ExitCode::malformed_file,
-                fmt::format("Every record is left out. The first is refused: {}.", notes.refusal),
+                of + fmt::format("Every record is left out. The first is refused: {}.", notes.refusal),
                 "Leave out --bad-records skip to see its line and what helps.");
   if (c.samples == 0 || c.untrained > c.samples)
     throw Error(ExitCode::malformed_file,
-                all == 0 ? "The data hold no sample."
-                         : fmt::format("Of {}, {} no trained token.", counted(all, "sample", "samples"),
-                                       counted(c.untrained, "has", "have")),
+                of + (all == 0 ? "The data hold no sample."
+                               : fmt::format("Of {}, {} no trained token.", counted(all, "sample", "samples"),
+                                             counted(c.untrained, "has", "have"))),
                 all == 0 ? "Give data with records."
                          : "Look at some with `sluice prepare --show 3`; --train-on all trains every token.");
 }
@@ -266,6 +267,7 @@ std::optional<Prepared> prepare(const Options& options, const std::vector<std::s
     if (is_damaged || !is_complete_set(directory)) {
       stop_on_signals("sluice: stopping; the parts that are done are kept.\n");
       if (!preparation.make(directory, stop_flag(), progress)) return std::nullopt;
+      end_on_signals();
     }
   }
   line.reset();
@@ -294,7 +296,7 @@ ExitCode run_prepare(Options options, std::FILE* out) {
   std::string samples;
   std::vector<Prepared> prepared;
   for (const DataSource& source : sources) {
-    const std::optional<Prepared> one = prepare(options, source.files, place);
+    const std::optional<Prepared> one = stop_flag() ? std::nullopt : prepare(options, source.files, place);
     if (!one) return ExitCode::stopped;
     nlohmann::ordered_json facts = one->facts;
     std::string head;
@@ -310,7 +312,9 @@ ExitCode run_prepare(Options options, std::FILE* out) {
     prepared.push_back(*one);
   }
   if (options.print.json) show(out, (are_weighted(sources) ? list : list.front()).dump(2) + "\n" + samples);
-  for (const Prepared& one : prepared) check_counts(one.counts, one.notes);
+  for (size_t i = 0; i < prepared.size(); ++i)
+    check_counts(prepared[i].counts, prepared[i].notes,
+                 are_weighted(sources) ? printable(sources[i].path) + ": " : "");
   return ExitCode::done;
 }
 

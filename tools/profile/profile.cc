@@ -261,6 +261,8 @@ ExitCode run_profile(Options options, std::FILE* out) {
   RunData data = open_run_data(options, run.source.config);
   if (run.checkpoint) check_same_data(run.checkpoint->state(), *data.train);
   const auto samples = open_samples(options, text_directory(run), run.source.config);
+  if (samples)
+    for (const std::string& note : samples->notes) show(out, note + "\n");
   Start start{std::move(run), std::move(data), samples, origin_here()};
   if (options.ranks.count == 1) return Profiler(options, start, {}, out).run();
   ExitCode code = ExitCode::done;

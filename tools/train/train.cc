@@ -258,9 +258,13 @@ constexpr int64_t kFewSteps = 20;
 std::string validation_text(const RunData& data, const Options& options) {
   const auto all = static_cast<int64_t>(data.validation->rows_of_epochs(1));
   const int64_t read = std::min(all, data.validation_batches * options.batch.batch);
-  return fmt::format("  validation: {}{}; each reads {} of these sequences\n",
-                     data.held_out.empty() ? "" : data.held_out + " held out by --val-split: ",
-                     data.validation->extent(), read == all ? "all" : fmt::format("the first {}", read));
+  std::string text = fmt::format(
+      "  validation: {}{}; each reads {} of these sequences\n",
+      data.held_out.empty() ? "" : data.held_out + " held out by --val-split: ", data.validation->extent(),
+      read == all ? "all" : fmt::format("the first {}", read));
+  if (!options.data.prepared_validation.empty())
+    for (const std::string& remark : data.validation->remarks()) text += "  validation: " + remark + "\n";
+  return text;
 }
 
 // How many tokens there are, how often the run reads them, and what else is to be known about them.
@@ -430,6 +434,8 @@ ExitCode train_process(Options options, const Launch* launch, RunDirectory* dire
   };
   if (options.batch.epochs == 0 && done()) return ExitCode::done;
   const auto samples = open_samples(options, text_directory(run), run.source.config);
+  if (speaks && samples)
+    for (const std::string& note : samples->notes) show(out, note + "\n");
   for (const std::string& note :
        prepare_data(options, Verb::train, text_directory(run), run.source.config.vocabulary))
     if (speaks) show(out, note + "\n");

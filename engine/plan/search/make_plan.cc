@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <list>
 #include <map>
+#include <numeric>
 #include <set>
 
 #include "engine/base/error.h"
@@ -106,6 +107,42 @@ std::variant<Plan, Infeasible> plan_with_these_waves(const PlanRequest& request)
   return *std::move(why);
 }
 
+// Lowers programs whose layers all recompute alike, with as few waves as the request allows.
+class AlikeLowerer {
+ public:
+  AlikeLowerer(const PlanRequest& request, int64_t micro_batch)
+      : request_(request),
+        model_(request.model(micro_batch, request.sequence)),
+        segments_(plan_segments(model_, request.lower.workspace_bytes)) {}
+
+  // Each group's part of a size depends on whether it is updated in backward, and not on the others: the
+  // fewest and the most that may be.
+  std::set<uint32_t> backward_extremes() const {
+    const std::vector<uint32_t> backward = backward_choices(request_, model_.precision);
+    return {std::ranges::min(backward), std::ranges::max(backward)};
+  }
+
+  Program lowered(Recompute level, uint32_t in_backward) const {
+    Program program;
+    program.machine = request_.machine;
+    LowerOptions options = request_.lower;
+    options.recompute.clear();
+    options.waves = wave_choices(request_, model_).front();
+    options.updated_in_backward =
+        updated_in_backward({.backward = in_backward}, model_, options.update_waits_for_norm);
+    for (const Layer& layer : model_.layers)
+      for (const SegmentUse& use : layer.segments)
+        options.recompute.push_back(model_.segments[use.segment].loss ? Recompute::all : level);
+    lower(model_, options, program, segments_);
+    return program;
+  }
+
+ private:
+  const PlanRequest& request_;
+  Model model_;
+  std::shared_ptr<const SegmentPlans> segments_;
+};
+
 // The request with long waves, too, if it leaves any out.
 std::optional<PlanRequest> with_long_waves(PlanRequest request) {
   const auto fewest = [&] {
@@ -132,31 +169,21 @@ std::optional<PlanRequest> without_banks(PlanRequest request) {
 }  // namespace
 
 ProgramSize program_size(const PlanRequest& request, int64_t micro_batch) {
-  const Model model = request.model(micro_batch, request.sequence);
-  // Each group's part of a size depends on whether it is updated in backward, and not on the others.
-  const std::vector<uint32_t> backward = backward_choices(request, model.precision);
-  const auto [fewest, most] = std::ranges::minmax(backward);
-  const auto segments = plan_segments(model, request.lower.workspace_bytes);
-  const auto sized = [&](Recompute level, uint32_t in_backward) {
-    Program program;
-    program.machine = request.machine;
-    LowerOptions options = request.lower;
-    options.recompute.clear();
-    options.waves = wave_choices(request, model).front();
-    options.updated_in_backward =
-        updated_in_backward({.backward = in_backward}, model, options.update_waits_for_norm);
-    for (const Layer& layer : model.layers)
-      for (const SegmentUse& use : layer.segments)
-        options.recompute.push_back(model.segments[use.segment].loss ? Recompute::all : level);
-    lower(model, options, program, segments);
-    return size_at_most(program);
-  };
+  const AlikeLowerer lowerer(request, micro_batch);
   ProgramSize size;
   for (const Recompute level : kRecomputes)
-    for (const uint32_t in_backward : std::set{fewest, most})
+    for (const uint32_t in_backward : lowerer.backward_extremes())
       if (!request.recompute || level == *request.recompute)
-        size = larger_of(size, sized(level, in_backward));
+        size = larger_of(size, size_at_most(lowerer.lowered(level, in_backward)));
   return size;
+}
+
+uint64_t program_tasks(const PlanRequest& request, int64_t micro_batch) {
+  const AlikeLowerer lowerer(request, micro_batch);
+  const Program program =
+      lowerer.lowered(request.recompute.value_or(Recompute::all), *lowerer.backward_extremes().rbegin());
+  return std::accumulate(program.bodies.begin(), program.bodies.end(), uint64_t{0},
+                         [](uint64_t tasks, const Body& body) { return tasks + body.tasks.size(); });
 }
 
 bool is_feasible(const PlanRequest& request) {

@@ -23,7 +23,8 @@ struct SamplePrompts {
   Sampling sampling;
   std::vector<uint32_t> ends;  // ids that end an answer
   std::function<std::string(const std::vector<uint32_t>&)> text_of;
-  uint64_t table_bytes = 0;  // of host memory at most, that text_of holds
+  uint64_t table_bytes = 0;             // of host memory at most, that text_of holds
+  std::vector<std::string> notes = {};  // sentences about what of the prompts nothing reads
 };
 
 struct SampledText {

@@ -17,9 +17,10 @@ GenerationSizes generation_sizes(const Options& options, const ModelConfig& conf
   return sizes;
 }
 
-std::vector<std::string> apply_generation_settings(Options& options, const GenerationSettings& settings) {
+std::vector<std::string> apply_generation_settings(Options& options, const GenerationSettings& settings,
+                                                   int64_t context) {
   GenerateOptions& g = options.generate;
-  std::vector<std::string> applied, notes;
+  std::vector<std::string> applied, notes, not_applied = settings.not_applied;
   const auto take = [&](const char* option, const char* key, const auto& value, auto& field) {
     if (!value || is_given(options, option)) return;
     field = *value;
@@ -35,18 +36,21 @@ std::vector<std::string> apply_generation_settings(Options& options, const Gener
   take("max-tokens", "max_new_tokens", settings.max_tokens, g.max_tokens);
   // As in transformers, the length of an answer goes before that of both.
   const bool has_tokens = settings.max_tokens || is_given(options, "max-tokens");
-  if (!has_tokens && settings.max_length && *settings.max_length < kContextUnlessGiven)
-    take("max-context", "max_length", settings.max_length, g.max_context);
+  if (!has_tokens && settings.max_length && !is_given(options, "max-context")) {
+    if (*settings.max_length < std::min(context, kContextUnlessGiven))
+      take("max-context", "max_length", settings.max_length, g.max_context);
+    else if (*settings.max_length > std::min(context, kContextUnlessGiven))
+      not_applied.push_back("max_length");  // --max-context says how long caches are
+  }
   if (!settings.stops.empty() && !is_given(options, "stop")) {
     g.stops = settings.stops;
     applied.push_back(fmt::format("stop_strings ({})", settings.stops.size()));
   }
   if (!applied.empty())
     notes.push_back(fmt::format("generation_config.json sets {}.", fmt::join(applied, ", ")));
-  if (!settings.not_applied.empty())
+  if (!not_applied.empty())
     notes.push_back(fmt::format("generation_config.json also has {}, which {} not applied.",
-                                fmt::join(settings.not_applied, ", "),
-                                settings.not_applied.size() == 1 ? "is" : "are"));
+                                fmt::join(not_applied, ", "), not_applied.size() == 1 ? "is" : "are"));
   return notes;
 }
 

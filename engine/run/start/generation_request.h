@@ -17,9 +17,10 @@ namespace sluice {
 constexpr int64_t kContextUnlessGiven = 4096, kChunkTokens = 512, kPromptsAtOnce = 8;
 GenerationSizes generation_sizes(const Options& options, const ModelConfig& config, int64_t sequences);
 
-// Takes the settings of the model's generation_config.json where no option is given. Returns sentences that
-// say which hold, and which are not applied.
-std::vector<std::string> apply_generation_settings(Options& options, const GenerationSettings& settings);
+// Takes the settings of the model's generation_config.json where no option is given. `context`: the model's.
+// Returns sentences that say which hold, and which are not applied.
+std::vector<std::string> apply_generation_settings(Options& options, const GenerationSettings& settings,
+                                                   int64_t context);
 
 // Throws as plan_request() does.
 PlanRequest generation_request(const Options& options, const ModelConfig& config,

@@ -197,6 +197,7 @@ PlannedRun planned_run(Options options) {
   run.budgets = planned_budgets(options, of_this_process, run.device, elsewhere);
   const std::shared_ptr<const SamplePrompts> samples =
       open_samples(options, text_directory(run.start), run.start.source.config);
+  if (samples) notes.insert(notes.end(), samples->notes.begin(), samples->notes.end());
   const uint64_t of_tokenizer =
       options.generate.is_planned
           ? tokenizer_table_bytes(options, text_directory(run.start), run.start.source.config)

@@ -45,7 +45,7 @@ std::vector<std::string> less_work(const PlanRequest& request) {
   constexpr uint64_t kTasksAtMost = 30'000;  // of programs that are varied
   constexpr int64_t kLengths = 16;  // that are tried, at equal distances; then halves of the shortest
   std::vector<std::string> found;
-  const uint64_t tasks = program_size(request, request.micro_batches.back()).tasks;
+  const uint64_t tasks = program_tasks(request, request.micro_batches.back());
   if (tasks > kTasksAtMost) return found;
   const auto ranks = static_cast<int64_t>(request.lower.ranks);
   const auto works_with_length = [&](int64_t sequence) {

@@ -156,7 +156,8 @@ void keep_text(const Options& options, const KeptText& text, bool is_kept) {
   if (!is_kept || is_given(options, "tokenizer")) {
     fs::remove_all(fresh, ignored);
     const bool has_files = copy_tokenizer(text.tokenizer, fresh) > 0;
-    fs::remove_all(to, ignored);  // of an attempt without a checkpoint, or another --tokenizer
+    // Of an attempt without a checkpoint, or another --tokenizer.
+    if (has_files || !is_kept) fs::remove_all(to, ignored);
     if (std::error_code error; has_files && (fs::rename(fresh, to, error), error))
       throw Error(
           ExitCode::environment,
@@ -165,7 +166,7 @@ void keep_text(const Options& options, const KeptText& text, bool is_kept) {
   }
   if (!text.ends.empty() && fs::is_directory(to, ignored)) replace_ends(to, text.ends, text.special_tokens);
   if (given == kept) return;
-  if (fs::exists(given, ignored))
+  if (fs::is_regular_file(given, ignored))
     write_text_file(kept, read_text_file(given, kTemplateBytesMax));
   else if (!is_kept || is_given(options, "chat-template"))
     fs::remove(kept, ignored);

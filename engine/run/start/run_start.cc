@@ -33,9 +33,11 @@ void make_absolute(Options& options) {
     if (!path->empty()) *path = absolute(*path);
   for (std::string* path : {&options.text.tokenizer, &options.text.cache})
     if (!path->empty()) *path = absolute(*path);
-  for (std::string* name :
-       {&options.model.model, &options.memory.machine, &options.text.chat_template})  // a name or a path
+  // These are a name or a path, and a folder is no template.
+  for (std::string* name : {&options.model.model, &options.memory.machine})
     if (fs::exists(*name, ignored)) *name = absolute(*name);
+  if (std::string& chosen = options.text.chat_template; fs::is_regular_file(chosen, ignored))
+    chosen = absolute(chosen);
 }
 
 // --resume auto without a checkpoint: a sentence, or Error(usage) where the run's options were not given

@@ -19,15 +19,16 @@ namespace sluice {
 namespace {
 
 // Tokens that a prompt and its answer may have together, so that the longest prompt has a whole answer.
-int64_t context_of(const std::vector<std::vector<uint32_t>>& prompts, int64_t tokens_max,
+int64_t context_of(const std::vector<std::vector<uint32_t>>& prompts, const Options& options,
                    const ModelConfig& config) {
+  const int64_t context = std::max(config.context, options.batch.sequence.value_or(0));
   size_t longest = 0;
   for (size_t i = 0; i < prompts.size(); ++i) {
     const std::vector<uint32_t>& prompt = prompts[i];
-    if (prompt.size() >= static_cast<size_t>(config.context))
+    if (prompt.size() >= static_cast<size_t>(context))
       throw Error(ExitCode::usage,
                   fmt::format("Prompt {} of --sample-prompts has {} tokens, and the model's context is {}.",
-                              i + 1, prompt.size(), config.context),
+                              i + 1, prompt.size(), context),
                   "Shorten it.");
     const uint32_t largest = *std::ranges::max_element(prompt);
     if (largest >= static_cast<uint64_t>(config.vocabulary))
@@ -37,17 +38,17 @@ int64_t context_of(const std::vector<std::vector<uint32_t>>& prompts, int64_t to
                   "Give the --tokenizer that the data were made with.");
     longest = std::max(longest, prompt.size());
   }
-  return std::min(config.context, static_cast<int64_t>(longest) + tokens_max);
+  return std::min(context, static_cast<int64_t>(longest) + options.sample.tokens);
 }
 
 // Whether tokens are bytes: there is no tokenizer, and training reads text as TokenData does.
 bool are_bytes(const Options& options, const std::string& directory, const ModelConfig& config) {
   const DataOptions& data = options.data;
-  const bool are_texts =
-      !data.train.empty() && std::ranges::all_of(files_of(sources_of(data.train)), is_text_file);
-  return options.text.tokenizer.empty() && !has_tokenizer(directory) &&
-         config.vocabulary == kTextVocabulary && data.prepared.empty() &&
-         (data.type == TokenType::text || (data.type == TokenType::automatic && are_texts));
+  if (!options.text.tokenizer.empty() || has_tokenizer(directory) || config.vocabulary != kTextVocabulary ||
+      !data.prepared.empty())
+    return false;
+  if (data.type != TokenType::automatic) return data.type == TokenType::text;
+  return !data.train.empty() && std::ranges::all_of(files_of(sources_of(data.train)), is_text_file);
 }
 
 }  // namespace
@@ -108,13 +109,15 @@ std::shared_ptr<const SamplePrompts> open_samples(const Options& options, const 
   SampleMaker maker = sample_maker(options, *text);
   SamplePrompts out;
   out.tokens = read_prompts(o.prompts, maker);
+  for (const std::string& remark : remarks_on({}, maker.take_notes()))
+    out.notes.push_back("Of --sample-prompts: " + remark + ".");
   if (out.tokens.size() > kSamplePromptsMax)
     throw Error(ExitCode::usage,
                 fmt::format("{} has {} prompts, and samples are for people to read.", printable(o.prompts),
                             out.tokens.size()),
                 fmt::format("Give {} at most.", kSamplePromptsMax));
   const auto sequences = std::min<int64_t>(kPromptsAtOnce, std::ssize(out.tokens));
-  out.sizes = {sequences, context_of(out.tokens, o.tokens, config),
+  out.sizes = {sequences, context_of(out.tokens, options, config),
                std::max<int64_t>(1, kChunkTokens / sequences)};
   out.tokens_max = o.tokens;
   out.sampling = {.temperature = o.temperature, .seed = options.numbers.seed, .soft_cap = config.logits_cap};

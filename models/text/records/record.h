@@ -30,16 +30,17 @@
 
 namespace sluice {
 
-// Other names that a file has for keys ("messages", "role", "content", "prompt", ...) and for roles
-// ("user", "assistant", "system", "tool"): by the name used here.
-using NameMap = std::map<std::string, std::string>;
+// Other names that a file has for keys ("messages", "role", "content", "prompt", ...), one each, and for
+// roles
+// ("user", "assistant", "system", "tool"), any number: by the name used here.
+using NameMap = std::multimap<std::string, std::string>;
 
 struct Conversation {
   std::shared_ptr<const nlohmann::ordered_json> messages;  // [{"role": ..., "content": ...}, ...]
   std::shared_ptr<const nlohmann::ordered_json> tools;     // a list; nullptr: none
   std::vector<bool> trained_messages;                      // by message: an answer that is trained
-  size_t masked = 0;                          // answers that say themselves that they are not trained
-  std::vector<std::string> asked_roles = {};  // of other messages that say that they are
+  size_t masked = 0;                    // answers that say themselves that they are not trained
+  std::vector<std::string> asked = {};  // marks of other messages, as "train of a message of user"
   // By call, in order: its arguments as they were given, where that was a string. Empty: none was.
   std::vector<std::optional<std::string>> given_arguments = {};
   // An object: the record's own variables of the template; nullptr: none.
@@ -63,6 +64,9 @@ struct RefusedRecord : std::invalid_argument {
       : std::invalid_argument(what), remedy(std::move(help)) {}
   std::string remedy;
 };
+
+// What helps where parse_record() or a SampleMaker refuses a record: its own remedy, if it has one.
+std::string remedy_of(const std::invalid_argument& refusal, const std::string& otherwise);
 
 // `line` is one JSON object. Throws std::invalid_argument whose what() is to be put behind "FILE, line N: ";
 // names from the line are printable in it. Where the line is not JSON, it says the column. Of a

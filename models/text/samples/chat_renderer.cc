@@ -6,6 +6,7 @@
 #include <cctype>
 #include <nlohmann/json.hpp>
 #include <stdexcept>
+#include <string_view>
 
 #include "engine/base/error.h"
 #include "engine/base/strict_json.h"
@@ -30,6 +31,23 @@ bool has_word(const std::string& text, const std::string& word) {
   for (size_t at = text.find(word); at != text.npos; at = text.find(word, at + 1)) {
     const size_t end = at + word.size();
     if ((at == 0 || !is_part(text[at - 1])) && (end == text.size() || !is_part(text[end]))) return true;
+  }
+  return false;
+}
+
+// Whether the expression that begins at `at`, behind the word "role", has the string as a literal: up to its
+// end, another operand, or kReach bytes.
+bool is_compared_with(std::string_view text, size_t at, std::string_view word) {
+  constexpr size_t kReach = 120;
+  std::string_view rest = text.substr(at, kReach);
+  for (const char* end : {"%}", "}}", " and ", " or "}) rest = rest.substr(0, rest.find(end));
+  if (rest.starts_with('\'') || rest.starts_with('"')) rest.remove_prefix(1);  // of message["role"]
+  for (size_t begin = rest.find_first_of("'\""); begin != rest.npos;
+       begin = rest.find_first_of("'\"", begin)) {
+    const size_t end = rest.find(rest[begin], begin + 1);
+    if (end == rest.npos) return false;
+    if (rest.substr(begin + 1, end - begin - 1) == word) return true;
+    begin = end + 1;
   }
   return false;
 }
@@ -122,6 +140,14 @@ const std::string& ChatRenderer::source_for(const Conversation& conversation) co
 
 bool ChatRenderer::mentions(const Conversation& conversation, const std::string& name) const {
   return has_word(source_for(conversation), name);
+}
+
+bool ChatRenderer::knows_role(const Conversation& conversation, const std::string& role) const {
+  constexpr std::string_view kRole = "role";
+  const std::string& source = source_for(conversation);
+  for (size_t at = source.find(kRole); at != source.npos; at = source.find(kRole, at + 1))
+    if (is_compared_with(source, at + kRole.size(), role)) return true;
+  return false;
 }
 
 namespace {

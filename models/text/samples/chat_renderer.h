@@ -34,8 +34,8 @@ class ChatRenderer {
   // object, Error(usage) where the template has no such variable.
   ChatRenderer(const TextModel& model, const std::string& template_values);
 
-  // Notes parts of contents that are left out, and variables
-  // that the template does not have. Throws RefusedRecord where there is no template for it.
+  // Notes parts of contents that are left out, and variables that the template does not have. Throws
+  // RefusedRecord where there is no template for it.
   AdaptedConversation adapted(const Conversation& conversation, SampleNotes& notes) const;
 
   // The first `messages` of a conversation; with the begin of the next answer if it `prompts`.
@@ -45,6 +45,8 @@ class ChatRenderer {
 
   // Whether the template of the conversation has the name, as a whole word anywhere in it.
   bool mentions(const Conversation& conversation, const std::string& name) const;
+  // Whether it compares a message's role with that one, as message.role == "developer" does.
+  bool knows_role(const Conversation& conversation, const std::string& role) const;
 
  private:
   const ChatTemplate* template_for(const Conversation& conversation) const;

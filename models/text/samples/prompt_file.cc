@@ -12,6 +12,8 @@ namespace sluice {
 
 namespace {
 
+constexpr const char* kForm = "A line is {\"prompt\": TEXT} or {\"messages\": [...]}.";
+
 std::vector<uint32_t> tokens_of(const std::string& line, SampleMaker& maker) {
   const nlohmann::ordered_json object = parse_strict_json_line(line);
   if (!object.is_object()) throw std::invalid_argument("it is no JSON object");
@@ -22,7 +24,8 @@ std::vector<uint32_t> tokens_of(const std::string& line, SampleMaker& maker) {
     return maker.prompt(std::get<Conversation>(parse_record(line, RecordForm::messages, {})));
   if (!object["prompt"].is_string()) throw std::invalid_argument("\"prompt\" is no string");
   for (const auto& [key, value] : object.items())
-    if (key != "prompt" && !value.is_null() && value != "") maker.note_unread(key);
+    if (key != "prompt" && !value.is_null() && value != "" && !(value.is_structured() && value.empty()))
+      maker.note_unread(key);
   return maker.prompt(object["prompt"].get<std::string>());
 }
 
@@ -34,21 +37,19 @@ std::vector<std::vector<uint32_t>> read_prompts(const std::string& path, SampleM
   std::vector<std::vector<uint32_t>> prompts;
   file.read(0, file.bytes(), [&](const std::string& line, uint64_t begin) {
     if (line.find_first_not_of(" \t\r") == std::string::npos) return true;
-    const auto refuse = [&](const std::string& why) {
-      throw Error(ExitCode::malformed_file, fmt::format("{}: {}.", file.place(begin), why),
-                  "A line is {\"prompt\": TEXT} or {\"messages\": [...]}.");
+    const auto refuse = [&](const std::string& why, const std::string& remedy = kForm) {
+      throw Error(ExitCode::malformed_file, fmt::format("{}: {}.", file.place(begin), why), remedy);
     };
     try {
       prompts.push_back(tokens_of(line, maker));
     } catch (const std::invalid_argument& error) {
-      refuse(error.what());
+      refuse(error.what(), remedy_of(error, kForm));
     }
     if (prompts.back().empty()) refuse("the prompt is empty");
     return true;
   });
   if (prompts.empty())
-    throw Error(ExitCode::malformed_file, fmt::format("{} has no prompts.", printable(path)),
-                "A line is {\"prompt\": TEXT} or {\"messages\": [...]}.");
+    throw Error(ExitCode::malformed_file, fmt::format("{} has no prompts.", printable(path)), kForm);
   return prompts;
 }
 

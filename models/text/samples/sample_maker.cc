@@ -71,7 +71,8 @@ Samples SampleMaker::make(const Record& record) {
 }
 
 void SampleMaker::note_refusal(const std::string& why) {
-  if (notes_.refusal.empty()) notes_.refusal = why;
+  constexpr size_t kBytes = 500;
+  if (notes_.refusal.empty()) notes_.refusal = why.size() > kBytes ? why.substr(0, kBytes) + "..." : why;
 }
 
 SampleNotes SampleMaker::take_notes() { return std::exchange(notes_, {}); }
@@ -157,7 +158,9 @@ Rendered SampleMaker::rendered(const Conversation& given, bool prompts, AdaptedC
   try {
     return render();
   } catch (const std::invalid_argument&) {
-    if (given.given_arguments.empty()) throw;
+    const bool have_contents =
+        std::ranges::all_of(*given.messages, [](const Json& m) { return m.contains("content"); });
+    if (given.given_arguments.empty() && have_contents) throw;
   }
   Conversation with_objects = given;
   with_objects.given_arguments.clear();
@@ -180,6 +183,9 @@ std::vector<uint32_t> SampleMaker::prompt(const Conversation& given) {
   UnreadStrings unread(conversation, given);
   unread.add_sample(text, conversation.messages->size());
   unread.note(renderer_, {}, notes);
+  for (const auto& message : *conversation.messages)
+    if (const std::string role = message["role"]; !is_known_role(conversation, role))
+      count(notes.unknown_roles, role);
   for (const std::string& key : given.unread_keys) count(notes.unread, key);
   notes_ += notes;
   return encoder_.encode(text.text, plain_parts(text)).ids;
@@ -188,22 +194,25 @@ std::vector<uint32_t> SampleMaker::prompt(const Conversation& given) {
 std::vector<uint32_t> SampleMaker::prompt(const std::string& text) {
   std::vector<uint32_t> ids = model_.tokenizer.prefix();
   const Rendered rendered{text, {}, {{0, text.size()}}, {}};
-  const Encoding encoding = encoder_.encode(text, plain_parts(rendered));
+  bool was_rendered = false;
+  const Encoding encoding = encoded_text(rendered, was_rendered);
+  notes_.rendered += was_rendered && choices_.control_tokens == ControlTokens::of_template;
   ids.insert(ids.end(), encoding.ids.begin(), encoding.ids.end());
   return ids;
+}
+
+bool SampleMaker::is_known_role(const Conversation& conversation, const std::string& role) const {
+  return role == "user" || role == "assistant" || role == "system" || role == "tool" ||
+         renderer_.knows_role(conversation, role);
 }
 
 // A role that nobody knows is told, and refused where an answer would stand: that would be lost.
 void SampleMaker::check_roles(const Conversation& conversation, SampleNotes& notes) const {
   const Json& messages = *conversation.messages;
   const auto role = [&](size_t i) { return messages[i]["role"].get<std::string>(); };
-  const auto is_known = [&](const std::string& name) {
-    return name == "user" || name == "assistant" || name == "system" || name == "tool" ||
-           renderer_.mentions(conversation, name);
-  };
   for (size_t i = 0; i < messages.size(); ++i) {
     const std::string own = role(i);
-    if (is_known(own)) continue;
+    if (is_known_role(conversation, own)) continue;
     const bool is_asked = i > 0 && (role(i - 1) == "user" || role(i - 1) == "tool");
     const bool is_answered = i + 1 < messages.size() && role(i + 1) == "assistant";
     if (is_asked && !is_answered && choices_.train_on != TrainOn::all)
@@ -268,29 +277,39 @@ Samples SampleMaker::of_conversation(const Conversation& given, SampleNotes& not
     unread.add_sample(whole, conversation.messages->size());
     samples.add(conversation_sample(whole, all_of(whole), false, notes));
   } else {
-    for (const std::string& role : conversation.asked_roles)
-      count(notes.unread, "train of a message of " + role);
-    samples = of_answers(conversation, whole, answers, unread, notes);
+    for (const std::string& mark : conversation.asked) count(notes.unread, mark);
+    try {
+      samples = of_answers(conversation, whole, answers, unread, notes);
+    } catch (const RefusedRecord&) {
+      SampleNotes ignored;  // an answer that no text has at all is the reason that helps
+      unread.add_sample(whole, conversation.messages->size());
+      unread.note(renderer_, answers, ignored);
+      throw;
+    }
   }
   unread.note(renderer_, answers, notes);
   return samples;
 }
 
+// Control tokens are tokens where that is chosen, and in a text that was rendered before.
+Encoding SampleMaker::encoded_text(const Rendered& rendered, bool& was_rendered) {
+  Encoding encoding = encoder_.encode(rendered.text, rendered.content);
+  if (encoding.spelled_controls == 0 && choices_.control_tokens != ControlTokens::anywhere) return encoding;
+  Encoding other = encoder_.encode(rendered.text);
+  const size_t first = rendered.text.find_first_not_of(" \t\r\n"),
+               last = rendered.text.find_last_not_of(" \t\r\n");
+  const auto is_control_at = [&](size_t byte) {
+    const std::optional<uint32_t> token = token_at(other, byte);
+    return token && model_.tokenizer.is_special(*token);
+  };
+  was_rendered = first != std::string::npos && (is_control_at(first) || is_control_at(last));
+  return was_rendered || choices_.control_tokens == ControlTokens::anywhere ? other : encoding;
+}
+
 Samples SampleMaker::of_text(const PlainText& text, SampleNotes& notes) {
   const Rendered rendered{text.prompt + text.text, {}, {{0, text.prompt.size() + text.text.size()}}, {}};
-  Encoding encoding = encoder_.encode(rendered.text, rendered.content);
   bool was_rendered = false;
-  if (encoding.spelled_controls > 0 || choices_.control_tokens == ControlTokens::anywhere) {
-    Encoding other = encoder_.encode(rendered.text);
-    const size_t first = rendered.text.find_first_not_of(" \t\r\n"),
-                 last = rendered.text.find_last_not_of(" \t\r\n");
-    const auto is_control_at = [&](size_t byte) {
-      const std::optional<uint32_t> token = token_at(other, byte);
-      return token && model_.tokenizer.is_special(*token);
-    };
-    was_rendered = first != std::string::npos && (is_control_at(first) || is_control_at(last));
-    if (was_rendered || choices_.control_tokens == ControlTokens::anywhere) encoding = std::move(other);
-  }
+  Encoding encoding = encoded_text(rendered, was_rendered);
   if (!text.whole && !was_rendered && (model_.chat || !text.system.empty())) {
     Json messages = Json::array();
     if (!text.system.empty()) messages.push_back({{"role", "system"}, {"content", text.system}});

@@ -111,7 +111,8 @@ NamedTemplate template_in(const std::string& file) { return {read_text_file(file
 
 // `chosen`: a file, or a name.
 NamedTemplate template_of(const Templates& templates, const std::string& chosen) {
-  if (is_there(chosen)) return template_in(chosen);
+  std::error_code ignored;
+  if (fs::is_regular_file(chosen, ignored)) return template_in(chosen);
   if (const auto named = templates.find(chosen); named != templates.end()) return named->second;
   std::vector<std::string> names;
   for (const auto& [name, named] : templates) names.push_back(printable(name));

@@ -7,6 +7,7 @@
 #include <iterator>
 #include <nlohmann/json.hpp>
 
+#include "engine/base/error.h"
 #include "models/text/samples/answer_finder.h"
 
 namespace sluice {
@@ -52,6 +53,17 @@ bool is_reasoning(const std::string& key) {
 // What an answer may be made of beside its content.
 bool is_answer_field(const std::string& key) {
   return key == "tool_calls" || key == "function_call" || is_reasoning(key);
+}
+
+// What an answer without text says in another way: a part of its content, or a field; empty: nothing.
+std::string said_otherwise(const Json& answer) {
+  if (const auto content = answer.find("content"); content != answer.end() && content->is_array())
+    for (const Json& part : *content)
+      if (part.is_object() && part.contains("type") && type_of(part) != "text")
+        return "part " + printable(type_of(part));
+  for (const char* field : {"refusal", "audio"})
+    if (const auto found = answer.find(field); found != answer.end() && !is_empty(*found)) return field;
+  return "";
 }
 
 // The name that the message as given has for its reasoning.
@@ -222,7 +234,13 @@ void UnreadStrings::note_message(const ChatRenderer& renderer, size_t index, boo
         fmt::format("the chat template leaves out message {}, an answer that is to be trained", index + 1),
         "Give --chat-template FILE, a template that renders it, or leave such records out with --bad-records "
         "skip.");
-  if (content.given == 0 && beside.given == 0) ++notes.empty;
+  if (content.given > 0 || beside.given > 0) return;
+  if (const std::string said = said_otherwise((*given_.messages)[index]); !said.empty())
+    throw RefusedRecord(fmt::format("message {} is an answer that is to be trained, and nothing of it but {} "
+                                    "is given, which is not read",
+                                    index + 1, said),
+                        "Write it as text, or leave such records out with --bad-records skip.");
+  ++notes.empty;
 }
 
 void UnreadStrings::note(const ChatRenderer& renderer, const std::vector<size_t>& answers,

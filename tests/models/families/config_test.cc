@@ -149,7 +149,7 @@ TEST(ConfigJson, WhatIsNotJson) {
   expect_bad_file("", "config.json: it is empty.");
   expect_bad_file("[1]", "config.json is not a JSON object.");
   expect_bad_file("{\"model_type\": \"gpt2\"", "config.json: it ends in the middle of its JSON.");
-  expect_bad_file("{\n\"model_type\": \"gpt2\xff\"}", "config.json: line 2 is not valid JSON.");
+  expect_bad_file("{\n\"model_type\": \"gpt2\xff\"}", "config.json: line 2 is not UTF-8, which JSON is in.");
   expect_bad_file("{\"n_head\": 1e999}", "config.json: it holds a number that is too large.");
   expect_bad_file(std::string("{}\n\0", 4), "config.json: line 2 is not valid JSON.");
   expect_bad_file(std::string(200000, '['), "config.json: it is nested too deeply.");

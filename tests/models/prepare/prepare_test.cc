@@ -325,7 +325,7 @@ TEST_F(PrepareTest, NamesTellWhatASetDependsOn) {
   others[1].choices.control_tokens = ControlTokens::anywhere;
   others[2].choices.template_values = "{\"x\":1}";
   others[3].form = RecordForm::messages;
-  others[4].names["user"] = "kunde";
+  others[4].names.emplace("user", "kunde");
   others[5].skips_bad = true;
   for (const PrepareRequest& other : others) EXPECT_NE(name_of(Preparation(other)), name);
   write_file("model/chat_template.jinja", std::string(kChatMl) + " ");
@@ -417,6 +417,7 @@ TEST_F(PrepareTest, FilesOfOtherKindsAreNamedWithTheCommandThatHelps) {
   expect("a.jsonl", "\x1f\x8b\x08 more", "a gzip file", "gunzip");
   expect("a.jsonl.gz", "\x1f\x8b\x08 more", "a gzip file", "gunzip");
   expect("b.jsonl", "\xff\xfe{\0"s, "text in UTF-16", "iconv -f UTF-16 -t UTF-8");
+  expect("b.txt", "\xff\xfe\0\0a\0\0\0"s, "text in UTF-32", "iconv -f UTF-32 -t UTF-8");
   expect("c.txt", "T\0e\0x\0t\0"s, "text in UTF-16LE", "iconv -f UTF-16LE -t UTF-8");
   expect("c.jsonl", "\0{\0\"\0t\0e"s, "text in UTF-16BE", "iconv -f UTF-16BE -t UTF-8");
   expect("d.jsonl", "\x28\xb5\x2f\xfd...", "a Zstandard file", "unzstd");
@@ -430,13 +431,19 @@ TEST_F(PrepareTest, FoldersAreTheirFiles) {
   for (const char* name : {"data/b/1.jsonl", "data/a.txt", "data/c.md", "data/README.md", "data/.hidden",
                            "data/x.csv", "data/.ipynb_checkpoints/b/1.jsonl"})
     write_file(name, "x");
+  // Links to files are read; to folders, which may lead back, or to nothing, they are told.
+  std::filesystem::create_symlink(path("data/a.txt"), path("data/d.txt"));
+  std::filesystem::create_directory_symlink(path("data"), path("data/b/up"));
+  std::filesystem::create_symlink(path("data/gone.txt"), path("data/e.txt"));
   const DataFiles found = files_of({path("one.txt"), path("data")});
-  EXPECT_EQ(found.files, (std::vector<std::string>{path("one.txt"), path("data/a.txt"),
-                                                   path("data/b/1.jsonl"), path("data/c.md")}));
+  EXPECT_EQ(found.files,
+            (std::vector<std::string>{path("one.txt"), path("data/a.txt"), path("data/b/1.jsonl"),
+                                      path("data/c.md"), path("data/d.txt")}));
   EXPECT_EQ(found.left_out, (std::vector<std::string>{path("data/.hidden"), path("data/.ipynb_checkpoints"),
-                                                      path("data/README.md"), path("data/x.csv")}));
+                                                      path("data/README.md"), path("data/b/up"),
+                                                      path("data/e.txt"), path("data/x.csv")}));
   EXPECT_EQ(left_out_of_folders({{}, {"/d/x.csv", "/d/y.csv"}}),
-            "Not read, as they hold no data: /d/x.csv, /d/y.csv.");
+            "Not read, as they do not look like data: /d/x.csv, /d/y.csv.");
   std::filesystem::create_directory(path("none"));
   expect_error(ExitCode::usage, {"none is a folder without data"}, [&] { files_of({path("none")}); });
 }

@@ -177,7 +177,9 @@ TEST_F(Advice, SaysWherePlansTakeTooLongToTryOthers) {
   const PlannedRun run = planned_run(given);
   const Plan plan = plan_or_throw(run.request, run.budgets);
   const uint64_t each = tasks_to_plan(run.request), tasks = each - kTasksOfSearch;
-  EXPECT_GE(tasks, program_size(run.request, plan.model.micro_batch).tasks);  // of all micro-batches
+  EXPECT_GE(tasks, program_tasks(run.request, plan.model.micro_batch));  // of all micro-batches
+  EXPECT_EQ(program_tasks(run.request, plan.model.micro_batch),
+            program_size(run.request, plan.model.micro_batch).tasks);
   EXPECT_EQ(advice_text(given, run, plan).find("tried: plans of"), std::string::npos);
   EXPECT_EQ(advice_text(given, run, plan, 2 * each - 1),
             fmt::format("  faster         no other budget or batch was tried: plans of {} tasks take long\n",

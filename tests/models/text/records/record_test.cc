@@ -3,6 +3,7 @@
 
 #include <nlohmann/json.hpp>
 #include <random>
+#include <regex>
 
 #include "models/text/records/record_file.h"
 #include "tests/support/format_test_support.h"
@@ -75,6 +76,7 @@ TEST(RecordTest, Alpaca) {
             R"({"role":"user","content":"do\nthis"},{"role":"assistant","content":"done"}])");
   EXPECT_EQ(c.trained_messages, (std::vector{false, true, false, true}));
   EXPECT_EQ(chat(R"({"instruction":"do","input":"","output":"done"})").messages->at(0)["content"], "do");
+  EXPECT_EQ(chat(R"({"instruction":"","input":"this","output":"done"})").messages->at(0)["content"], "this");
 }
 
 TEST(RecordTest, CompletionAndText) {
@@ -100,6 +102,10 @@ TEST(RecordTest, NamesAreMapped) {
             {"user", "kunde"},
             {"assistant", "bot2"}});
   EXPECT_EQ(*c.messages, kTwo);
+  const Conversation several = chat(
+      R"({"messages":[{"role":"q","content":"q"},{"role":"alice","content":"a"},{"role":"bob","content":"b"}]})",
+      RecordForm::automatic, {{"user", "q"}, {"assistant", "alice"}, {"assistant", "bob"}});
+  EXPECT_EQ(several.trained_messages, (std::vector{false, true, true}));
 }
 
 TEST(RecordTest, MappedNamesCountBeforeOthers) {
@@ -190,7 +196,7 @@ TEST(RecordTest, WhatWouldTeachTheOppositeIsRefused) {
   EXPECT_EQ(fault(label + "false}"),
             "its answer is marked as a bad one (\"label\": false), and only good ones can be trained");
   EXPECT_EQ(text(label + "true}").text, "c");
-  for (const char* bad : {"0", "\"False\"", "\"0\""})
+  for (const char* bad : {"0", "0.0", "\"False\"", "\"0\"", "\"False \""})
     EXPECT_EQ(fault(label + bad + "}"), std::string("its answer is marked as a bad one (\"label\": ") + bad +
                                             "), and only good ones can be trained");
   EXPECT_TRUE(text(label + "1}").unread_keys.empty());
@@ -220,6 +226,44 @@ std::string remedy(const std::string& line) {
     return error.remedy;
   }
   return "";
+}
+
+// The options that remedies name train the question and the chosen answer once each.
+TEST(RecordTest, PreferencesAreTrainedAsTheRemedySays) {
+  const std::string question = R"({"role":"user","content":"q"})",
+                    answer = R"({"role":"assistant","content":"a"})",
+                    whole = "[" + question + "," + answer + "]", rest = R"(,"rejected":"r"})";
+  const std::vector<std::string> records = {
+      R"({"prompt":"q","chosen":"a")" + rest,
+      R"({"prompt":"q","chosen":)" + whole + rest,
+      R"({"prompt":"q","messages":)" + whole + R"(,"chosen":)" + whole + rest,
+      R"({"prompt":[)" + question + R"(],"chosen":[)" + answer + "]" + rest,
+      R"({"messages":[)" + question + R"(],"chosen":)" + answer + rest,
+      R"({"conversations":[{"from":"human","value":"q"}],"chosen":{"from":"gpt","value":"a"})" + rest,
+      R"({"conversations":[{"from":"human","value":"q"}],"chosen":)" + whole + rest,
+      R"({"instruction":"q","input":"","chosen":"a")" + rest,
+      R"({"question":"q","chosen":"a")" + rest,
+      R"({"chosen":[{"from":"human","value":"q"},{"from":"gpt","value":"a"}])" + rest,
+  };
+  for (const std::string& record : records) {
+    std::smatch said;
+    const std::string help = remedy(record);
+    ASSERT_TRUE(
+        std::regex_match(help, said,
+                         std::regex("To train the chosen answers alone, give "
+                                    "(?:--format (\\w+) )?--data-keys (\\w+)=(\\w+)(?:,(\\w+)=(\\w+))?\\.")))
+        << help;
+    NameMap names{{said[2], said[3]}};
+    if (said[4].matched) names.emplace(said[4], said[5]);
+    const RecordForm form = said[1] == "messages"     ? RecordForm::messages
+                            : said[1] == "completion" ? RecordForm::completion
+                                                      : RecordForm::automatic;
+    const Record trained = parse_record(record, form, names);
+    if (const auto* plain = std::get_if<PlainText>(&trained))
+      EXPECT_EQ(plain->prompt + plain->text, "qa") << record;
+    else
+      EXPECT_EQ(*std::get<Conversation>(trained).messages, kTwo) << record;
+  }
 }
 
 TEST(RecordTest, PreferencesBesideMessagesAreTrainedAsTheRemedySays) {
@@ -259,11 +303,12 @@ TEST(RecordTest, MasksThatDoNothingAreKept) {
            R"({"role":"tool","content":"t","weight":1},{"role":"user","content":"q","train":false},)"
            R"({"role":"assistant","content":"b","train":true}]})");
   EXPECT_EQ(c.masked, 1u);
-  EXPECT_EQ(c.asked_roles, (std::vector<std::string>{"user", "tool"}));
+  EXPECT_EQ(c.asked, (std::vector<std::string>{"train of a message of user", "weight of a message of tool"}));
   EXPECT_EQ(c.trained_messages, (std::vector{false, false, false, false, true}));
   const Conversation prompt =
       chat(R"({"prompt":[{"role":"assistant","content":"p","train":true}],"completion":"c"})");
-  EXPECT_EQ(prompt.asked_roles, std::vector<std::string>{"assistant"}) << "a prompt is not trained";
+  EXPECT_EQ(prompt.asked, std::vector<std::string>{"train of a message of assistant"})
+      << "a prompt is not trained";
   const std::string part =
       R"({"messages":[{"role":"assistant","content":[{"type":"text","text":"a","train":)";
   EXPECT_EQ(fault(part + "false}]}]}"),
@@ -325,9 +370,46 @@ TEST(RecordTest, ToolsInStringsBecomeObjects) {
             "tools are a string that is no JSON object, find_city: column 2 is not valid JSON");
 }
 
+TEST(RecordTest, CallsInStringsBecomeLists) {
+  const auto calls = [](const std::string& given) {
+    const Conversation c =
+        chat(R"({"messages":[{"role":"user","content":"q"},{"role":"assistant","content":"a",)"
+             R"("tool_calls":)" +
+             given + "}]}");
+    const Json& message = (*c.messages)[1];
+    return message.contains("tool_calls") ? message["tool_calls"].dump() : "";
+  };
+  const std::string one = R"([{"function":{"name":"f","arguments":{"x":1}}}])";
+  EXPECT_EQ(calls(one), one);
+  EXPECT_EQ(calls(Json(one).dump()), one);
+  EXPECT_EQ(calls(one.substr(1, one.size() - 2)), one) << "an object alone";
+  EXPECT_EQ(calls("[" + Json(one.substr(1, one.size() - 2)).dump() + "]"), one) << "a list of strings";
+  EXPECT_EQ(calls("\"\""), "");
+  EXPECT_EQ(calls("\"null\""), "");
+  EXPECT_EQ(calls("[]"), "");
+  for (const char* wrong : {"\"f(1)\"", "7", "[null]", "[7]", "[\"f\"]", "\"7\""})
+    EXPECT_THROW(calls(wrong), std::invalid_argument) << wrong;
+  EXPECT_EQ(fault(R"({"messages":[{"role":"assistant","content":"","tool_calls":[null]}]})"),
+            "\"tool_calls\" of message 1 are no list of objects");
+  EXPECT_EQ(fault(R"({"messages":[{"role":"assistant","content":"","function_call":"f"}]})"),
+            "\"function_call\" of message 1 is no object");
+}
+
+TEST(RecordTest, AnAnswerMayBeWithoutAContent) {
+  const Conversation c = chat(R"({"messages":[{"role":"user","content":"q"},)"
+                              R"({"role":"assistant","content":null,"reasoning_content":"r"}]})");
+  EXPECT_EQ(c.messages->at(1).dump(), R"({"role":"assistant","content":"","reasoning_content":"r"})");
+  EXPECT_EQ(fault(R"({"messages":[{"role":"assistant","content":null}]})"), "a message has no \"content\"");
+}
+
 TEST(RecordTest, FaultsAreNamed) {
+  EXPECT_EQ(fault(R"({"text":null})"), "\"text\" is null");
+  EXPECT_EQ(fault(R"({"instruction":"q","output":null})"), "\"output\" is null");
+  EXPECT_EQ(fault(R"({"messages":[{"role":"user","content":"q"}],"enable_thinking":true,)"
+                  R"("chat_template_kwargs":{"enable_thinking":false}})"),
+            "\"enable_thinking\" contradicts that of \"chat_template_kwargs\"");
   EXPECT_EQ(fault(R"({"messages": [}])"), "column 15 is not valid JSON");
-  EXPECT_EQ(fault("{\"text\": \"\xFF\"}"), "column 11 is not valid JSON");
+  EXPECT_EQ(fault("{\"text\": \"\xFF\"}"), "column 11 is not UTF-8, which JSON is in");
   EXPECT_EQ(fault(R"({"text": "a)"), "it ends in the middle of its JSON");
   EXPECT_EQ(fault(R"({"text": "a", "text": "b"})"), "\"text\" is given twice");
   EXPECT_EQ(fault("[1]"), "it is no JSON object");

@@ -394,7 +394,7 @@ TEST_F(SampleMakerTest, FaultsAreNamed) {
             "the chat template refuses it: chat template, line 1, column 19: the template rejects the "
             "conversation: no system");
   EXPECT_EQ(
-      fault("{{ messages | length }}"),
+      fault("{{ messages | length }}{% for m in messages %}{{ m.content }}{% endfor %}"),
       "the chat template's text of message 2 does not begin as its prompt does, so that the answer cannot "
       "be told apart");
   EXPECT_EQ(fault("{% for m in messages %}{% endfor %}"),

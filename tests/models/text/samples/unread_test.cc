@@ -46,6 +46,73 @@ TEST_F(SampleMakerTest, StringsOfToolsCountForNoMessage) {
   EXPECT_EQ(maker.take_notes().unread, (SampleNotes::ByName{{"message of user", 1}, {"message.name", 1}}));
 }
 
+// A role is the template's own where it is compared with one, and not where it only has the word.
+TEST_F(SampleMakerTest, RolesThatATemplateDoesNotCompareAreNotKnown) {
+  const auto outcome = [&](const std::string& condition, const std::string& role) {
+    const TextModel text =
+        model("qwen2",
+              "{% for m in messages %}{% set tool_call = 1 %}{{ '<|im_start|>' + m.role + '\n' }}"
+              "{% if " +
+                  condition +
+                  " %}{{ 'x' }}{% endif %}{{ m['content'] + '<|im_end|>\n' }}{% endfor %}"
+                  "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}",
+              kControls);
+    Json messages = kTwoTurns;
+    messages[1]["role"] = role;
+    SampleMaker maker(text, {});
+    try {
+      maker.make(conversation(messages));
+    } catch (const RefusedRecord&) {
+      return std::string("refused");
+    }
+    return std::string(maker.take_notes().unknown_roles.empty() ? "known" : "told");
+  };
+  EXPECT_EQ(outcome("tool_call == 1 and m.role == 'developer'", "developer"), "known");
+  EXPECT_EQ(outcome("m['role'] in [\"a\", 'developer']", "developer"), "known");
+  EXPECT_EQ(outcome("m.role == 'a' and tool_call == 'tool_call'", "tool_call"), "refused");
+  EXPECT_EQ(outcome("m['role'] == 'a'", "content"), "refused") << "the name of another field";
+  EXPECT_EQ(outcome("m.role == 'a'", "user"), "known");
+}
+
+TEST_F(SampleMakerTest, AnswersThatSayNothingInTextAreRefused) {
+  const TextModel text = model("qwen2", kChatMl, kControls);
+  const auto fault = [&](const Json& answer) {
+    Json messages = kTwoTurns;
+    messages[1] = answer;
+    messages[1]["role"] = "assistant";
+    try {
+      SampleMaker(text, {}).make(conversation(messages));
+    } catch (const RefusedRecord& error) {
+      return std::string(error.what());
+    }
+    return std::string();
+  };
+  const std::string begin = "message 2 is an answer that is to be trained, and nothing of it but ",
+                    end = " is given, which is not read";
+  EXPECT_EQ(fault({{"content", {{{"type", "tool_use"}, {"input", "x"}}}}}), begin + "part tool_use" + end);
+  EXPECT_EQ(fault({{"content", ""}, {"refusal", "I cannot."}}), begin + "refusal" + end);
+  EXPECT_EQ(fault({{"content", ""}, {"name", "Ada"}}), "") << "an empty answer is told";
+  EXPECT_EQ(fault({{"content", {{{"type", "text"}, {"text", "a"}}, {{"type", "image"}}}}}), "");
+}
+
+// A prompt is read as a text of the data is.
+TEST_F(SampleMakerTest, PromptsThatWereRenderedHaveControlTokens) {
+  const TextModel text = model("qwen2", kChatMl, kControls);
+  SampleMaker maker(text, {});
+  const uint32_t start = *text.tokenizer.id_of("<|im_start|>");
+  const std::vector<uint32_t> rendered =
+      maker.prompt("<|im_start|>user\nq<|im_end|>\n<|im_start|>assistant\n");
+  EXPECT_EQ(std::count(rendered.begin(), rendered.end(), start), 2);
+  EXPECT_EQ(maker.take_notes().rendered, 1u);
+  const std::vector<uint32_t> spelled = maker.prompt("What is <|im_start|> for?");
+  EXPECT_EQ(std::count(spelled.begin(), spelled.end(), start), 0);
+  EXPECT_EQ(maker.take_notes().rendered, 0u);
+  Json messages = kTwoTurns;
+  messages[2]["role"] = "tutor";
+  maker.prompt(conversation(messages));
+  EXPECT_EQ(maker.take_notes().unknown_roles, (SampleNotes::ByName{{"tutor", 1}}));
+}
+
 // As Gemma 3: parts by their type.
 TEST_F(SampleMakerTest, PartsWithATextReachTemplatesThatReadParts) {
   const TextModel text =
@@ -127,7 +194,7 @@ TEST_F(SampleMakerTest, MasksHoldOrAreTold) {
   Conversation c = conversation(kTwoTurns);
   c.trained_messages[3] = false;
   c.masked = 1;
-  c.asked_roles = {"user"};
+  c.asked = {"train of a message of user"};
   const auto made = [&](TrainOn train_on) {
     SampleChoices choices;
     choices.train_on = train_on;
@@ -166,16 +233,17 @@ TEST_F(SampleMakerTest, TemplatesMayTakeArgumentsAsTheyAreGiven) {
            " }}{% endif %}{{ '<|im_end|>\\n' }}{% endfor %}"
            "{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}";
   };
-  const Record record =
-      parse_record(R"({"messages":[{"role":"user","content":"q"},{"role":"assistant","content":null,)"
-                   R"("tool_calls":[{"function":{"arguments":"{ \"a\":1 }"}}]}]})",
-                   RecordForm::automatic, {});
-  const auto trained = [&](const std::string& arguments) {
+  const std::string begin =
+      R"({"messages":[{"role":"user","content":"q"},{"role":"assistant","content":null,)"
+      R"("tool_calls":[{"function":{"arguments":)";
+  const auto trained = [&](const std::string& arguments, const std::string& given = R"("{ \"a\":1 }")") {
+    const Record record = parse_record(begin + given + "}}]}]}", RecordForm::automatic, {});
     const TextModel text = model("qwen2", chat_template(arguments), kControls);
     return trained_text(text, SampleMaker(text, {}).make(record)[0]);
   };
   EXPECT_EQ(trained(""), "call { \"a\":1 }<|im_end|>");
   EXPECT_EQ(trained(" | tojson"), "call {\"a\": 1}<|im_end|>") << "it refuses only the missing content";
+  EXPECT_EQ(trained(" | tojson", R"({"a":1})"), "call {\"a\": 1}<|im_end|>");
 }
 
 TEST_F(SampleMakerTest, AnswersWithoutAPromptAreRefusedWithWhatHelps) {

@@ -1,0 +1,144 @@
+#include "models/text/records/calls.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <stdexcept>
+
+#include "engine/base/error.h"
+#include "engine/base/strict_json.h"
+
+namespace sluice {
+
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+// The arguments of a call; nullptr where it has none.
+Json* arguments_of(Json& call) {
+  if (!call.is_object()) return nullptr;
+  Json* function = &call;
+  if (const auto inner = call.find("function"); inner != call.end() && inner->is_object()) function = &*inner;
+  const auto arguments = function->find("arguments");
+  return arguments == function->end() ? nullptr : &*arguments;
+}
+
+// Those of all calls of the messages, in order.
+std::vector<Json*> all_arguments(Json& messages) {
+  std::vector<Json*> all;
+  const auto add = [&](Json& call) {
+    if (Json* arguments = arguments_of(call)) all.push_back(arguments);
+  };
+  for (Json& message : messages) {
+    if (const auto calls = message.find("tool_calls"); calls != message.end() && calls->is_array())
+      std::for_each(calls->begin(), calls->end(), add);
+    if (const auto call = message.find("function_call"); call != message.end()) add(*call);
+  }
+  return all;
+}
+
+bool is_blank(const std::string& text) { return text.find_first_not_of(" \t\r\n") == text.npos; }
+
+// What a string says that stands for an object.
+Json object_in(const std::string& text, const char* what) {
+  constexpr size_t kShown = 60;
+  const auto refuse = [&](const std::string& why) {
+    malformed("{} are a string that is no JSON object, {}{}", what, printable(text.substr(0, kShown)), why);
+  };
+  try {
+    Json parsed = parse_strict_json_line(text);
+    if (parsed.is_object()) return parsed;
+  } catch (const std::invalid_argument& error) {
+    refuse(fmt::format(": {}", error.what()));
+  }
+  refuse("");
+  return nullptr;
+}
+
+// A string of JSON stands for what it says, a blank one for nothing.
+Json parsed(const Json& value) {
+  if (!value.is_string()) return value;
+  const std::string& text = value.get_ref<const std::string&>();
+  if (is_blank(text)) return nullptr;
+  try {
+    return parse_strict_json_line(text);
+  } catch (const std::invalid_argument&) {
+    return value;
+  }
+}
+
+}  // namespace
+
+Json tools_of(const RecordReader& reader) {
+  const Json* tools = reader.find("tools");
+  if (!tools) return nullptr;
+  if (tools->is_array()) {
+    Json list = *tools;
+    for (Json& tool : list)
+      if (tool.is_string()) tool = object_in(tool.get<std::string>(), "tools");
+    return list.empty() ? Json(nullptr) : list;
+  }
+  if (!tools->is_string()) malformed("\"tools\" is neither a list nor a string");
+  const std::string text = tools->get<std::string>();
+  if (is_blank(text)) return nullptr;
+  try {
+    Json parsed = parse_strict_json_line(text);
+    if (parsed.is_array()) return parsed.empty() ? Json(nullptr) : parsed;
+  } catch (const std::invalid_argument&) {
+  }
+  malformed("\"tools\" is no list in JSON");
+}
+
+void parse_calls(Json& message, size_t number) {
+  if (const auto calls = message.find("tool_calls"); calls != message.end()) {
+    Json list = parsed(*calls);
+    if (list.is_object()) list = Json::array({std::move(list)});
+    if (!list.is_null() && !list.is_array())
+      malformed("\"tool_calls\" of message {} are no list of objects", number);
+    for (Json& call : list)
+      if (call = parsed(call); !call.is_object())
+        malformed("\"tool_calls\" of message {} are no list of objects", number);
+    if (list.empty())
+      message.erase(calls);
+    else
+      *calls = std::move(list);
+  }
+  if (const auto call = message.find("function_call"); call != message.end()) {
+    Json object = parsed(*call);
+    if (!object.is_null() && !object.is_object())
+      malformed("\"function_call\" of message {} is no object", number);
+    if (object.empty())
+      message.erase(call);
+    else
+      *call = std::move(object);
+  }
+}
+
+std::vector<std::optional<std::string>> parse_arguments(Json& messages) {
+  std::vector<std::optional<std::string>> given;
+  bool any = false;
+  for (Json* arguments : all_arguments(messages)) {
+    given.emplace_back();
+    if (!arguments->is_string()) continue;
+    any = true;
+    const std::string& text = given.back().emplace(arguments->get<std::string>());
+    *arguments = is_blank(text) ? Json::object() : object_in(text, "the arguments of a call");
+  }
+  if (!any) given.clear();
+  return given;
+}
+
+Conversation with_given_arguments(const Conversation& conversation) {
+  Json messages = *conversation.messages;
+  const std::vector<Json*> arguments = all_arguments(messages);
+  for (size_t i = 0; i < conversation.given_arguments.size(); ++i)
+    if (conversation.given_arguments[i]) *arguments[i] = *conversation.given_arguments[i];
+  for (Json& message : messages)
+    if (!message.contains("content")) message["content"] = nullptr;
+  Conversation out = conversation;
+  out.messages = std::make_shared<const Json>(std::move(messages));
+  return out;
+}
+
+}  // namespace sluice

@@ -1,0 +1,125 @@
+#include "models/text/records/recognise.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cctype>
+#include <optional>
+
+#include "engine/base/error.h"
+
+namespace sluice {
+
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+std::optional<RecordForm> form_of(const RecordReader& reader) {
+  if (reader.peek("messages")) return RecordForm::messages;
+  if (reader.peek("conversations")) return RecordForm::sharegpt;
+  if (reader.peek("instruction") && reader.peek("output")) return RecordForm::alpaca;
+  if (reader.peek("prompt") && reader.peek("completion")) return RecordForm::completion;
+  if (reader.peek("text")) return RecordForm::text;
+  return std::nullopt;
+}
+
+// The key of what is a record itself, or a list of records; empty: there is none.
+std::string key_of_records(const RecordReader& reader) {
+  for (const auto& [key, value] : reader.object().items()) {
+    const Json* record = value.is_array() && !value.empty() ? &value[0] : &value;
+    if (record->is_object() && form_of(RecordReader(*record, reader.names()))) return key;
+  }
+  return "";
+}
+
+bool begins_with_answer(const Json& messages, const NameMap& names) {
+  const Json& first = messages.is_array() && !messages.empty() ? messages[0] : messages;
+  if (!first.is_object()) return true;
+  for (const char* key : {"role", "from"})
+    if (const auto role = first.find(key); role != first.end() && role->is_string())
+      return role_of(role->get<std::string>(), names) == "assistant";
+  return true;
+}
+
+// The options that train the chosen answers of such records.
+std::string options_for_chosen(const RecordReader& reader) {
+  const Json& chosen = *reader.peek("chosen");
+  if (chosen.is_structured() && !begins_with_answer(chosen, reader.names()))
+    return "--format messages --data-keys messages=chosen";
+  for (const char* key : {"messages", "conversations"})
+    if (reader.peek(key))
+      return fmt::format("--format completion --data-keys prompt={},completion=chosen",
+                         printable(reader.name(key)));
+  if (reader.peek("prompt")) return "--data-keys completion=chosen";
+  if (reader.peek("instruction")) return "--data-keys output=chosen";
+  for (const char* key : {"question", "query", "input"})
+    if (reader.peek(key)) return fmt::format("--data-keys prompt={},completion=chosen", key);
+  return "--data-keys text=chosen";
+}
+
+// Whether a mark says no, in one of the ways in which files write that.
+bool says_no(const Json& mark) {
+  if (mark.is_boolean()) return !mark.get<bool>();
+  if (mark.is_number()) return mark.get<double>() == 0;
+  if (!mark.is_string()) return false;
+  std::string word;
+  for (const unsigned char c : mark.get_ref<const std::string&>())
+    if (!std::isspace(c)) word += static_cast<char>(std::tolower(c));
+  return word == "false" || word == "0" || word == "0.0";
+}
+
+bool says_yes(const Json& mark) {
+  if (mark.is_boolean()) return mark.get<bool>();
+  if (mark.is_number()) return mark.get<double>() == 1;
+  if (!mark.is_string()) return false;
+  std::string word = mark.get<std::string>();
+  std::transform(word.begin(), word.end(), word.begin(), [](unsigned char c) { return std::tolower(c); });
+  return word == "true" || word == "1";
+}
+
+}  // namespace
+
+RecordForm recognised(const RecordReader& reader) {
+  if (const auto form = form_of(reader)) return *form;
+  if (const std::string key = key_of_records(reader); !key.empty())
+    throw RefusedRecord(
+        fmt::format("what it holds stands within \"{}\"", printable(key)),
+        fmt::format("Convert the file to one record a line: jq -c '.[\"{}\"]{}' FILE > OUT.jsonl.",
+                    printable(key), reader.object()[key].is_array() ? "[]" : ""));
+  for (const char* key :
+       {"messages", "conversations", "instruction", "output", "prompt", "completion", "text"})
+    if (reader.is_null(key)) malformed("\"{}\" is null", printable(reader.name(key)));
+  throw RefusedRecord(
+      fmt::format("it has none of the keys that are known: messages; conversations; instruction and output; "
+                  "prompt and completion; text. It has {}",
+                  reader.keys()),
+      "Say what its keys are called, as in --data-keys prompt=question,completion=answer, or leave out what "
+      "is malformed with --bad-records skip.");
+}
+
+void refuse_preferences(const RecordReader& reader) {
+  if ((!reader.peek("chosen") && !reader.peek("rejected")) || reader.is_named("chosen") ||
+      reader.is_named("rejected"))
+    return;
+  throw RefusedRecord(
+      "it prefers one answer to another (\"chosen\", \"rejected\"), and preferences are not trained",
+      reader.peek("chosen")
+          ? fmt::format("To train the chosen answers alone, give {}.", options_for_chosen(reader))
+          : "Leave such records out with --bad-records skip.");
+}
+
+void refuse_bad_answer(const RecordReader& reader, RecordForm form) {
+  if (form == RecordForm::text) return;
+  for (const std::string key : {"label", "kto_tag"}) {
+    const Json* mark = reader.peek(key.c_str());
+    if (!mark || reader.is_named(key) || (form == RecordForm::alpaca && key == "label")) continue;
+    if (says_yes(*mark)) reader.find(key.c_str());
+    if (says_no(*mark))
+      throw RefusedRecord(
+          fmt::format("its answer is marked as a bad one (\"{}\": {}), and only good ones can be trained",
+                      key, mark->dump()),
+          "Leave such records out with --bad-records skip.");
+  }
+}
+
+}  // namespace sluice

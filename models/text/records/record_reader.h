@@ -1,0 +1,59 @@
+// Keys of a record's object, under the names that this code has for them. Callers: parse_record() and its
+// parts.
+#pragma once
+
+#include <fmt/format.h>
+
+#include <nlohmann/json.hpp>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "models/text/records/record.h"
+
+namespace sluice {
+
+// Throws what parse_record() throws.
+template <typename... Values>
+[[noreturn]] void malformed(fmt::format_string<const Values&...> sentence, const Values&... values) {
+  throw std::invalid_argument(fmt::format(sentence, values...));
+}
+
+// Nothing that anybody could miss.
+bool is_empty(const nlohmann::ordered_json& value);
+
+// The role as templates know it.
+std::string role_of(const std::string& given, const NameMap& names);
+
+class RecordReader {
+ public:
+  // Both outlive it.
+  RecordReader(const nlohmann::ordered_json& object, const NameMap& names) : object_(object), names_(names) {}
+
+  // What the file calls a key; whether it calls any key so.
+  std::string name(const char* known) const;
+  bool is_named(const std::string& key) const;
+  // nullptr: absent, or null
+  const nlohmann::ordered_json* peek(const char* known) const;
+  bool is_null(const char* known) const;
+  // The same of what counts as read from here on.
+  const nlohmann::ordered_json* find(const char* known) const;
+  const nlohmann::ordered_json& at(const char* known) const;
+  std::string text(const char* known) const;
+  std::string text_or_empty(const char* known) const;
+  const nlohmann::ordered_json& list(const char* known) const;
+  // All keys, for messages.
+  std::string keys() const;
+  // Keys that have content and that nobody asked for.
+  std::vector<std::string> unread() const;
+
+  const nlohmann::ordered_json& object() const { return object_; }
+  const NameMap& names() const { return names_; }
+
+ private:
+  const nlohmann::ordered_json& object_;
+  const NameMap& names_;
+  mutable std::vector<const nlohmann::ordered_json*> read_;
+};
+
+}  // namespace sluice
