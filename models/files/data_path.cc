@@ -71,7 +71,7 @@ struct Magic {
 };
 using namespace std::string_view_literals;
 constexpr std::array kMagics = {
-    Magic{"\x1f\x8b\x08"sv, "a gzip file", "Unpack it: gunzip {}"},
+    Magic{"\x1f\x8b\x08"sv, "a gzip file", "Unpack it: zcat < {} > OUT"},
     Magic{"\x28\xb5\x2f\xfd"sv, "a Zstandard file", "Unpack it: unzstd {}"},
     Magic{"\xfd"
           "7zXZ"sv,

@@ -246,7 +246,8 @@ Preparation::Preparation(PrepareRequest request)
     const Division division = is_record_file(path)         ? division_of_json(path)
                               : request_.separator.empty() ? Division::stretches
                                                            : Division::separator;
-    files_.emplace_back(path, division, request_.separator, RecordMemory(request_.memory).longest());
+    files_.emplace_back(path, division, request_.separator,
+                        RecordMemory(request_.memory).limit(request_.memory_taken));
     if (files_.back().bytes() == 0)
       throw Error(ExitCode::malformed_file, printable(path) + " is empty.", "Give a file with data.");
   }
@@ -262,7 +263,10 @@ uint64_t Preparation::bytes() const {
 
 std::string Preparation::facts() const {
   nlohmann::ordered_json facts;
-  for (const RecordFile& file : files_) facts["files"].push_back(printable(fs::path(file.path()).filename()));
+  constexpr size_t kNamed = 1000;
+  for (size_t f = 0; f < std::min(files_.size(), kNamed); ++f)
+    facts["files"].push_back(printable(fs::path(files_[f].path()).filename()));
+  if (files_.size() > kNamed) facts["other_files"] = files_.size() - kNamed;
   facts["tokenizer"] = printable(request_.tokenizer);
   facts["form"] = static_cast<int>(request_.form);
   facts["names"] =
@@ -280,7 +284,7 @@ std::string Preparation::name(const std::function<void(const PrepareProgress&)>&
   Checksum sum;
   sum.add(&kVersion, sizeof kVersion);
   nlohmann::ordered_json choices = nlohmann::ordered_json::parse(facts());
-  for (const char* place : {"files", "tokenizer"}) choices.erase(place);
+  for (const char* place : {"files", "other_files", "tokenizer"}) choices.erase(place);
   sum.add(choices.dump());
   sum.add(model_.chat_source);
   sum.add(model_.tools_chat_source);
@@ -383,16 +387,17 @@ bool Preparation::make(const std::string& directory, const std::atomic<bool>& st
                        const std::function<void(const PrepareProgress&)>& progress) const {
   const std::vector<Stretch> all = stretches();
   PrepareProgress now{false, 0, bytes()};
+  RecordMemory memory(request_.memory);
   std::mutex mutex;  // of `now`, `fault` and `progress`
   std::exception_ptr fault;
   std::atomic<bool> ends{false};
   const auto goes_on = [&](uint64_t bytes) {
     const std::lock_guard lock(mutex);
     now.bytes += bytes;
+    now.record_memory = memory.most();
     progress(now);
     return !ends && !stop;
   };
-  RecordMemory memory(request_.memory);
   Workers workers(request_.threads);
   std::vector<std::unique_ptr<SampleMaker>> makers(static_cast<size_t>(workers.threads()));
   workers.parallel_for(static_cast<int64_t>(all.size()), [&](int64_t index, int thread) {

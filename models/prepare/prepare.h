@@ -35,12 +35,14 @@ struct PrepareRequest {
   int64_t vocabulary = 0;  // rows of the model's embedding; 0: not known
   int threads = 1;
   uint64_t memory = UINT64_MAX;  // for records that are being prepared
+  uint64_t memory_taken = 0;     // of --host-mem, by all else
 };
 
 // What is being done, and how far: bytes of `all`.
 struct PrepareProgress {
   bool reads = false;  // checksums are taken, else samples are made
   uint64_t bytes = 0, all = 0;
+  uint64_t record_memory = 0;  // the most that a record has taken: RecordMemory::most()
 };
 
 class Preparation {

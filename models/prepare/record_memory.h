@@ -5,6 +5,8 @@
 // waits until there is enough for its next one. Any thread.
 #pragma once
 
+#include <algorithm>
+#include <atomic>
 #include <condition_variable>
 #include <cstdint>
 #include <mutex>
@@ -23,6 +25,10 @@ class RecordMemory {
 
   explicit RecordMemory(uint64_t bytes) : bytes_(bytes < kLeast ? kLeast : bytes), free_(bytes_) {}
 
+  // `taken`: of --host-mem, beside the memory for records.
+  RecordLimit limit(uint64_t taken) const { return {longest(), kTimes, taken}; }
+  // The most that a record so far has taken: more than there is where only kLeast allows it.
+  uint64_t most() const { return most_; }
   uint64_t longest() const { return bytes_ / kTimes < kRecordBytesMax ? bytes_ / kTimes : kRecordBytesMax; }
 
   class Share {
@@ -42,6 +48,7 @@ class RecordMemory {
     std::unique_lock lock(mutex_);
     changed_.wait(lock, [&] { return wanted <= free_; });
     free_ -= wanted;
+    most_ = std::max<uint64_t>(most_, wanted);
     return {*this, wanted};
   }
 
@@ -58,6 +65,7 @@ class RecordMemory {
   std::mutex mutex_;
   std::condition_variable changed_;
   uint64_t free_;
+  std::atomic<uint64_t> most_{0};
 };
 
 }  // namespace sluice

@@ -138,7 +138,7 @@ std::vector<ConfigEntry> parse_config(const std::string& text, const std::string
 }
 
 std::vector<ConfigEntry> read_config(const std::string& path) {
-  constexpr uint64_t kBytesMax = 1 << 20;  // far above any list of options
+  constexpr uint64_t kBytesMax = 64 << 20;  // thousands of files that --data names
   return parse_config(read_text_file(path, kBytesMax), path);
 }
 

@@ -46,7 +46,7 @@ Progress::Progress(std::FILE* out, const Screen& screen, int64_t steps,
     : out_(out), screen_(screen), steps_(steps), budgets_(std::move(budgets)) {}
 
 std::string Progress::describe(const StepMetrics& m) const {
-  const double left = static_cast<double>(steps_ - m.step) * step_seconds_;
+  const double left = static_cast<double>(steps_ - m.step) * (step_seconds_ + between_seconds_);
   std::string line = fmt::format("step {}/{}  loss {:.4f}  {} tokens/s", m.step, steps_, m.loss,
                                  format_rate(m.tokens_per_second));
   if (m.trained_tokens_per_second < m.tokens_per_second)
@@ -62,6 +62,14 @@ std::string Progress::describe(const StepMetrics& m) const {
 }
 
 void Progress::step(const StepMetrics& m, double now) {
+  if (first_) {
+    begin_ = {m.step, now};
+    in_steps_ = 0;
+  } else if (m.step > begin_.first) {
+    in_steps_ += m.seconds;
+    between_seconds_ =
+        std::max(0.0, now - begin_.second - in_steps_) / static_cast<double>(m.step - begin_.first);
+  }
   step_seconds_ = first_ ? m.seconds : step_seconds_ + kRecent * (m.seconds - step_seconds_);
   if (m.skipped)
     print_kept(

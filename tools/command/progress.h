@@ -41,7 +41,10 @@ class Progress {
   Screen screen_;
   int64_t steps_;
   std::vector<std::pair<std::string, uint64_t>> budgets_;
-  double step_seconds_ = 0;  // running mean of recent steps
+  double step_seconds_ = 0;                // running mean of recent steps
+  double between_seconds_ = 0;             // mean of what validations, samples and checkpoints take, by step
+  std::pair<int64_t, double> begin_ = {};  // step and time of the first step
+  double in_steps_ = 0;                    // seconds of the steps since
   double shown_at_ = 0;
   bool first_ = true;
   std::string line_;    // what the terminal shows in its last line, without a line break

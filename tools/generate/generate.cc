@@ -165,15 +165,16 @@ void answer_all(const Speaker& speaker, std::vector<std::vector<uint32_t>> promp
   }
 }
 
-// Bytes of a text for which --host-mem leaves memory now.
-uint64_t longest_text(const MemoryOptions& memory) {
-  return RecordMemory(bytes_for_records(memory, 1)).longest();
+// Texts for which --host-mem leaves memory now.
+RecordLimit limit_of_texts(const MemoryOptions& memory) {
+  const auto [left, taken] = bytes_for_records(memory, 1);
+  return RecordMemory(left).limit(taken);
 }
 
 // The prompts, but for a conversation on standard input.
 std::vector<std::vector<uint32_t>> prompts_of(const Options& options, SampleMaker& maker) {
   if (!options.generate.prompts.empty())
-    return read_prompts(options.generate.prompts, maker, longest_text(options.memory));
+    return read_prompts(options.generate.prompts, maker, limit_of_texts(options.memory));
   if (options.generate.chat && !is_given(options, "prompt")) return {};
   if (options.generate.chat)
     return {conversation_prompt(maker, nlohmann::ordered_json::array({message(options.generate.prompt)}))};
@@ -246,7 +247,7 @@ ExitCode run_generate(Options options, std::FILE* out) {
   const double begin = steady_seconds();
   try {
     if (prompts.empty())
-      converse(speaker, longest_text(options.memory));
+      converse(speaker, limit_of_texts(options.memory).longest);
     else if (!g.prompts.empty())
       answer_all(speaker, std::move(prompts));
     else

@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <signal.h>
+#include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -28,10 +29,41 @@ namespace {
 
 constexpr const char* kThisProgram = "/proc/self/exe";
 
+// A configuration file in memory that names the data, since a command line cannot name thousands of files.
+FileDescriptor config_of(const std::vector<std::string>& files) {
+  FileDescriptor file(memfd_create("data", 0));
+  std::string text = "data = [";
+  for (const std::string& path : files) {
+    text += '"';
+    for (const char c : path) {
+      if (c == '"' || c == '\\') text += '\\';
+      text += c == '\n' ? "\\n" : std::string(1, c);
+    }
+    text += "\",\n";
+  }
+  text += "]\n";
+  size_t done = 0;
+  while (file.get() >= 0 && done < text.size()) {
+    const ssize_t n = write(file.get(), text.data() + done, text.size() - done);
+    if (n < 0 && errno != EINTR) break;
+    done += n > 0 ? static_cast<size_t>(n) : 0;
+  }
+  if (done < text.size())
+    throw Error(ExitCode::environment, std::string("Cannot list the data: ") + std::strerror(errno) + ".",
+                "Raise the limits on open files and memory.");
+  return file;
+}
+
 // `sluice prepare` with the options that were given and that it takes.
-std::vector<std::string> command_of(const Options& options, const std::vector<std::string>& files,
+std::vector<std::string> command_of(const Options& options, const FileDescriptor& config,
                                     const std::string& tokenizer, int64_t vocabulary) {
-  std::vector<std::string> words = {"sluice", verb_name(Verb::prepare), "--json", "--tokenizer", tokenizer};
+  std::vector<std::string> words = {"sluice",
+                                    verb_name(Verb::prepare),
+                                    "--json",
+                                    "--tokenizer",
+                                    tokenizer,
+                                    "--config",
+                                    fmt::format("/proc/self/fd/{}", config.get())};
   if (vocabulary > 0) words.insert(words.end(), {"--vocabulary", std::to_string(vocabulary)});
   for (const OptionRow& row : option_table()) {
     const std::string name = row.name;
@@ -42,8 +74,6 @@ std::vector<std::string> command_of(const Options& options, const std::vector<st
     words.push_back("--" + name);
     words.insert(words.end(), values.begin(), values.end());
   }
-  words.push_back("--data");
-  words.insert(words.end(), files.begin(), files.end());
   return words;
 }
 
@@ -165,7 +195,8 @@ std::string output_of(const std::vector<std::string>& words) {
 
 nlohmann::json prepared_by_child(const Options& options, const std::vector<std::string>& files,
                                  const std::string& tokenizer, int64_t vocabulary) {
-  const std::string text = output_of(command_of(options, files, tokenizer, vocabulary));
+  const FileDescriptor config = config_of(files);
+  const std::string text = output_of(command_of(options, config, tokenizer, vocabulary));
   nlohmann::json facts = nlohmann::json::parse(text, nullptr, false);
   CHECK(facts.is_object() && facts.contains("directory"), "what `sluice prepare --json` prints");
   return facts;

@@ -255,10 +255,16 @@ std::optional<Prepared> prepare(const Options& options, const std::vector<std::s
   PrepareRequest request = prepare_request(options, files, place.directory, place.vocabulary);
   request.threads = static_cast<int>(
       options.memory.threads.value_or(std::max<int64_t>(1, std::thread::hardware_concurrency())));
-  request.memory = bytes_for_records(options.memory, request.threads);
+  const auto [memory, taken] = bytes_for_records(options.memory, request.threads);
+  request.memory = memory;
+  request.memory_taken = taken;
   const Preparation preparation(std::move(request));
   std::optional<ProgressLine> line(std::in_place, stderr);
-  const auto progress = [&](const PrepareProgress& p) { line->show_progress(p); };
+  uint64_t of_record = 0;
+  const auto progress = [&](const PrepareProgress& p) {
+    of_record = std::max(of_record, p.record_memory);
+    line->show_progress(p);
+  };
   const std::string directory = made_directory(cache_directory(options), preparation.name(progress));
   // A set that is complete and whole may be on a drive that cannot be written.
   const bool is_damaged = has_damage(preparation, directory, progress);
@@ -271,6 +277,11 @@ std::optional<Prepared> prepare(const Options& options, const std::vector<std::s
     }
   }
   line.reset();
+  if (of_record > memory)
+    show(stderr,
+         fmt::format("sluice: the longest record took up to {} of memory, and --host-mem leaves {} for "
+                     "records\n",
+                     format_size(of_record), format_size(memory)));
   const PreparedSet set = PreparedSet::open(directory, INT32_MAX);
   const PreparedCounts& counts = set.counts();
   const SampleNotes notes = notes_of(set);

@@ -9,13 +9,20 @@
 
 namespace sluice {
 
+namespace {
+
+// At least a second: less would sound as if nothing could be lost.
+std::string at_least_a_second(double seconds) { return format_duration(std::max(seconds, 1.0)); }
+
+}  // namespace
+
 std::string kill_words(const Interval& every, const Saving& saving, int64_t steps,
                        const std::string& no_room) {
   const double whole = static_cast<double>(steps) * saving.step_seconds;
   const bool comes = saving.steps > 0 && saving.steps < steps;
   if (!comes || !no_room.empty()) {
     const std::string loss =
-        fmt::format("a kill loses all since the start, at most {} as predicted: ", format_duration(whole));
+        fmt::format("a kill loses all since the start, at most {} as predicted: ", at_least_a_second(whole));
     if (comes) return loss + no_room;
     return loss + (saving.steps > 0 ? "the run is saved at its end and at a stop"
                                     : "--checkpoint-every 0 saves the run only at its end and at a stop");
@@ -27,7 +34,7 @@ std::string kill_words(const Interval& every, const Saving& saving, int64_t step
                                : saving.steps == 1 ? "step"
                                                    : fmt::format("{} steps", saving.steps);
   return fmt::format("a kill loses at most {} as predicted: a checkpoint is written every {}, in {}",
-                     format_duration(most), interval, readable_seconds(saving.save_seconds));
+                     at_least_a_second(most), interval, readable_seconds(saving.save_seconds));
 }
 
 }  // namespace sluice

@@ -73,6 +73,13 @@ void check_file_size(const Options& options, const Plan& plan) {
 
 // Throws if the drive of --out has no room for the checkpoints that the run keeps, the one being written, and
 // the metrics until then, which would otherwise take the room of the last checkpoint.
+uint64_t checkpoints_at_most(const Options& options, int64_t steps) {
+  const int64_t every = options.run.checkpoint_every.steps,
+                best = options.run.keep_best ? options.data.val_every : 0,
+                by_interval = every > 0 ? steps / every : steps, by_validation = best > 0 ? steps / best : 0;
+  return static_cast<uint64_t>(std::max<int64_t>(0, by_interval) + std::max<int64_t>(0, by_validation) + 1);
+}
+
 void check_checkpoint_space(const Options& options, const RunStart& run, const Plan& plan) {
   constexpr int64_t kLineBytes = 1 << 10, kLinesMost = 1 << 16;  // of metrics; --steps may never be reached
   const int64_t steps = options.batch.steps - (run.checkpoint ? run.checkpoint->state().step : 0);
@@ -85,7 +92,7 @@ void check_checkpoint_space(const Options& options, const RunStart& run, const P
       options.run.checkpoint_every.is_given() || (keeps_best && options.data.val_every > 0);
   const uint64_t kept = static_cast<uint64_t>(options.run.keep) + (keeps_best ? 1 : 0);
   const uint64_t there = std::min(static_cast<uint64_t>(count_complete_checkpoints(options.run.out)), kept);
-  const uint64_t count = on_the_way ? kept + 1 - there : 1;
+  const uint64_t count = on_the_way ? std::min(kept + 1 - there, checkpoints_at_most(options, steps)) : 1;
   if (const uint64_t files = free_files(options.run.out); files / count < space.files)
     throw Error(ExitCode::environment,
                 fmt::format("{} of {} files {} not fit: the file system of {} has room for {}.",
@@ -156,15 +163,22 @@ struct Forecast : StopForecast {
 };
 
 // Before the first step: what a kill would lose.
-std::string kill_text(const Options& options, const Plan& plan, const StopParts& parts, int64_t done) {
+std::string kill_text(const Options& options, const Plan& plan, const RunData& data, const StopParts& parts,
+                      int64_t done) {
   const Interval& every = options.run.checkpoint_every;
   const double save = std::isfinite(parts.save) ? parts.drain + parts.save : 0;
+  // With the part of a validation that comes to each step.
+  const double validation = data.validation && options.data.val_every > 0
+                                ? kForwardPart * static_cast<double>(data.validation_batches) /
+                                      static_cast<double>(options.data.val_every)
+                                : 0;
+  const double step_seconds = plan.step_seconds * (1 + validation);
   const auto obstacle =
       every.is_auto ? obstacle_on_the_way(options.run.out, checkpoint_space(plan, options.optimizer.kind),
                                           options.run.keep, options.run.keep_best)
                     : std::nullopt;
   return "  " +
-         kill_words(every, saving_of(every, plan.step_seconds, save), options.batch.steps - done,
+         kill_words(every, saving_of(every, step_seconds, save), options.batch.steps - done,
                     obstacle ? "no checkpoint is written on the way, since " + *obstacle : "") +
          "\n";
 }
@@ -327,7 +341,7 @@ ExitCode train_in(PlannedSession& started, Options given, Options options, Start
     show(out, "  file I/O: " + session.io_description() + "\n" + data_text(start.data, options));
     const uint64_t bytes = checkpoint_bytes(plan, options.optimizer.kind);
     const StopParts parts = stop_parts(options, plan, write_rate(options.run.out, bytes));
-    show(out, kill_text(options, plan, parts, start.steps_done()));
+    show(out, kill_text(options, plan, start.data, parts, start.steps_done()));
     forecast.emplace(parts);
   }
   Workers workers(budgets.threads);

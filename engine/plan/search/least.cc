@@ -52,6 +52,7 @@ Least::Least(const Program& lowered)
       memory_(lowest_memory_tier(lowered.machine)),
       lowest_(lowest_tier(lowered.machine)),
       whole_(segment_tasks(lowered) <= kSegmentTasksWhole) {
+  for (TierId t = 0; t <= lowest_; ++t) alignments_.push_back(placement_alignment(lowered.machine, t));
   for (const BufferClass kind :
        {BufferClass::weights, BufferClass::gradients, BufferClass::caches, BufferClass::state})
     for (BufferId i = 0; i < lowered.buffers.size(); ++i)
@@ -60,7 +61,7 @@ Least::Least(const Program& lowered)
 }
 
 uint64_t Least::home_bytes(BufferId buffer, TierId tier) const {
-  return round_up(lowered_.buffers[buffer].bytes(), placement_alignment(lowered_.machine, tier));
+  return round_up(lowered_.buffers[buffer].bytes(), alignments_[tier]);
 }
 
 Arrangement Least::arrangement_of(std::vector<TierId> homes) const {

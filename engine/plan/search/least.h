@@ -98,6 +98,7 @@ class Least {
 
   const Program& lowered_;
   TierId memory_, lowest_;
+  std::vector<uint64_t> alignments_;     // of homes, by tier
   bool whole_;                           // every choice is laid out whole
   std::vector<BufferId> movable_;        // with a choice of home, in the order of step 2
   mutable std::vector<Choice> choices_;  // one until another is asked for, then all; the first raises nothing

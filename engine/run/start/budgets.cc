@@ -287,11 +287,11 @@ Budgets resolve_budgets(const MemoryOptions& options, const MemoryLimits& limits
   return b;
 }
 
-uint64_t bytes_for_records(const MemoryOptions& options, int threads) {
+RecordBytes bytes_for_records(const MemoryOptions& options, int threads) {
   constexpr uint64_t kOfThread = 16 * kMiB;  // tables of words, marks of a part
   const uint64_t limit = resolve_budgets(options, memory_limits(), false).host.limit;
   const uint64_t taken = process_resident_bytes() + static_cast<uint64_t>(threads) * kOfThread;
-  return limit - std::min(limit, taken);
+  return {limit - std::min(limit, taken), taken};
 }
 
 }  // namespace sluice

@@ -93,7 +93,10 @@ uint64_t planning_bytes_beside_reserve(std::span<const ProgramSize> sizes);
 
 // What --host-mem leaves for texts that `threads` prepare or tokenize (models/prepare/record_memory.h),
 // beside what the process holds now and what the threads need.
-uint64_t bytes_for_records(const MemoryOptions& options, int threads);
+struct RecordBytes {
+  uint64_t left = 0, taken = 0;  // for records; by the process and its threads
+};
+RecordBytes bytes_for_records(const MemoryOptions& options, int threads);
 
 // A host limit that is smaller than the reserve leaves an arena of 0 bytes; the planner's error then says
 // what would do. A budget of the run that goes on (Size::of_run) gives way where this machine has less.

@@ -10,9 +10,6 @@ namespace sluice {
 
 namespace {
 
-// A validation batch that is under way when a signal comes ends: forwards take about a third of a step.
-constexpr double kForwardPart = 1.0 / 3;
-
 // Only calls what a signal handler may.
 class Text {
  public:
@@ -78,6 +75,7 @@ void StopForecast::step_read(double norm_at, double seconds, int64_t under_way) 
   expect(last_norm_ + static_cast<double>(under_way) * step_seconds(), drain_seconds() + save_);
 }
 
+// A validation batch that is under way when a signal comes ends.
 void StopForecast::drained(double now, bool saved) {
   expect(now, kForwardPart * step_seconds() + (saved ? 0 : save_.load()));
 }

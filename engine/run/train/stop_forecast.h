@@ -14,6 +14,9 @@
 
 namespace sluice {
 
+// Forwards take about a third of a step.
+constexpr double kForwardPart = 1.0 / 3;
+
 // Seconds, as predicted. `drain`: from the norm of the last step until its update has ended; `save`: from
 // then until its checkpoint is written, infinite where no rate is known.
 struct StopParts {

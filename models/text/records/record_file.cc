@@ -153,12 +153,13 @@ bool is_divided_object(const std::string& path) {
          std::all_of(head.begin() + 1, head.begin() + static_cast<std::ptrdiff_t>(end), is_blank);
 }
 
-RecordFile::RecordFile(const std::string& path, Division division, std::string separator, uint64_t longest)
+RecordFile::RecordFile(const std::string& path, Division division, std::string separator,
+                       const RecordLimit& limit)
     : file_(path),
       changed_(time_of_change(path)),
       division_(division),
       separator_(division == Division::separator ? std::move(separator) : std::string(1, '\n')),
-      longest_(longest) {
+      limit_(limit) {
   CHECK(!separator_.empty() && separator_.size() < kPieceBytes, "a separator has characters, and few");
 }
 
@@ -192,12 +193,16 @@ std::string RecordFile::text_of(uint64_t begin, uint64_t end) const {
                 fmt::format("{}: a record of {} bytes is longer than the {} that are possible.", place(begin),
                             end - begin, kRecordBytesMax),
                 "Divide it.");
-  if (end - begin > longest_)
-    throw Error(ExitCode::infeasible,
-                fmt::format("{}: a record has {}, and there is memory for one of {}.", place(begin),
-                            format_size(end - begin), format_size(longest_)),
-                fmt::format("Give {:.3g} times as much --host-mem, or divide the record.",
-                            1.1 * static_cast<double>(end - begin) / static_cast<double>(longest_)));
+  constexpr uint64_t kMib = 1 << 20;
+  if (end - begin > limit_.longest)
+    throw Error(
+        ExitCode::infeasible,
+        fmt::format("{}: a record has {}, and there is memory for one of {}.", place(begin),
+                    format_size(end - begin), format_size(limit_.longest)),
+        limit_.memory_a_byte == 0
+            ? "Divide it."
+            : fmt::format("Give --host-mem {}MiB, or divide the record.",
+                          ((end - begin) * limit_.memory_a_byte + limit_.memory_beside + kMib - 1) / kMib));
   std::string text(end - begin, '\0');
   file_.read(begin, text.data(), text.size());
   return text;

@@ -22,6 +22,12 @@ namespace sluice {
 constexpr uint64_t kTextBytes = uint64_t{1} << 20;
 constexpr uint64_t kRecordBytesMax = uint64_t{1} << 28;
 
+struct RecordLimit {
+  uint64_t longest = kRecordBytesMax;  // bytes of a record for which there is memory
+  // --host-mem that a longer one needs: for each of its bytes, and beside. 0: it cannot be had.
+  uint64_t memory_a_byte = 0, memory_beside = 0;
+};
+
 enum class Division : uint8_t { lines, separator, stretches, elements };
 
 // How the file of JSON is divided: `elements` if it begins with a list, else `lines`. Throws as InputFile.
@@ -35,10 +41,10 @@ constexpr std::string_view kByteOrderMark = "\xef\xbb\xbf";
 
 class RecordFile {
  public:
-  // `separator`: for Division::separator, not empty. `longest`: bytes of a record for which there is memory.
+  // `separator`: for Division::separator, not empty.
   // Throws as InputFile.
   RecordFile(const std::string& path, Division division, std::string separator = "",
-             uint64_t longest = kRecordBytesMax);
+             const RecordLimit& limit = {});
 
   const std::string& path() const { return file_.path(); }
   uint64_t bytes() const { return file_.bytes(); }
@@ -48,7 +54,7 @@ class RecordFile {
 
   // Calls record(text, begin) for every record that begins in bytes [begin, end), in order; the text is
   // without line end or separator. Stops where it returns false. Throws Error(malformed_file) for a record
-  // above kRecordBytesMax or a list that is none, Error(infeasible) for one above `longest`, Error(io).
+  // above kRecordBytesMax or a list that is none, Error(infeasible) for one above `limit`, Error(io).
   void read(uint64_t begin, uint64_t end,
             const std::function<bool(const std::string& text, uint64_t begin)>& record) const;
 
@@ -66,7 +72,7 @@ class RecordFile {
   std::filesystem::file_time_type changed_;
   Division division_;
   std::string separator_;
-  uint64_t longest_;
+  RecordLimit limit_;
 };
 
 }  // namespace sluice

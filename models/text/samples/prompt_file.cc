@@ -32,8 +32,8 @@ std::vector<uint32_t> tokens_of(const std::string& line, SampleMaker& maker) {
 }  // namespace
 
 std::vector<std::vector<uint32_t>> read_prompts(const std::string& path, SampleMaker& maker,
-                                                uint64_t longest) {
-  const RecordFile file(path, Division::lines, "", longest);
+                                                const RecordLimit& limit) {
+  const RecordFile file(path, Division::lines, "", limit);
   std::vector<std::vector<uint32_t>> prompts;
   file.read(0, file.bytes(), [&](const std::string& line, uint64_t begin) {
     if (line.find_first_not_of(" \t\r") == std::string::npos) return true;

@@ -12,9 +12,9 @@ namespace sluice {
 
 // The tokens of each line: {"prompt": TEXT}, or messages as record.h has them. Blank lines are left out. The
 // maker notes what of the lines is not read.
-// `longest`: bytes of a line for which there is memory. Throws Error(malformed_file, infeasible) with the
+// `limit`: of a line. Throws Error(malformed_file, infeasible) with the
 // line's number.
 std::vector<std::vector<uint32_t>> read_prompts(const std::string& path, SampleMaker& maker,
-                                                uint64_t longest = kRecordBytesMax);
+                                                const RecordLimit& limit = {});
 
 }  // namespace sluice

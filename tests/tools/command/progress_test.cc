@@ -51,7 +51,7 @@ TEST(ProgressLine, PlainLinesComeFirstLastAndAtIntervals) {
   EXPECT_EQ(capture.text(),
             // the nvme tier is allowed, but the plan does not use it
             "step 1/6  loss 5.2500  1234 tokens/s  ETA 10s  host 1.50 KiB of 2.00 KiB\n"
-            "step 4/6  loss 5.2500  1234 tokens/s  ETA 4s  host 1.50 KiB of 2.00 KiB\n"
+            "step 4/6  loss 5.2500  1234 tokens/s  ETA 8s  host 1.50 KiB of 2.00 KiB\n"
             "step 6/6  loss 5.2500  1234 tokens/s  ETA 0s  host 1.50 KiB of 2.00 KiB\n"
             "step 6/6  validation loss 4.5000\n");
 }

@@ -107,6 +107,12 @@ TEST_F(TokenFiles, OptionsOfTextsAreUsedOrTold) {
   expect_refusal(train_on(file, "refused", 2, {"--chat-template", jinja}), 2,
                  {"--chat-template " + jinja + " is neither a file nor a template of the tokenizer.",
                   "Give a file with a Jinja template."});
+  expect_refusal(
+      train_on(file, "refused", 2, {"--tokenizer", directory / "nowhere"}), 2,
+      {"There is no tokenizer in " + std::string(directory / "nowhere"), "Check the path of --tokenizer"});
+  expect_refusal(train_on(file, "refused", 2,
+                          {"--tokenizer", "tests/fixtures/fine_tuning/model", "--eos-token", "<|none|>"}),
+                 2, {"--eos-token <|none|> is no token of the tokenizer."});
   write_bytes(jinja, "{% for %}");
   expect_refusal(train_on(file, "refused", 2, {"--chat-template", jinja}), 5, {jinja, "line 1"});
   EXPECT_FALSE(std::filesystem::exists(directory / "refused"));

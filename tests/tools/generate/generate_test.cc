@@ -129,6 +129,15 @@ TEST_F(Generate, SettingsOfTheModelHoldUnlessOptionsDo) {
       run(words(copy) + Words{"--temperature", "0", "--repetition-penalty", "1", "--max-tokens", "12"});
   EXPECT_EQ(given.out, spoken({"--prompt", "Hello there"}));
   EXPECT_EQ(given.err.find("sets"), std::string::npos) << given.err;
+  // The length of a conversation, where that of answers is not said. One beyond the context is none.
+  const auto with_length = [&](int length) {
+    write_bytes(copy + "/generation_config.json",
+                "{\"eos_token_id\": 622, \"max_length\": " + std::to_string(length) + "}");
+    return run(words(copy) + Words{"--max-context", "32"}).err + run(words(copy)).err;
+  };
+  EXPECT_NE(with_length(16).find("generation_config.json sets max_length 16.\n"), std::string::npos);
+  EXPECT_NE(with_length(100'000).find("generation_config.json also has max_length, which is not applied.\n"),
+            std::string::npos);
 }
 
 TEST_F(Generate, ARunSpeaks) {
