@@ -271,6 +271,13 @@ uint64_t TokenData::sample_checksum() const {
   return checksum;
 }
 
+std::vector<std::string> TokenData::changed_files() const {
+  std::vector<std::string> changed;
+  for (const Part& part : parts_)
+    if (part.file.has_changed()) changed.push_back(part.file.path());
+  return changed;
+}
+
 std::string TokenData::description() const {
   const std::string first = printable(parts_.front().file.path());
   return parts_.size() == 1 ? first : fmt::format("the {} files from {} on", parts_.size(), first);

@@ -39,6 +39,9 @@ class TokenData {
   // data of equal length apart. Throws as read().
   uint64_t sample_checksum() const;
 
+  // Paths of files that somebody has written to since they were opened.
+  std::vector<std::string> changed_files() const;
+
   // For messages: the file's path, or "the N files from PATH on", where PATH is the first.
   std::string description() const;
 

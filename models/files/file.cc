@@ -64,6 +64,14 @@ InputFile::InputFile(const std::string& path) : path_(path) {
     throw Error(ExitCode::malformed_file, fmt::format("{} is not a regular file.", printable(path)),
                 "Give the path of a file.");
   bytes_ = static_cast<uint64_t>(status.st_size);
+  written_ = status.st_mtim;
+}
+
+bool InputFile::has_changed() const {
+  struct stat status;
+  return fstat(fd_.get(), &status) == 0 &&
+         (static_cast<uint64_t>(status.st_size) != bytes_ || status.st_mtim.tv_sec != written_.tv_sec ||
+          status.st_mtim.tv_nsec != written_.tv_nsec);
 }
 
 void InputFile::read(uint64_t offset, void* out, uint64_t bytes) const {

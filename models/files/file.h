@@ -8,6 +8,7 @@
 #pragma once
 
 #include <cstdint>
+#include <ctime>
 #include <string>
 
 namespace sluice {
@@ -34,6 +35,8 @@ class InputFile {
 
   const std::string& path() const { return path_; }
   uint64_t bytes() const { return bytes_; }
+  // Whether somebody has written to it since it was opened.
+  bool has_changed() const;
 
   // Reads exactly `bytes` from `offset`; the range must lie within the file. Throws Error(io) when the
   // system fails to deliver it or the file has shrunk since it was opened.
@@ -43,6 +46,7 @@ class InputFile {
   std::string path_;
   FileDescriptor fd_;
   uint64_t bytes_ = 0;
+  timespec written_{};  // last, before it was opened
 };
 
 class OutputFile {

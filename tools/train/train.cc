@@ -317,6 +317,15 @@ std::string check_text(const RangeCheck& check, const RunData& data) {
                      check.tokens());
 }
 
+// Data that are tokens are read from their files as long as the run lasts.
+std::string changed_text(const RunData& data) {
+  std::string text;
+  for (const TokenData* tokens : data.unchecked())
+    for (const std::string& path : tokens->changed_files())
+      text += printable(path) + " was written to during the run, which may have trained on either content.\n";
+  return text;
+}
+
 // Which checkpoint is the best, for a run that keeps it.
 std::string best_text(const RunOptions& run) {
   const std::optional<BestCheckpoint> best = run.keep_best ? best_checkpoint(run.out) : std::nullopt;
@@ -378,6 +387,7 @@ ExitCode train_in(PlannedSession& started, Options given, Options options, Start
   }
   if (records) records->finish();
   if (check) show(out, check_text(*check, start.data));
+  if (ranks.is_first()) show(out, changed_text(start.data));
   if (records) show(out, best_text(options.run));
   if (!result.stopped) return ExitCode::done;
   const bool is_done = result.step == options.batch.steps;

@@ -1,7 +1,10 @@
 #include "engine/run/train/growing_file.h"
 
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <poll.h>
+#include <sys/file.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -18,7 +21,19 @@ constexpr size_t kWaitingMax = 16 << 20;  // bytes; with more, older records are
 
 }  // namespace
 
+void GrowingFile::follow_path() {
+  struct stat own, there;
+  if (::fstat(file_.get(), &own) != 0 || !S_ISREG(own.st_mode)) return;
+  if (::stat(path_.c_str(), &there) == 0 && there.st_dev == own.st_dev && there.st_ino == own.st_ino) return;
+  FileDescriptor anew(::open(path_.c_str(), O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC | O_NONBLOCK, 0666));
+  if (anew.get() < 0) return;  // such as in a directory that was moved: the file is where it went
+  ::flock(anew.get(), LOCK_EX | LOCK_NB);
+  file_ = std::move(anew);
+  is_new_ = true;
+}
+
 void GrowingFile::append(std::string_view record) {
+  follow_path();
   waiting_ += record;
   sizes_.push_back(record.size());
   flush();
@@ -63,6 +78,9 @@ void GrowingFile::finish() {
 }
 
 std::optional<std::string> GrowingFile::trouble() {
+  if (std::exchange(is_new_, false))
+    return fmt::format("`{}` was moved or removed: it is made anew, and its earlier {} are where it went.",
+                       printable(path_), records_);
   if (error_ == 0 || std::exchange(is_told_, true)) return std::nullopt;
   return fmt::format("Writing `{}` failed: {}. The run goes on; its {} are kept and tried again.",
                      printable(path_), error_ == EAGAIN ? "its reader does not read" : std::strerror(error_),

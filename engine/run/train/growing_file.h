@@ -20,7 +20,7 @@ class GrowingFile {
   // Tries again to write what is kept. Waits up to a second where a pipe's reader is slow.
   void finish();
   // A printable sentence for the first record that could not be written; another one if writing fails anew
-  // after it had worked.
+  // after it had worked, and one where the file was moved or removed.
   std::optional<std::string> trouble();
   // Records that are not in the file, in bytes.
   size_t unwritten() const { return waiting_.size(); }
@@ -30,12 +30,14 @@ class GrowingFile {
   GrowingFile(std::string path, FileDescriptor file, const char* records)
       : path_(std::move(path)), file_(std::move(file)), records_(records) {}
 
+  // Where the file is gone from its path, it is made anew there.
   void append(std::string_view record);
   int descriptor() const { return file_.get(); }
 
  private:
   void flush();
   void shorten();
+  void follow_path();
 
   std::string path_;
   FileDescriptor file_;
@@ -45,6 +47,7 @@ class GrowingFile {
   std::vector<size_t> sizes_;  // of the records in it; of the first, what is not written yet
   int error_ = 0;              // errno of the last write; 0: it succeeded
   bool is_told_ = false;       // of this error
+  bool is_new_ = false;        // made anew, which is to be told
 };
 
 }  // namespace sluice

@@ -3,6 +3,8 @@
 
 #include <fmt/format.h>
 
+#include <chrono>
+#include <filesystem>
 #include <limits>
 #include <numeric>
 #include <random>
@@ -57,6 +59,14 @@ TEST_F(TokenDataTest, TextWithBytesOfZeroIsAskedAbout) {
   const std::string file = write_file("a.txt", std::string("A\0B\0", 4));
   rejects(file, 256, ExitCode::usage, "has bytes of 0 and does not look like text");
   EXPECT_EQ(all(TokenData::open({file}, 256, TokenType::text)), (std::vector<int32_t>{65, 0, 66, 0}));
+}
+
+TEST_F(TokenDataTest, FilesThatAreWrittenToAreNamed) {
+  const auto data = TokenData::open({write_file("a.txt", "AB"), write_file("b.txt", "CD")}, 256);
+  EXPECT_TRUE(data.changed_files().empty());
+  std::filesystem::last_write_time(path("b.txt"),
+                                   std::filesystem::file_time_type::clock::now() + std::chrono::seconds(5));
+  EXPECT_EQ(data.changed_files(), std::vector<std::string>{path("b.txt")});
 }
 
 TEST_F(TokenDataTest, RawUint16) {

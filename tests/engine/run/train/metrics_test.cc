@@ -175,6 +175,25 @@ TEST_F(MetricsFileTest, LinesThatWereRefusedAreWrittenLater) {
 }
 
 // A pipe whose reader stands still holds nothing up; what it reads at the end is whole.
+TEST_F(MetricsFileTest, AFileThatIsMovedOrRemovedIsMadeAnew) {
+  const std::filesystem::path away = directory_ / "metrics.old";
+  MetricsFile file(path_);
+  file.write(ValidationMetrics{1, 1}, kTime);
+  EXPECT_EQ(file.trouble(), std::nullopt);
+  std::filesystem::rename(path_, away);
+  file.write(ValidationMetrics{2, 1}, kTime);
+  EXPECT_EQ(file.trouble(), "`" + path_.string() +
+                                "` was moved or removed: it is made anew, and its earlier lines are where it "
+                                "went.");
+  EXPECT_EQ(file.trouble(), std::nullopt);
+  EXPECT_EQ(content(), line_of(ValidationMetrics{2, 1}));
+  EXPECT_EQ(std::filesystem::file_size(away), line_of(ValidationMetrics{1, 1}).size());
+  std::filesystem::remove(path_);
+  file.write(ValidationMetrics{3, 1}, kTime);
+  EXPECT_TRUE(file.trouble().has_value());
+  EXPECT_EQ(content(), line_of(ValidationMetrics{3, 1}));
+}
+
 TEST_F(MetricsFileTest, APipeIsNotWaitedFor) {
   ASSERT_EQ(::mkfifo(path_.c_str(), 0600), 0);
   const FileDescriptor reader(::open(path_.c_str(), O_RDONLY | O_NONBLOCK));
