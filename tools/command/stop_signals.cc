@@ -100,8 +100,7 @@ void end_on_early_signals(ExitCode code, const std::string& words) {
   early_code = static_cast<int>(code);
   early_answer.set(words);
   ends_early = true;
-  for (const int number : kEnding) handle(number);
-  if (early_code != 0) std::signal(SIGUSR1, on_signal);
+  for (const int number : kHandled) handle(number);
 }
 
 void forecast_stops(const StopForecast* known) { forecast = known; }

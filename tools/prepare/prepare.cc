@@ -285,6 +285,9 @@ std::optional<Prepared> prepare(const Options& options, const std::vector<std::s
   const PreparedSet set = PreparedSet::open(directory, INT32_MAX);
   const PreparedCounts& counts = set.counts();
   const SampleNotes notes = notes_of(set);
+  if (!options.text.separator.empty() && std::ranges::all_of(files, is_text_file) &&
+      counts.records == files.size())
+    show(stderr, "sluice: --separator divides none of the files: each is one document\n");
   const TextModel& model = preparation.text_model();
   const LearnedEnds ends = options.text.end_token.empty()
                                ? learned_ends(model, counts, notes)

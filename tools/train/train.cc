@@ -71,15 +71,16 @@ void check_file_size(const Options& options, const Plan& plan) {
                 "Raise it: ulimit -f unlimited.");
 }
 
-// Throws if the drive of --out has no room for the checkpoints that the run keeps, the one being written, and
-// the metrics until then, which would otherwise take the room of the last checkpoint.
+// Checkpoints that a run of so many steps may write: one a step, where the interval is a time.
 uint64_t checkpoints_at_most(const Options& options, int64_t steps) {
-  const int64_t every = options.run.checkpoint_every.steps,
-                best = options.run.keep_best ? options.data.val_every : 0,
-                by_interval = every > 0 ? steps / every : steps, by_validation = best > 0 ? steps / best : 0;
-  return static_cast<uint64_t>(std::max<int64_t>(0, by_interval) + std::max<int64_t>(0, by_validation) + 1);
+  const Interval& every = options.run.checkpoint_every;
+  const int64_t best = options.run.keep_best ? options.data.val_every : 0, all = std::max<int64_t>(0, steps);
+  const int64_t by_interval = every.steps > 0 ? all / every.steps : every.seconds > 0 ? all : 0;
+  return static_cast<uint64_t>(by_interval + (best > 0 ? all / best : 0) + 1);
 }
 
+// Throws if the drive of --out has no room for the checkpoints that the run keeps, the one being written, and
+// the metrics until then, which would otherwise take the room of the last checkpoint.
 void check_checkpoint_space(const Options& options, const RunStart& run, const Plan& plan) {
   constexpr int64_t kLineBytes = 1 << 10, kLinesMost = 1 << 16;  // of metrics; --steps may never be reached
   const int64_t steps = options.batch.steps - (run.checkpoint ? run.checkpoint->state().step : 0);

@@ -84,7 +84,7 @@ TEST_F(CliBest, WhatCannotBeTheBestIsRefused) {
   refused(kFixtures + "gpt2", {"gpt2 holds none.", "Name a run directory, or leave out --best."});
 }
 
-// One more than --keep stays, and one is being written.
+// One more than --keep stays, and one is being written; but no more than the run can write.
 TEST_F(CliBest, ItsRoomIsCounted) {
   const std::string small = directory / "small";
   std::filesystem::create_directory(small);
@@ -94,8 +94,9 @@ TEST_F(CliBest, ItsRoomIsCounted) {
     const std::string& path;
     ~Unmount() { umount2(path.c_str(), MNT_DETACH); }
   } unmount{small};
-  expect_refusal(train("small/run", 2, validates() + Words{"--keep-best", "--keep", "50"}), 4,
+  expect_refusal(train("small/run", 200, validates() + Words{"--keep-best", "--keep", "50"}), 4,
                  {"52 checkpoints of ", "Free some space, lower --keep, leave out --keep-best, or name "});
+  EXPECT_EQ(run(train("small/short", 2, validates() + Words{"--keep-best", "--keep", "50"})).code, 0);
   // One that is validated at its end alone writes one checkpoint.
   EXPECT_EQ(run(train("small/run", 2,
                       {"--val-data", validation, "--val-batches", "2", "--keep-best", "--keep", "50"}))

@@ -441,9 +441,11 @@ TEST_F(FineTuning, OptionsWithoutEffectAreTold) {
   write_bytes(directory / "a.jsonl", "{\"text\": \"one two\"}\n");
   const CommandResult format = prepare(directory / "a.txt", {"--format", "messages"}),
                       separator = prepare(directory / "a.jsonl", {"--separator", "x"}),
-                      both = prepare(directory / "a.txt", {"--separator", "x"});
+                      none = prepare(directory / "a.txt", {"--separator", "x"}),
+                      both = prepare(directory / "a.txt", {"--separator", " "});
   EXPECT_EQ(format.err, "sluice: --format has no effect: none of the files has records\n");
   EXPECT_EQ(separator.err, "sluice: --separator has no effect: none of the files is a .txt or .md file\n");
+  EXPECT_EQ(none.err, "sluice: --separator divides none of the files: each is one document\n");
   EXPECT_EQ(both.err, "");
 }
 
