@@ -1,5 +1,5 @@
 // Tools and calls of them in a record: what is JSON in a string there becomes what it says, as templates
-// expect it. Caller: parse_record(). All throw as it does.
+// expect it. Callers: parse_record(), as which they throw; SampleMaker.
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>
@@ -21,5 +21,9 @@ void parse_calls(nlohmann::ordered_json& message, size_t number);
 // Arguments of all calls become objects, blank ones {}. Returns, in order, those that were strings, as they
 // were; empty: none was.
 std::vector<std::optional<std::string>> parse_arguments(nlohmann::ordered_json& messages);
+
+// The conversation with the arguments of its calls as they were given, and a content of null beside calls
+// alone, as OpenAI has both.
+Conversation with_given_arguments(const Conversation& conversation);
 
 }  // namespace sluice

@@ -58,24 +58,15 @@ std::string options_for_chosen(const RecordReader& reader) {
   return "--data-keys text=chosen";
 }
 
-// Whether a mark says no, in one of the ways in which files write that.
-bool says_no(const Json& mark) {
-  if (mark.is_boolean()) return !mark.get<bool>();
-  if (mark.is_number()) return mark.get<double>() == 0;
-  if (!mark.is_string()) return false;
-  std::string word;
-  for (const unsigned char c : mark.get_ref<const std::string&>())
-    if (!std::isspace(c)) word += static_cast<char>(std::tolower(c));
-  return word == "false" || word == "0" || word == "0.0";
-}
-
-bool says_yes(const Json& mark) {
+// What a mark says, in one of the ways in which files write that; none: neither yes nor no.
+std::optional<bool> said(const Json& mark) {
   if (mark.is_boolean()) return mark.get<bool>();
-  if (mark.is_number()) return mark.get<double>() == 1;
-  if (!mark.is_string()) return false;
-  std::string word = mark.get<std::string>();
-  std::transform(word.begin(), word.end(), word.begin(), [](unsigned char c) { return std::tolower(c); });
-  return word == "true" || word == "1";
+  std::string word;
+  for (const unsigned char c : mark.is_string() ? mark.get<std::string>() : mark.dump())
+    if (!std::isspace(c)) word += static_cast<char>(std::tolower(c));
+  if (word == "false" || word == "0" || word == "0.0") return false;
+  if (word == "true" || word == "1" || word == "1.0") return true;
+  return std::nullopt;
 }
 
 }  // namespace
@@ -114,8 +105,9 @@ void refuse_bad_answer(const RecordReader& reader, RecordForm form) {
   for (const std::string key : {"label", "kto_tag"}) {
     const Json* mark = reader.peek(key.c_str());
     if (!mark || reader.is_named(key) || (form == RecordForm::alpaca && key == "label")) continue;
-    if (says_yes(*mark)) reader.find(key.c_str());
-    if (says_no(*mark))
+    const std::optional<bool> is_good = said(*mark);
+    if (is_good == true) reader.find(key.c_str());
+    if (is_good == false)
       throw RefusedRecord(
           fmt::format("its answer is marked as a bad one (\"{}\": {}), and only good ones can be trained",
                       key, mark->dump()),

@@ -76,8 +76,4 @@ std::string remedy_of(const std::invalid_argument& refusal, const std::string& o
 // OpenAI has them, become objects, as templates expect them, and blank ones become {}.
 Record parse_record(const std::string& line, RecordForm form, const NameMap& names);
 
-// The conversation with the arguments of its calls as they were given, and a content of null beside calls
-// alone, as OpenAI has both.
-Conversation with_given_arguments(const Conversation& conversation);
-
 }  // namespace sluice

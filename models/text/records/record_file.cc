@@ -193,7 +193,8 @@ std::string RecordFile::text_of(uint64_t begin, uint64_t end) const {
                 fmt::format("{}: a record of {} bytes is longer than the {} that are possible.", place(begin),
                             end - begin, kRecordBytesMax),
                 "Divide it.");
-  constexpr uint64_t kMib = 1 << 20;
+  // Beside records, a process holds some MiB more or less each time.
+  constexpr uint64_t kMib = 1 << 20, kMargin = 4 * kMib;
   if (end - begin > limit_.longest)
     throw Error(
         ExitCode::infeasible,
@@ -202,7 +203,7 @@ std::string RecordFile::text_of(uint64_t begin, uint64_t end) const {
         limit_.memory_a_byte == 0
             ? "Divide it."
             : fmt::format("Give --host-mem {}MiB, or divide the record.",
-                          ((end - begin) * limit_.memory_a_byte + limit_.memory_beside + kMib - 1) / kMib));
+                          ((end - begin) * limit_.memory_a_byte + limit_.memory_beside + kMargin) / kMib));
   std::string text(end - begin, '\0');
   file_.read(begin, text.data(), text.size());
   return text;

@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "engine/base/error.h"
+#include "models/text/records/calls.h"
 #include "models/text/samples/answer_finder.h"
 #include "models/text/samples/unread.h"
 

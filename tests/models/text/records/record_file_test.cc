@@ -127,6 +127,25 @@ TEST_F(RecordFileTest, AnObjectOfSeveralLinesIsKnown) {
     EXPECT_FALSE(is_divided_object(write_file("b.json", lines))) << lines;
 }
 
+TEST_F(RecordFileTest, ARecordThatIsTooLongNamesTheMemoryThatSuffices) {
+  const std::string path = write_file("a.jsonl", "{}\n" + std::string(1 << 20, ' ') + "\n");
+  const auto refused = [&](const RecordLimit& limit, const std::string& remedy) {
+    const RecordFile file(path, Division::lines, "", limit);
+    try {
+      file.read(0, file.bytes(), [](const std::string&, uint64_t) { return true; });
+      FAIL();
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ExitCode::infeasible);
+      EXPECT_EQ(error.what(),
+                path + ", line 2: a record has 1.00 MiB, and there is memory for one of 1.00 KiB.");
+      EXPECT_EQ(error.remedy(), remedy);
+    }
+  };
+  refused({.longest = 1 << 10, .memory_a_byte = 80, .memory_beside = 20 << 20},
+          "Give --host-mem 104MiB, or divide the record.");
+  refused({.longest = 1 << 10}, "Divide it.");
+}
+
 TEST_F(RecordFileTest, PlacesAreLines) {
   const RecordFile file(write_file("a.jsonl", "x\r\nyy\n\nz"), Division::lines);
   std::vector<std::string> lines, places;

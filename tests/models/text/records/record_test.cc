@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 #include <regex>
 
+#include "models/text/records/calls.h"
 #include "tests/support/format_test_support.h"
 
 namespace sluice {
