@@ -143,8 +143,8 @@ struct Infeasible {
   TierId tier = 0;          // the one that is too small
   std::string task;         // whose operands need most of it, in words; may be empty
   int64_t micro_batch = 1;  // of those offered, the one that needs least; `task` belongs to it
-  // By tier: the least that works, the others as given. None: no size works or, of tiers other than `tier`,
-  // none that PlanRequest::most allows.
+  // By tier: the least that works, the others as given. None: no size works that PlanRequest::most allows; of
+  // `tier`, none that is at most least_together either.
   std::vector<std::optional<uint64_t>> least;
   std::vector<uint64_t> least_together;  // by tier: least of the top tier; given that, of the next; ...
   uint64_t planning = 0;  // bytes of the lowest memory tier that planning takes; no least is below it

@@ -21,7 +21,8 @@ LARGEST = ["gpt-oss-120b", "qwen3-235b-a22b", "llama-405b", "mixtral-8x22b", "qw
 
 def known(options, word):
     """The names that a refusal of a wrong one lists."""
-    command = [program(options, "sluice"), "plan", "--model", "gpt2", "--" + word, "?"]
+    given = {"model": "gpt2", word: "?"}
+    command = [program(options, "sluice"), "plan", *(f"--{name}={value}" for name, value in given.items())]
     refusal = subprocess.run(command, capture_output=True, text=True, check=False).stderr
     return refusal.partition("Known are ")[2].splitlines()[0].partition(". ")[0].rstrip(".").split(", ")
 

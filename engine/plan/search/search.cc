@@ -450,9 +450,9 @@ Infeasible Search::infeasible(uint32_t waves, uint64_t memory_bytes) const {
   while (out.tier + 1u < capacities_.size() && out.least_together[out.tier] <= capacities_[out.tier])
     ++out.tier;
   for (TierId t = 0; t < capacities_.size(); ++t) {
-    const bool is_limited = t != out.tier && !request_.most.empty();
-    out.least.push_back(least.of_tier(
-        t, capacities_, is_limited ? std::min(request_.most[t], Least::kPlenty) : Least::kPlenty));
+    uint64_t most = request_.most.empty() ? Least::kPlenty : std::min(request_.most[t], Least::kPlenty);
+    if (t == out.tier) most = std::max(most, out.least_together[t]);
+    out.least.push_back(least.of_tier(t, capacities_, most));
   }
   std::vector<uint64_t> mended = capacities_;
   mended[out.tier] = out.least[out.tier].value_or(mended[out.tier]);

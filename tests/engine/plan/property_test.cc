@@ -218,6 +218,12 @@ TEST(PlanProperty, NamedBudgetsWork) {
     const auto nothing = plan_with(std::vector<uint64_t>(tier_count(c), 1));
     ASSERT_TRUE(std::holds_alternative<Infeasible>(nothing));
     const std::vector<uint64_t> together = std::get<Infeasible>(nothing).least_together;
+    request.most.assign(tier_count(c), 1);
+    const auto limited = std::get<Infeasible>(plan_with(std::vector<uint64_t>(tier_count(c), 1)));
+    EXPECT_EQ(limited.least_together, together);
+    for (TierId t = 0; t < tier_count(c); ++t)
+      EXPECT_LE(limited.least[t].value_or(0), t == limited.tier ? together[t] : 0) << "tier " << int{t};
+    request.most.clear();
     expect_plan(together);
     for (TierId t = 0; t < tier_count(c); ++t) {
       std::vector<uint64_t> capacities = together;
