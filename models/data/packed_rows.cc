@@ -86,6 +86,7 @@ void PackedRows::take_pieces(uint64_t epoch, Place& place, EpochFacts& facts) {
                   fmt::format("Use --seq {}, or --long-samples cut or divide.", positions));
     if (is_long && place.piece == 0) ++facts.cut;
     const bool divides = is_long && choice_.long_samples == LongSamples::divided;
+    const uint64_t trained_before = facts.trained;
     const uint64_t count = divides ? pieces_of(positions, sequence) : 1;
     for (; place.piece < count && pieces_.size() < kGroupPieces; ++place.piece) {
       const auto first = static_cast<uint32_t>(place.piece * row_positions);
@@ -102,6 +103,10 @@ void PackedRows::take_pieces(uint64_t epoch, Place& place, EpochFacts& facts) {
       }
       set_.read_tokens(s.begin + first, length + 1, ids_.data(), marks_.data());
       facts.trained += static_cast<uint64_t>(std::count(marks_.begin() + 1, marks_.begin() + length + 1, 1));
+    }
+    if (is_long && !divides) {
+      facts.lost += s.trained - (facts.trained - trained_before);
+      facts.lost_ends += s.last_trained > row_positions;
     }
     if (place.piece == count) place = {place.sample + 1, 0};
   }

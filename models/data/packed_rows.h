@@ -34,10 +34,12 @@ struct PackingChoice {
 
 struct EpochFacts {
   uint64_t rows = 0;
-  uint64_t tokens = 0;    // positions that are used
-  uint64_t trained = 0;   // labels
-  uint64_t cut = 0;       // samples that were cut, or divided
-  uint64_t left_out = 0;  // pieces without trained tokens
+  uint64_t tokens = 0;     // positions that are used
+  uint64_t trained = 0;    // labels
+  uint64_t cut = 0;        // samples that were cut, or divided
+  uint64_t lost = 0;       // labels of cut samples that no row has
+  uint64_t lost_ends = 0;  // cut samples whose last label is among them
+  uint64_t left_out = 0;   // pieces without trained tokens
 };
 
 class PackedRows : public RowSource {

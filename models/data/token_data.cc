@@ -214,11 +214,15 @@ TokenData::Part TokenData::open_part(const std::string& path, int64_t vocabulary
   const std::string extension = std::filesystem::path(path).extension().string();
   if (extension == ".idx") megatron_is_planned(path);
   InputFile file(path);  // one that is missing is called so, whatever its name
-  if (type == TokenType::automatic && extension != ".txt" && extension != ".md" && extension != ".bin")
+  if (type == TokenType::automatic && extension != ".txt" && extension != ".md" && extension != ".bin") {
+    if (const auto other = other_kind_of(file, true))
+      throw Error(ExitCode::usage, fmt::format("{} is {}, which is not read.", printable(path), other->name),
+                  other->remedy);
     throw Error(
         ExitCode::usage, fmt::format("{} is neither a .txt, a .md nor a .bin file.", printable(path)),
         "Give chats or texts as .jsonl, text as .txt, tokens as .bin (raw uint16, an llm.c shard or LLMQ's), "
         "or say --data-type.");
+  }
   if (file.bytes() == 0) malformed(path, "is empty", "Give a file with data.");
   if (type == TokenType::automatic ? extension == ".bin" : type != TokenType::text) {
     if (has_megatron_index(path)) megatron_is_planned(path);

@@ -130,7 +130,7 @@ std::optional<std::string> length_note(const ModelConfig& config, int64_t length
                            "the model's rope_scaling (dynamic) stretches its positions to {} tokens, "
                            "in shorter sequences as well.",
                            length);
-  return is_longer + "the model has not learned positions beyond it, and its rope_scaling stretches none.";
+  return is_longer + "the model has not learned positions beyond it, and no rope_scaling stretches them.";
 }
 
 Model build_model(const ModelConfig& config, DType precision, int64_t micro_batch, int64_t sequence,

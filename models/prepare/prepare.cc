@@ -101,11 +101,12 @@ SampleNotes notes_of(const PreparedSet& set) {
 
 std::vector<uint32_t> ends_with(const std::vector<uint32_t>& known,
                                 const std::map<uint32_t, uint64_t>& trained, uint64_t texts) {
-  uint64_t with_known = 0;
-  for (const uint32_t id : known)
-    if (const auto found = trained.find(id); found != trained.end()) with_known += found->second;
+  uint64_t with_known = 0, others = 0;
+  for (const auto& [id, count] : trained)
+    (std::find(known.begin(), known.end(), id) == known.end() ? others : with_known) += count;
   std::vector<uint32_t> ends = known;
   if (with_known > texts) return ends;  // more than the ends of texts: conversations have a known one
+  if (with_known + others <= texts && with_known >= others) return ends;  // of texts alone, most have
   for (const auto& [id, count] : trained)
     if (std::find(known.begin(), known.end(), id) == known.end()) ends.push_back(id);
   return ends;
@@ -126,11 +127,17 @@ std::string names_of(const TextModel& model, std::span<const uint32_t> tokens) {
 LearnedEnds learned_ends(const TextModel& model, const PreparedCounts& counts, const SampleNotes& notes) {
   LearnedEnds learned{ends_with(model.ends, notes.ends, counts.texts), ""};
   if (learned.ids.size() == model.ends.size()) return {};
-  const std::string names = names_of(model, std::span(learned.ids).subspan(model.ends.size()));
+  const std::span others = std::span(learned.ids).subspan(model.ends.size());
+  uint64_t all = notes.endless, with_others = 0;
+  for (const auto& [id, count] : notes.ends) all += count;
+  for (const uint32_t id : others) with_others += notes.ends.at(id);
   learned.sentence = fmt::format(
-      "Answers of the data end with {}, which is none of the model's ends: a run on these data ends answers "
-      "with it, in samples, `sluice generate` and exports. --eos-token TOKEN names another end.",
-      names);
+      "Of {} answers and texts, {} end with {}, which is none of the model's ends: beside these, it becomes "
+      "an "
+      "end of a run on these data, in samples, `sluice generate` and exports. --eos-token TOKEN names "
+      "another "
+      "end.",
+      all, with_others, names_of(model, others));
   return learned;
 }
 
@@ -212,6 +219,11 @@ std::vector<std::string> remarks_on(const PreparedCounts& counts, const SampleNo
   const auto add = [&](uint64_t count, const char* one, const char* several) {
     if (count > 0) remarks.push_back(fmt::format("{} {}", count, count == 1 ? one : several));
   };
+  add(counts.divided,
+      "conversation is a sample for each answer, since the chat template renders earlier turns otherwise",
+      "conversations are a sample for each answer, since the chat template renders earlier turns otherwise");
+  add(counts.untrained, "sample without trained tokens is left out",
+      "samples without trained tokens are left out");
   if (counts.bad > 0)
     remarks.push_back(counted(counts.bad, "malformed record is left out", "malformed records are left out") +
                       (notes.refusal.empty() ? "" : fmt::format(" (the first: {})", notes.refusal)));

@@ -93,8 +93,8 @@ class Preparation {
 SampleNotes notes_of(const PreparedSet& set);
 
 // The ends of answers that data teach: those that the model knows and, where conversations of the data end in
-// none of them, the control tokens behind trained answers. `trained`: how many answers and texts end in each;
-// `texts`: how many of these are texts.
+// none of them, or most texts where there are texts alone, the control tokens behind trained answers.
+// `trained`: how many answers and texts end in each; `texts`: how many of these are texts.
 std::vector<uint32_t> ends_with(const std::vector<uint32_t>& known,
                                 const std::map<uint32_t, uint64_t>& trained, uint64_t texts);
 

@@ -184,13 +184,14 @@ HelpPage program_page() {
            "0 done, 1 bug, 2 usage, 3 the budgets cannot work, 4 environment, 5 a file is malformed, 6 I/O "
            "failed or space ran out, 7 a rank was lost, 8 numbers are not finite, 75 stopped on a signal: "
            "`train` with a durable checkpoint, `profile` with its report, `generate` with what it has "
-           "said\n"},
+           "said, `prepare` with what it has prepared\n"},
       {.title = "signals",
        .text =
            "SIGINT, SIGTERM, SIGHUP or SIGUSR1 ends training after the step under way, with a checkpoint; a "
            "line says how long that may take. `profile` ends its steps in the same way, with a report and no "
-           "checkpoint; `generate` ends after the token at hand. Before the first step, and in other verbs, "
-           "it ends the command at once, except that "
+           "checkpoint; `generate` ends after the token at hand, `prepare` after the part at hand. Before "
+           "the "
+           "first step, and in other verbs, it ends the command at once, except that "
            "SIGUSR1 only asks ranks of a launcher for a stop. A second signal, but for "
            "SIGUSR1, also ends the command at once; two within a second count as one. To stop ranks of "
            "mpirun, send SIGUSR1 to mpirun, which passes it on; at SIGINT and SIGTERM mpirun kills its "

@@ -20,7 +20,7 @@ constexpr double kSecondsAtLeast = 4, kSecondsATask = 300e-6;
 std::string size_words(std::span<const ProgramSize> sizes) {
   uint64_t tasks = 0;
   for (const ProgramSize& size : sizes) tasks += size.tasks;
-  return fmt::format(" {} tasks; that takes up to {} of memory and usually less than {}", tasks,
+  return fmt::format("planning {} tasks; that takes up to {} of memory and usually less than {}", tasks,
                      format_size(runtime_reserve_bytes(1) + planning_bytes_beside_reserve(sizes)),
                      readable_seconds(kSecondsAtLeast + kSecondsATask * static_cast<double>(tasks)));
 }
@@ -39,9 +39,9 @@ Waiting::~Waiting() {
   thread_.join();
 }
 
-void Waiting::add(const std::string& clause) {
+void Waiting::tell(std::string what) {
   const std::lock_guard lock(mutex_);
-  what_ += clause;
+  what_ = std::move(what);
 }
 
 void Waiting::run() {
@@ -68,7 +68,7 @@ std::variant<Plan, Infeasible> make_plan_patiently(PlanRequest request, const Bu
   Waiting waiting(stderr, "planning");
   request.program_memory.planning =
       [&waiting, planning = request.program_memory.planning](std::span<const ProgramSize> sizes) {
-        waiting.add(size_words(sizes));
+        waiting.tell(size_words(sizes));
         return planning(sizes);
       };
   return plan_within(request, budgets);

@@ -20,7 +20,7 @@ class Waiting {
   Waiting(const Waiting&) = delete;
   Waiting& operator=(const Waiting&) = delete;
 
-  void add(const std::string& clause);  // to what is said
+  void tell(std::string what);  // from now on, in place of what was said
 
  private:
   void run();

@@ -34,7 +34,9 @@ std::vector<Amounts> other_training(const Options& options, const PlanRequest& r
   std::vector<Amounts> all;
   if (options.optimizer.clip > 0 && request.lower.update_waits_for_norm)
     all.push_back({{.kind = Change::Kind::clip}});
-  if (options.lora.rank == 0 && options.run.resume.empty())
+  // Nobody has weights for sizes of the user's own.
+  const bool has_own_sizes = options.model.model.find(':') != std::string::npos;
+  if (options.lora.rank == 0 && options.run.resume.empty() && !has_own_sizes)
     all.push_back({{.kind = Change::Kind::adapters, .to = kAdapterRank}});
   return all;
 }
@@ -61,7 +63,7 @@ ChangeWords words_of(const Change& change, const Budgets& budgets, uint64_t rank
       return {"gradients that are not clipped", "clip", "0", "without clipping"};
     case Change::Kind::adapters:
       return {fmt::format("adapters of rank {}", change.to), "lora", fmt::format("{}", change.to),
-              "trains adapters beside weights that stay"};
+              "trains adapters beside the weights of a model directory"};
   }
   return {};
 }
@@ -129,10 +131,11 @@ std::string advice_text(const Options& given, const PlannedRun& run, const Plan&
   for (const WhatIf& change : changes) {
     const ChangeWords words = words_of(change.change, run.budgets, ranks);
     const bool of_rank = change.change.kind == Change::Kind::capacity && ranks > 1;
-    out += fmt::format("  {:<15}{}{}: {:.0f} tokens/s, {:+.0f} %{}{}\n", out.empty() ? "faster" : "",
+    out += fmt::format("  {:<15}{}{}: {:.0f} tokens/s, {:+.0f} %{}{}{}\n", out.empty() ? "faster" : "",
                        words.arguments(), of_rank ? " for each rank" : "", change.outlook.tokens_per_second,
                        100 * (change.outlook.tokens_per_second / now - 1), words.besides.empty() ? "" : ", ",
-                       words.besides);
+                       words.besides,
+                       is_given(given, words.option.c_str()) ? ", in place of the one given" : "");
   }
   if (!all_tried) out += fmt::format("  {:<15}{}\n", "", not_tried);
   return out;

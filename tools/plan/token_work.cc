@@ -71,9 +71,9 @@ std::string token_work_words(const TokenWork& work) {
   const std::optional<double> alike = tokens_to_suffice(work);
   if (!alike) return "";
   return fmt::format(
-      "weights and state keep {} busy for {} a step, tokens keep {} busy for {}: as long with about {} "
-      "tokens "
-      "a step, if the plan stayed as it is",
+      "weights and state keep {} busy for {} a step, tokens keep {} busy for {}: with about {} tokens a "
+      "step, "
+      "both take as long, if the plan stays as it is",
       work.state_resource, readable_seconds(work.of_state.seconds), work.tokens_resource,
       readable_seconds(work.of_tokens.seconds), about(*alike));
 }

@@ -170,13 +170,6 @@ std::string summary(const PreparedCounts& c, const SampleNotes& notes, const Lea
       "{} of {}: {} tokens, {} of them trained ({:.1f} %)\n", counted(c.samples, "sample", "samples"),
       counted(c.records, "record", "records"), c.tokens, c.trained,
       100.0 * static_cast<double>(c.trained) / static_cast<double>(std::max<uint64_t>(c.tokens, 1)));
-  if (c.divided > 0)
-    text += counted(c.divided, "conversation is", "conversations are") +
-            " a sample for each answer, since the chat template renders earlier turns otherwise\n";
-  if (c.untrained > 0)
-    text += counted(c.untrained, "sample without trained tokens is left out",
-                    "samples without trained tokens are left out") +
-            "\n";
   for (const std::string& remark : remarks_on(c, notes)) text += remark + "\n";
   if (!ends.sentence.empty()) text += ends.sentence + "\n";
   return text;

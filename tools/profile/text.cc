@@ -43,10 +43,10 @@ std::string table(const Rows& rows, size_t left) {
 
 std::string headline(const ordered_json& f) {
   const ordered_json& step = f["step_seconds"];
-  const std::string text =
-      fmt::format("A step takes {} ({:.0f} tokens/s); predicted were {} (error {}). {}",
-                  seconds_of(step, "measured"), f["tokens_per_second"]["measured"].get<double>(),
-                  seconds_of(step, "predicted"), error_of(step), f["bound"].get<std::string>());
+  const std::string text = fmt::format(
+      "A step takes {} ({:.0f} tokens/s); for the steps that ran, {} were predicted (error {}). {}",
+      seconds_of(step, "measured"), f["tokens_per_second"]["measured"].get<double>(),
+      seconds_of(step, "predicted"), error_of(step), f["bound"].get<std::string>());
   return f["hint"] == "" ? text : text + " " + f["hint"].get<std::string>();
 }
 

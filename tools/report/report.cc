@@ -54,7 +54,8 @@ ExitCode run_report(Options options, std::FILE* out) {
   file.write(page.data(), page.size());
   file.commit();
   for (const ReportedRun& run : runs)
-    show(out, fmt::format("{}: step {}, loss {:.4f}{}\n", printable(run.name), run.last_step, run.last_loss,
+    show(out, fmt::format("{}: step {}, loss {:.4f}, smoothed{}\n", printable(run.name), run.last_step,
+                          run.last_loss,
                           run.best_validation ? fmt::format(", best validation loss {:.4f} at step {}",
                                                             *run.best_validation, run.best_validation_step)
                                               : ""));

@@ -58,7 +58,9 @@ std::string Comparison::sentence() const {
       out += fmt::format(" Lane {} is busy for {}; {} were predicted.", lanes_[slowest],
                          readable_seconds(busy_[slowest] + most), readable_seconds(busy_[slowest]));
   }
-  if (!is_described_ && (times > kOther || times < 1 / kOther))
+  const bool is_other = times > kOther || times < 1 / kOther;
+  if (is_other && loss_) out += fmt::format(" A kill loses up to {} at this speed.", loss_->time(measured));
+  if (!is_described_ && is_other)
     out += " Predictions are at another machine's rates: sluice bench measures this one, for --machine.";
   return out;
 }

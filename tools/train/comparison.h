@@ -3,18 +3,23 @@
 
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "engine/plan/plan.h"
 #include "engine/run/options/options.h"
 #include "engine/run/train/metrics.h"
 #include "tools/plan/facts.h"
+#include "tools/train/kill_loss.h"
 
 namespace sluice {
 
 class Comparison {
  public:
   Comparison(const Plan& plan, const PlanFacts& facts, const Options& options);
+
+  // Where steps take another time than predicted, the sentence says what a kill loses then.
+  void tell_loss(KillLoss loss) { loss_ = std::move(loss); }
 
   // A sentence with the kSteps-th step, otherwise nothing.
   std::optional<std::string> add(const StepMetrics& metrics);
@@ -28,6 +33,7 @@ class Comparison {
   std::vector<double> busy_;  // by lane, predicted
   bool is_described_;         // the machine was named
   bool is_one_phase_;         // all steps are like the one that was predicted
+  std::optional<KillLoss> loss_;
   size_t steps_ = 0;
   std::vector<double> seconds_;                    // of the steps that count
   std::vector<std::vector<double>> busy_samples_;  // by lane, of the same steps

@@ -24,6 +24,7 @@
 #include "engine/run/start/stopping.h"
 #include "engine/run/start/text_start.h"
 #include "engine/run/train/metrics.h"
+#include "engine/run/train/schedule.h"
 #include "models/families/family.h"
 #include "offload/nvme_files.h"
 #include "offload/system/memory_limits.h"
@@ -37,7 +38,7 @@
 #include "tools/plan/report.h"
 #include "tools/prepare/child.h"
 #include "tools/train/comparison.h"
-#include "tools/train/kill_words.h"
+#include "tools/train/kill_loss.h"
 #include "tools/train/records.h"
 
 namespace sluice {
@@ -163,25 +164,21 @@ struct Forecast : StopForecast {
   ~Forecast() { forecast_stops(nullptr); }
 };
 
-// Before the first step: what a kill would lose.
-std::string kill_text(const Options& options, const Plan& plan, const RunData& data, const StopParts& parts,
-                      int64_t done) {
+KillLoss kill_loss(const Options& options, const Plan& plan, const RunData& data, const StopParts& parts,
+                   int64_t done) {
   const Interval& every = options.run.checkpoint_every;
-  const double save = std::isfinite(parts.save) ? parts.drain + parts.save : 0;
-  // With the part of a validation that comes to each step.
-  const double validation = data.validation && options.data.val_every > 0
-                                ? kForwardPart * static_cast<double>(data.validation_batches) /
-                                      static_cast<double>(options.data.val_every)
-                                : 0;
-  const double step_seconds = plan.step_seconds * (1 + validation);
   const auto obstacle =
       every.is_auto ? obstacle_on_the_way(options.run.out, checkpoint_space(plan, options.optimizer.kind),
                                           options.run.keep, options.run.keep_best)
                     : std::nullopt;
-  return "  " +
-         kill_words(every, saving_of(every, step_seconds, save), options.batch.steps - done,
-                    obstacle ? "no checkpoint is written on the way, since " + *obstacle : "") +
-         "\n";
+  const bool validates = data.validation && options.data.val_every > 0;
+  return {.every = every,
+          .save_seconds = std::isfinite(parts.save) ? parts.drain + parts.save : 0,
+          .validated = 1 + (validates ? kForwardPart * static_cast<double>(data.validation_batches) /
+                                            static_cast<double>(options.data.val_every)
+                                      : 0),
+          .steps = options.batch.steps - done,
+          .no_room = obstacle ? "no checkpoint is written on the way, since " + *obstacle : ""};
 }
 
 uint64_t number_by_chance() {
@@ -295,6 +292,13 @@ std::string data_text(const RunData& data, const Options& options) {
           : fmt::format("{} each {} times", is_one ? "step reads" : "steps read", number));
   for (const std::string& remark : data.train->remarks()) text += "  " + remark + "\n";
   if (data.validation) text += validation_text(data, options);
+  if (const int64_t warmup = warmup_steps(options.optimizer, options.batch.steps);
+      warmup > options.batch.steps)
+    text += fmt::format(
+        "  the learning rate still rises at the end, to {:.3g} of {:.3g}: --warmup {} is longer "
+        "than the run\n",
+        learning_rate(options.optimizer, options.batch.steps - 1, options.batch.steps),
+        options.optimizer.learning_rate, warmup);
   if (options.batch.epochs > 0 && options.batch.steps < kFewSteps)
     text += fmt::format(
         "  only {} {}, of {} sequences of {} tokens: a smaller --seq or --batch makes more of them\n",
@@ -349,9 +353,15 @@ ExitCode train_in(PlannedSession& started, Options given, Options options, Start
     check_checkpoint_place(options, start.run);
     check_checkpoint_space(options, start.run, plan);
     show(out, "  file I/O: " + session.io_description() + "\n" + data_text(start.data, options));
+    if (ranks.size() == 1 && is_given(given, "rank-timeout"))
+      show(out, "  --rank-timeout has no effect: there is one rank\n");
     const uint64_t bytes = checkpoint_bytes(plan, options.optimizer.kind);
     const StopParts parts = stop_parts(options, plan, write_rate(options.run.out, bytes));
-    show(out, kill_text(options, plan, start.data, parts, start.steps_done()));
+    const KillLoss loss = kill_loss(options, plan, start.data, parts, start.steps_done());
+    const char* const basis =
+        options.memory.machine.empty() ? "as predicted at another machine's rates" : "as predicted";
+    show(out, "  " + loss.words(plan.step_seconds, basis) + "\n");
+    start.comparison->tell_loss(loss);
     forecast.emplace(parts);
   }
   Workers workers(budgets.threads);

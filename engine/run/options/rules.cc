@@ -44,6 +44,9 @@ void check_validates(const Options& options, const char* name, bool validates) {
 
 void check_min_learning_rate(const Options& options) {
   const OptimizerOptions& o = options.optimizer;
+  if (is_given(options, "min-lr") && o.schedule == Schedule::constant)
+    throw Error(ExitCode::usage, "--min-lr has no effect with --lr-schedule constant.",
+                "Leave out one of them, or give --lr-schedule cosine or linear.");
   if (!o.min_learning_rate || *o.min_learning_rate <= o.learning_rate) return;
   const bool is_of_run = is_given(options, "lr") && !is_given(options, "min-lr");
   throw Error(
@@ -110,6 +113,7 @@ void check_planned_ranks(const Options& options) {
 
 // With fp16, an overflow is found only after the gradient has been added to its rank's compression error.
 void check_compression(const Options& options) {
+  check_needs(options, "compress-after", "compress", options.ranks.compression.rank > 0);
   if (options.ranks.compression.rank == 0) return;
   if (options.numbers.precision == DType::f16)
     throw Error(ExitCode::usage, "--compress does not work with --precision fp16.",

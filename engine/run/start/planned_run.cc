@@ -204,6 +204,9 @@ PlannedRun planned_run(Options options) {
           : 0;
   run.budgets.reserve_table(table_bytes_with(run.start.source, samples) + of_tokenizer);
   options.data.documents = rows_have_documents(options, text_directory(run.start));
+  if (options.data.train.empty() && options.run.resume.empty() && !options.generate.is_planned &&
+      has_tokenizer(text_directory(run.start)))
+    notes.push_back("Without --data, no chats or texts are planned for, which take a little more memory.");
   for (std::string& note : beyond_notes(run.budgets, options.ranks.count, !elsewhere))
     notes.push_back(std::move(note));
   const auto request_now = [&] {

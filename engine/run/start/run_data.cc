@@ -61,6 +61,11 @@ class SampleData : public RowData {
     if (facts_.cut > 0)
       text += fmt::format("; {} samples longer than that were {}", facts_.cut,
                           choice_.long_samples == LongSamples::cut ? "cut" : "divided");
+    if (facts_.lost > 0)
+      text += fmt::format(
+          ", which leaves out {} trained tokens and the end of {} (a larger --seq or "
+          "--long-samples divide keeps them)",
+          facts_.lost, facts_.lost_ends == facts_.cut ? "each" : std::to_string(facts_.lost_ends));
     if (facts_.left_out > 0)
       text += fmt::format(", {} parts without trained tokens left out", facts_.left_out);
     return text;
@@ -257,13 +262,21 @@ void refuse_weight(const std::string& value, const char* option) {
 bool are_texts(const Options& options, const std::vector<std::string>& files, const std::string& tokenizer,
                const char* option) {
   const bool reads_text = options.data.type == TokenType::automatic && has_tokenizer(tokenizer);
-  const auto count = std::count_if(files.begin(), files.end(), [&](const std::string& file) {
+  const auto is_text = [&](const std::string& file) {
     return is_record_file(file) || (is_text_file(file) && reads_text);
+  };
+  const auto text = std::ranges::find_if(files, is_text);
+  if (text == files.end()) return false;
+  // A file of neither kind is refused where texts are prepared.
+  const auto tokens = std::ranges::find_if(files, [&](const std::string& file) {
+    return !is_text(file) && (is_text_file(file) || file.ends_with(".bin"));
   });
-  if (count != 0 && count != static_cast<std::ptrdiff_t>(files.size()))
-    throw Error(ExitCode::usage, fmt::format("--{} names text and token files together.", option),
-                "Give files of one kind.");
-  return count > 0;
+  if (tokens != files.end())
+    throw Error(
+        ExitCode::usage,
+        fmt::format("--{} names text, {}, and tokens, {}.", option, printable(*text), printable(*tokens)),
+        "Give files of one kind.");
+  return true;
 }
 
 bool rows_have_documents(const Options& options, const std::string& model_directory) {

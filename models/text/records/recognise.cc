@@ -55,7 +55,25 @@ std::string options_for_chosen(const RecordReader& reader) {
   if (reader.peek("instruction")) return "--data-keys output=chosen";
   for (const char* key : {"question", "query", "input"})
     if (reader.peek(key)) return fmt::format("--data-keys prompt={},completion=chosen", key);
-  return "--data-keys text=chosen";
+  return "--data-keys text=chosen, which trains questions with them";
+}
+
+// The first of these keys that a record has; nullptr: it has none.
+const char* first_of(const RecordReader& reader, std::initializer_list<const char*> keys) {
+  const auto found =
+      std::find_if(keys.begin(), keys.end(), [&](const char* key) { return reader.peek(key); });
+  return found == keys.end() ? nullptr : *found;
+}
+
+// --data-keys for a record of a question and an answer under other names. Without such, an example.
+std::string keys_that_may_help(const RecordReader& reader) {
+  const char* const answer =
+      first_of(reader, {"output", "response", "answer", "completion", "solution", "target"});
+  const char* const question = first_of(reader, {"prompt", "question", "query", "problem", "input"});
+  if (answer && reader.peek("instruction"))
+    return fmt::format(": --data-keys output={}{}", answer, reader.peek("context") ? ",input=context" : "");
+  if (answer && question) return fmt::format(": --data-keys prompt={},completion={}", question, answer);
+  return ", as in --data-keys prompt=question,completion=answer";
 }
 
 // What a mark says, in one of the ways in which files write that; none: neither yes nor no.
@@ -85,26 +103,39 @@ RecordForm recognised(const RecordReader& reader) {
       fmt::format("it has none of the keys that are known: messages; conversations; instruction and output; "
                   "prompt and completion; text. It has {}",
                   reader.keys()),
-      "Say what its keys are called, as in --data-keys prompt=question,completion=answer, or leave out what "
-      "is malformed with --bad-records skip.");
+      fmt::format("Say what its keys are called{}, or leave out what is malformed with --bad-records skip.",
+                  keys_that_may_help(reader)));
 }
 
 void refuse_preferences(const RecordReader& reader) {
-  if ((!reader.peek("chosen") && !reader.peek("rejected")) || reader.is_named("chosen") ||
-      reader.is_named("rejected"))
+  const bool chosen = reader.peek("chosen"), rejected = reader.peek("rejected"),
+             of_openai = reader.peek("non_preferred_output");
+  if ((!chosen && !rejected && !of_openai) || reader.is_named("chosen") || reader.is_named("rejected"))
     return;
-  throw RefusedRecord(
-      "it prefers one answer to another (\"chosen\", \"rejected\"), and preferences are not trained",
-      reader.peek("chosen")
-          ? fmt::format("To train the chosen answers alone, give {}.", options_for_chosen(reader))
-          : "Leave such records out with --bad-records skip.");
+  const auto with = [](const char* program) { return fmt::format("jq -c '{}' FILE > OUT.jsonl", program); };
+  std::string remedy = "Leave such records out with --bad-records skip.";
+  if (chosen)
+    remedy = fmt::format("To train the chosen answers alone, give {}.", options_for_chosen(reader));
+  else if (of_openai)
+    remedy = fmt::format("To train the preferred answers alone: {}",
+                         with("{messages: (.input.messages + .preferred_output)}"));
+  else if (form_of(reader))
+    remedy = fmt::format("To train the other answers: {}", with("del(.rejected)"));
+  throw RefusedRecord(fmt::format("it prefers one answer to another ({}), and preferences are not trained",
+                                  chosen && rejected ? "\"chosen\", \"rejected\""
+                                  : chosen           ? "\"chosen\""
+                                  : rejected         ? "\"rejected\""
+                                                     : "\"non_preferred_output\""),
+                      remedy);
 }
 
 void refuse_bad_answer(const RecordReader& reader, RecordForm form) {
   if (form == RecordForm::text) return;
   for (const std::string key : {"label", "kto_tag"}) {
     const Json* mark = reader.peek(key.c_str());
-    if (!mark || reader.is_named(key) || (form == RecordForm::alpaca && key == "label")) continue;
+    if (!mark || reader.is_named(key)) continue;
+    // Instructions may come with a class, which is a number or a word.
+    if (form == RecordForm::alpaca && key == "label" && !mark->is_boolean()) continue;
     const std::optional<bool> is_good = said(*mark);
     if (is_good == true) reader.find(key.c_str());
     if (is_good == false)

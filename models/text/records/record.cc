@@ -60,9 +60,13 @@ std::optional<bool> take_mask(Json& message) {
   return trained;
 }
 
-void refuse_masked_parts(const Json& message) {
-  if (message["role"] != "assistant" || !message.contains("content") || !message["content"].is_array())
-    return;
+void refuse_marked_answers(const Json& message) {
+  if (message["role"] != "assistant") return;
+  if (const auto label = message.find("label"); label != message.end() && *label == false)
+    throw RefusedRecord(
+        "an answer is marked as a bad one (\"label\": false), and only good ones can be trained",
+        "Give that message \"weight\": 0, or leave such records out with --bad-records skip.");
+  if (!message.contains("content") || !message["content"].is_array()) return;
   for (const Json& part : message["content"])
     for (const char* key : {"weight", "train"})
       if (part.is_object() && part.contains(key) && (part[key] == 0 || part[key] == false))
@@ -127,7 +131,7 @@ void add_messages(const Json& list, const char* role_key, const char* content_ke
       message.get_ref<Json::object_t&>().push_back({key, value});  // new, so that it need not be looked for
     }
     parse_calls(message, to.list.size() + 1);
-    refuse_masked_parts(message);
+    refuse_marked_answers(message);
     const char* const mark = message.contains("train") ? "train" : "weight";
     const std::optional<bool> mask = take_mask(message);
     const bool is_answer = may_train && message["role"] == "assistant";

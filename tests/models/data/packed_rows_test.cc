@@ -243,6 +243,8 @@ TEST_F(PackedRowsTest, LongSamplesAreCutDividedOrRefused) {
   EXPECT_EQ(cut.facts().cut, 2u);
   EXPECT_EQ(cut.facts().left_out, 1u);
   EXPECT_EQ(cut.facts().trained, 9u + 36u);
+  EXPECT_EQ(cut.facts().lost, 10u + 95u - 36u);
+  EXPECT_EQ(cut.facts().lost_ends, 2u);
   const Row last = read_row(cut, 40, 1);
   EXPECT_EQ(last.inputs.back(), 3039);
   EXPECT_EQ(last.labels.back(), 3040);

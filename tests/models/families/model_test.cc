@@ -104,7 +104,7 @@ TEST(Model, RotaryPositionsGoOnBeyondTheContext) {
   EXPECT_EQ(length_note(config, 16, "--seq"), std::nullopt);
   const std::string longer = "--seq 64 is longer than the model's context of 16 tokens: ";
   const std::string plain =
-      longer + "the model has not learned positions beyond it, and its rope_scaling stretches none.";
+      longer + "the model has not learned positions beyond it, and no rope_scaling stretches them.";
   EXPECT_EQ(length_note(config, 64, "--seq"), plain);
   // As Qwen's README has it.
   config.rope_scaling = {.type = RopeType::yarn, .factor = 4, .original_context = 16};

@@ -80,7 +80,7 @@ TEST_F(PrepareTest, WhatUsersSpellAndPatternsDoNotKnowIsCounted) {
   EXPECT_EQ(counts.untrained, 1u);
   EXPECT_EQ(counts.unknown_characters, 2u);
   EXPECT_EQ(counts.spelled_controls, 4u);
-  EXPECT_EQ(remarks_on(counts, {}).size(), 2u);
+  EXPECT_EQ(remarks_on(counts, {}).size(), 3u);
   PrepareRequest anywhere = request({chats});
   anywhere.choices.control_tokens = ControlTokens::anywhere;
   const PreparedCounts other = PreparedSet::open(made(Preparation(anywhere), "other"), 1 << 20).counts();
@@ -100,6 +100,10 @@ TEST_F(PrepareTest, RemarksAreMadeWhereThereIsSomethingToSay) {
             std::vector<std::string>{
                 "3 characters are unknown to the installed Oniguruma, and transformers may cut "
                 "the text around them otherwise"});
+  EXPECT_EQ(remarks_on({.untrained = 2, .divided = 1}, {}),
+            (std::vector<std::string>{"1 conversation is a sample for each answer, since the chat template "
+                                      "renders earlier turns otherwise",
+                                      "2 samples without trained tokens are left out"}));
   EXPECT_EQ(remarks_on({.spelled_controls = 2}, {}),
             std::vector<std::string>{
                 "2 control tokens that text of users spells stay text (but with --control-tokens anywhere)"});
@@ -478,6 +482,9 @@ TEST(LearnedEnds, AreThoseOfAnswersWithoutAKnownOne) {
   EXPECT_EQ(ends_with({7}, {{7, 20}, {8, 60}}, 0), Ids{7});
   // The known one is that of texts beside conversations.
   EXPECT_EQ(ends_with({7}, {{7, 20}, {8, 60}}, 20), (Ids{7, 8}));
+  // Of texts alone, what most end with counts.
+  EXPECT_EQ(ends_with({7}, {{7, 27}, {8, 1}}, 28), Ids{7});
+  EXPECT_EQ(ends_with({7}, {{7, 1}, {8, 27}}, 28), (Ids{7, 8}));
 }
 
 }  // namespace

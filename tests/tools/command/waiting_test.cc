@@ -10,17 +10,19 @@
 namespace sluice {
 namespace {
 
-// Clauses come at the begin, and after so much time.
+// What is told at the begin, and after so much time.
 std::string said_within(std::chrono::milliseconds time, const std::string& later = "") {
   char* text = nullptr;
   size_t bytes = 0;
   std::FILE* const file = open_memstream(&text, &bytes);
   {
     Waiting waiting(file, "planning");
-    waiting.add(" 3 tasks");
+    waiting.tell("planning 3 tasks");
     std::this_thread::sleep_for(time);
-    waiting.add(later);
-    if (!later.empty()) std::this_thread::sleep_for(time);
+    if (!later.empty()) {
+      waiting.tell(later);
+      std::this_thread::sleep_for(time);
+    }
   }
   std::fclose(file);
   const std::string said(text, bytes);
@@ -34,8 +36,8 @@ TEST(Waiting, SaysSomethingAfterASecondOnly) {
 }
 
 TEST(Waiting, WhatIsKnownLaterIsSaidLater) {
-  EXPECT_EQ(said_within(std::chrono::milliseconds(1500), "; 4 MiB"),
-            "sluice: planning 3 tasks.\nsluice: planning 3 tasks; 4 MiB.\n");
+  EXPECT_EQ(said_within(std::chrono::milliseconds(1500), "planning 4 tasks"),
+            "sluice: planning 3 tasks.\nsluice: planning 4 tasks.\n");
 }
 
 }  // namespace

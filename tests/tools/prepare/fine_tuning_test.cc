@@ -406,7 +406,7 @@ TEST_F(FineTuning, BadInputIsRefused) {
   refused({"train", "--model", kTiny, "--data", chats, "--out", directory / "run"}, 2,
           {"--data needs a tokenizer", "--tokenizer DIR"});
   refused({"train", "--model", model, "--data", chats, kFixtures + "tokens.bin", "--out", directory / "run"},
-          2, {"text and token files together"});
+          2, {"names text, ", ".jsonl, and tokens, "});
   refused(
       {"prepare", "--data", write("bad.jsonl", "{\"text\": \"a\"}\n{\"text\": 1}\n"), "--tokenizer", model},
       5, {"bad.jsonl, line 2: \"text\" is no string", "--bad-records skip"});

@@ -25,6 +25,7 @@ class Comparisons : public testing::Test {
   // last are far slower.
   std::string told(double times, const std::string& lane) {
     Comparison comparison(plan_, facts_of(plan_, options_), options_);
+    if (loss_) comparison.tell_loss(*loss_);
     StepMetrics m;
     for (const Lane& l : plan_.program.machine.lanes) m.lane_busy.emplace_back(l.name, 0);
     for (int step = 1; step <= 20; ++step) {
@@ -41,6 +42,7 @@ class Comparisons : public testing::Test {
   const DriveDirectory directory_;
   Options options_;
   Plan plan_;
+  std::optional<KillLoss> loss_;
 };
 
 TEST_F(Comparisons, AsPredicted) {
@@ -63,6 +65,13 @@ TEST_F(Comparisons, AnotherMachinesRatesAreNamed) {
               std::string::npos);
   options_.memory.machine = "mine.json";
   EXPECT_EQ(told(2, "compute").find("bench"), std::string::npos);
+}
+
+TEST_F(Comparisons, OtherStepsSayAnewWhatAKillLoses) {
+  loss_ = {.every = {.is_auto = true}, .save_seconds = 1, .steps = 60};
+  EXPECT_EQ(told(1.2, "compute").find("kill"), std::string::npos);
+  const std::string anew = loss_->time(3 * plan_.step_seconds);
+  EXPECT_NE(told(3, "compute").find(" A kill loses up to " + anew + " at this speed."), std::string::npos);
 }
 
 }  // namespace

@@ -209,6 +209,11 @@ TEST(RecordTest, WhatWouldTeachTheOppositeIsRefused) {
   EXPECT_TRUE(chat(kto + "true}").unread_keys.empty());
   EXPECT_EQ(chat(R"({"instruction":"i","output":"o","label":0})").unread_keys,
             std::vector<std::string>{"label"});
+  EXPECT_EQ(fault(R"({"instruction":"i","output":"o","label":false})"),
+            "its answer is marked as a bad one (\"label\": false), and only good ones can be trained");
+  EXPECT_EQ(fault(R"({"messages":[{"role":"user","content":"q"},)"
+                  R"({"role":"assistant","content":"a","label":false}]})"),
+            "an answer is marked as a bad one (\"label\": false), and only good ones can be trained");
   EXPECT_TRUE(fault(R"({"question":"q","answer":"a"})").ends_with("It has question, answer"));
   const std::string pair = R"({"prompt":"p","chosen":"c","rejected":"r"})";
   EXPECT_EQ(fault(pair),
@@ -280,6 +285,39 @@ TEST(RecordTest, PreferencesBesideMessagesAreTrainedAsTheRemedySays) {
            RecordForm::completion, {{"prompt", "conversations"}, {"completion", "chosen"}});
   EXPECT_EQ(*other.messages, kTwo);
   EXPECT_EQ(other.trained_messages, (std::vector{false, true}));
+}
+
+TEST(RecordTest, OtherPreferencesAreToBeConverted) {
+  const std::string beside = R"({"messages":[{"role":"user","content":"q"}],"rejected":"r"})";
+  EXPECT_EQ(fault(beside),
+            "it prefers one answer to another (\"rejected\"), and preferences are not trained");
+  EXPECT_EQ(remedy(beside), "To train the other answers: jq -c 'del(.rejected)' FILE > OUT.jsonl");
+  const std::string of_openai =
+      R"({"input":{"messages":[]},"preferred_output":[],"non_preferred_output":[1]})";
+  EXPECT_EQ(fault(of_openai),
+            "it prefers one answer to another (\"non_preferred_output\"), and preferences are not trained");
+  EXPECT_EQ(remedy(of_openai),
+            "To train the preferred answers alone: jq -c '{messages: (.input.messages + .preferred_output)}' "
+            "FILE > OUT.jsonl");
+  EXPECT_EQ(
+      remedy(R"({"chosen":"Human: q Assistant: a","rejected":"r"})"),
+      "To train the chosen answers alone, give --data-keys text=chosen, which trains questions with them.");
+}
+
+// The keys that a remedy names are those of the record.
+TEST(RecordTest, OtherKeysAreNamedInTheRemedy) {
+  const auto help = [](const std::string& keys) {
+    return "Say what its keys are called" + keys +
+           ", or leave out what is malformed with --bad-records skip.";
+  };
+  EXPECT_EQ(remedy(R"({"instruction":"i","context":"c","response":"r"})"),
+            help(": --data-keys output=response,input=context"));
+  EXPECT_EQ(remedy(R"({"question":"q","answer":"a"})"),
+            help(": --data-keys prompt=question,completion=answer"));
+  EXPECT_EQ(remedy(R"({"q":"q","a":"a"})"), help(", as in --data-keys prompt=question,completion=answer"));
+  const Conversation dolly = chat(R"({"instruction":"i","context":"c","response":"r"})",
+                                  RecordForm::automatic, {{"output", "response"}, {"input", "context"}});
+  EXPECT_EQ((*dolly.messages)[0]["content"], "i\nc");
 }
 
 TEST(RecordTest, FilesThatAreNoRecordsAreToBeConverted) {
