@@ -77,7 +77,7 @@ class Search {
   static constexpr uint32_t kFewLayers = 10;  // eight between embedding and head: searched more thoroughly
 
   // Candidates are weighed whatever the work as long as all of them had fewer tasks.
-  static constexpr uint64_t kTasksInAnyCase = 500'000;
+  static constexpr uint64_t kTasksInAnyCase = 250'000;
   static constexpr int64_t kBuffersMoved = 4096;  // if there are more, none moves alone
 
   class Round;
