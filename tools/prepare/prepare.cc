@@ -206,7 +206,8 @@ void check_counts(const PreparedCounts& c, const SampleNotes& notes, const std::
                                : fmt::format("Of {}, {} no trained token.", counted(all, "sample", "samples"),
                                              counted(c.untrained, "has", "have"))),
                 all == 0 ? "Give data with records."
-                         : "Look at some with `sluice prepare --show 3`; --train-on all trains every token.");
+                         : "--train-on all trains every token: look at some with `sluice prepare --train-on "
+                           "all --show 3`.");
 }
 
 // Says of a complete set what of it is damaged.

@@ -65,19 +65,32 @@ const char* first_of(const RecordReader& reader, std::initializer_list<const cha
   return found == keys.end() ? nullptr : *found;
 }
 
-// --data-keys for a record of a question and an answer under other names. Without such, an example.
+// Whether it is a list of messages.
+bool is_dialog(const Json& value) {
+  return value.is_array() && !value.empty() && value[0].is_object() &&
+         (value[0].contains("role") || value[0].contains("from"));
+}
+
+// --data-keys for a record of a conversation, or of a question and an answer, under other names. Without
+// such, an example.
 std::string keys_that_may_help(const RecordReader& reader) {
+  const std::string system = reader.peek("system_prompt") ? ",system=system_prompt" : "";
+  for (const auto& [key, value] : reader.object().items())
+    if (is_dialog(value)) return fmt::format(": --data-keys messages={}{}", printable(key), system);
   const char* const answer =
       first_of(reader, {"output", "response", "answer", "completion", "solution", "target"});
   const char* const question = first_of(reader, {"prompt", "question", "query", "problem", "input"});
   if (answer && reader.peek("instruction"))
-    return fmt::format(": --data-keys output={}{}", answer, reader.peek("context") ? ",input=context" : "");
-  if (answer && question) return fmt::format(": --data-keys prompt={},completion={}", question, answer);
+    return fmt::format(": --data-keys output={}{}{}", answer, reader.peek("context") ? ",input=context" : "",
+                       system);
+  if (answer && question)
+    return fmt::format(": --data-keys prompt={},completion={}{}", question, answer, system);
   return ", as in --data-keys prompt=question,completion=answer";
 }
 
-// What a mark says, in one of the ways in which files write that; none: neither yes nor no.
-std::optional<bool> said(const Json& mark) {
+}  // namespace
+
+std::optional<bool> verdict_of(const Json& mark) {
   if (mark.is_boolean()) return mark.get<bool>();
   std::string word;
   for (const unsigned char c : mark.is_string() ? mark.get<std::string>() : mark.dump())
@@ -87,15 +100,18 @@ std::optional<bool> said(const Json& mark) {
   return std::nullopt;
 }
 
-}  // namespace
-
 RecordForm recognised(const RecordReader& reader) {
   if (const auto form = form_of(reader)) return *form;
-  if (const std::string key = key_of_records(reader); !key.empty())
+  const std::string holder = key_of_records(reader);
+  if (!holder.empty() && reader.object()[holder].is_object() && reader.object()[holder].contains("replies"))
     throw RefusedRecord(
-        fmt::format("what it holds stands within \"{}\"", printable(key)),
+        fmt::format("\"{}\" is a tree of messages and replies", printable(holder)),
+        "Convert the file to one conversation a line: {\"messages\": [...]}, a path through the tree.");
+  if (!holder.empty())
+    throw RefusedRecord(
+        fmt::format("what it holds stands within \"{}\"", printable(holder)),
         fmt::format("Convert the file to one record a line: jq -c '.[\"{}\"]{}' FILE > OUT.jsonl.",
-                    printable(key), reader.object()[key].is_array() ? "[]" : ""));
+                    printable(holder), reader.object()[holder].is_array() ? "[]" : ""));
   for (const char* key :
        {"messages", "conversations", "instruction", "output", "prompt", "completion", "text"})
     if (reader.is_null(key)) malformed("\"{}\" is null", printable(reader.name(key)));
@@ -136,7 +152,7 @@ void refuse_bad_answer(const RecordReader& reader, RecordForm form) {
     if (!mark || reader.is_named(key)) continue;
     // Instructions may come with a class, which is a number or a word.
     if (form == RecordForm::alpaca && key == "label" && !mark->is_boolean()) continue;
-    const std::optional<bool> is_good = said(*mark);
+    const std::optional<bool> is_good = verdict_of(*mark);
     if (is_good == true) reader.find(key.c_str());
     if (is_good == false)
       throw RefusedRecord(

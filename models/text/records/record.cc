@@ -60,16 +60,24 @@ std::optional<bool> take_mask(Json& message) {
   return trained;
 }
 
+bool is_masked(const Json& object, const char* key) {
+  const auto mark = object.find(key);
+  return mark != object.end() && (*mark == 0 || *mark == false);
+}
+
 void refuse_marked_answers(const Json& message) {
   if (message["role"] != "assistant") return;
-  if (const auto label = message.find("label"); label != message.end() && *label == false)
-    throw RefusedRecord(
-        "an answer is marked as a bad one (\"label\": false), and only good ones can be trained",
-        "Give that message \"weight\": 0, or leave such records out with --bad-records skip.");
+  if (is_masked(message, "weight") || is_masked(message, "train")) return;
+  for (const char* key : {"label", "kto_tag"})
+    if (const auto mark = message.find(key); mark != message.end() && verdict_of(*mark) == false)
+      throw RefusedRecord(
+          fmt::format("an answer is marked as a bad one (\"{}\": {}), and only good ones can be trained", key,
+                      mark->dump()),
+          "Give that message \"weight\": 0, or leave such records out with --bad-records skip.");
   if (!message.contains("content") || !message["content"].is_array()) return;
   for (const Json& part : message["content"])
     for (const char* key : {"weight", "train"})
-      if (part.is_object() && part.contains(key) && (part[key] == 0 || part[key] == false))
+      if (part.is_object() && is_masked(part, key))
         throw RefusedRecord(
             fmt::format("a part of an answer is not to be trained (\"{}\"), and answers are trained as a "
                         "whole",

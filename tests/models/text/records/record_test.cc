@@ -214,6 +214,12 @@ TEST(RecordTest, WhatWouldTeachTheOppositeIsRefused) {
   EXPECT_EQ(fault(R"({"messages":[{"role":"user","content":"q"},)"
                   R"({"role":"assistant","content":"a","label":false}]})"),
             "an answer is marked as a bad one (\"label\": false), and only good ones can be trained");
+  for (const char* mark : {R"("label":0)", R"("label":"False")", R"("kto_tag":false)"}) {
+    const std::string answer = std::string(R"({"role":"assistant","content":"a",)") + mark;
+    EXPECT_TRUE(fault(R"({"messages":[)" + answer + "}]}").starts_with("an answer is marked as a bad one"));
+    for (const char* mask : {R"("weight":0)", R"("train":false)"})
+      EXPECT_EQ(chat(R"({"messages":[)" + answer + "," + mask + "}]}").trained_messages, std::vector{false});
+  }
   EXPECT_TRUE(fault(R"({"question":"q","answer":"a"})").ends_with("It has question, answer"));
   const std::string pair = R"({"prompt":"p","chosen":"c","rejected":"r"})";
   EXPECT_EQ(fault(pair),
@@ -314,6 +320,12 @@ TEST(RecordTest, OtherKeysAreNamedInTheRemedy) {
             help(": --data-keys output=response,input=context"));
   EXPECT_EQ(remedy(R"({"question":"q","answer":"a"})"),
             help(": --data-keys prompt=question,completion=answer"));
+  EXPECT_EQ(remedy(R"({"question":"q","system_prompt":"s","response":"a"})"),
+            help(": --data-keys prompt=question,completion=response,system=system_prompt"));
+  EXPECT_EQ(remedy(R"({"conversation":[{"role":"user","content":"q"}]})"),
+            help(": --data-keys messages=conversation"));
+  EXPECT_EQ(fault(R"({"prompt":{"text":"q","role":"prompter","replies":[]}})"),
+            "\"prompt\" is a tree of messages and replies");
   EXPECT_EQ(remedy(R"({"q":"q","a":"a"})"), help(", as in --data-keys prompt=question,completion=answer"));
   const Conversation dolly = chat(R"({"instruction":"i","context":"c","response":"r"})",
                                   RecordForm::automatic, {{"output", "response"}, {"input", "context"}});
