@@ -13,7 +13,7 @@ struct KillLoss {
   Interval every;           // --checkpoint-every
   double save_seconds = 0;  // of a checkpoint, as predicted
   double validated = 1;     // a step with its part of the validations, in steps
-  int64_t steps = 0;        // before the start
+  int64_t steps = 0;        // of the run that are left
   std::string no_room;      // why nothing is written on the way, a clause; empty: there is room
 
   // Of work, at the worst moment, where a step takes so long.

@@ -57,7 +57,8 @@ double Search::explore(uint64_t work) {
   const bool free_kept = most_raised_ > 0;
   std::vector<Candidate> ruled, starts;
   if (request_.placement == Placement::automatic)
-    // Those first that are best where work for two is left (a model of 60,000 tasks a step).
+    // The first two are the best ones of models so large that the work is enough for no more: of
+    // qwen3-235b-a22b, whose steps have 60,000 tasks, on four machines.
     for (const Placement rule :
          {Placement::lowest, Placement::weights_first, Placement::state_first, Placement::highest})
       ruled.push_back(weigh_first(rule, 0));

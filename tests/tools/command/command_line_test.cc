@@ -223,6 +223,9 @@ TEST(CommandLine, WhatBelongsTogetherIsDemanded) {
   EXPECT_EQ(refusal(kTrain + "--epochs 0 --steps 9"), "accepted");
   EXPECT_EQ(refusal(kTrain + "--nvme-mem 5GiB"), "--nvme-mem needs --nvme-dir.");
   EXPECT_EQ(refusal(kTrain + "--lr 1e-4 --min-lr 1e-3"), "--min-lr 0.001 is above --lr 0.0001.");
+  EXPECT_EQ(refusal(kTrain + "--lr-schedule constant --min-lr 1e-6"),
+            "--min-lr has no effect with --lr-schedule constant.");
+  EXPECT_EQ(refusal(kTrain + "--compress-after 5"), "--compress-after needs --compress.");
   EXPECT_EQ(refusal("plan --model gpt2 --json --text"), "--json and --text exclude each other.");
   EXPECT_EQ(refusal("plan --model gpt2 --text --explain"), "--explain and --text exclude each other.");
   for (const std::string other : {"text", "explain"})

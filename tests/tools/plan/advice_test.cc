@@ -56,6 +56,8 @@ TEST_F(Advice, EveryChangeIsAPlan) {
   const CommandResult plan = run(Words{"plan"} + options + budgets);
   ASSERT_EQ(plan.code, 0) << plan.err;
   EXPECT_GE(type_all(options + budgets, plan.out, facts(budgets)["tokens_per_second"]), 2) << plan.out;
+  EXPECT_NE(plan.out.find(", in place of the one given"), std::string::npos) << plan.out;
+  EXPECT_EQ(plan.out.find("--lora"), std::string::npos) << "nobody has weights of these sizes\n" << plan.out;
   EXPECT_EQ(run(Words{"plan", "--no-advice"} + options + budgets).out.find("faster"), std::string::npos);
 }
 

@@ -407,6 +407,10 @@ TEST_F(FineTuning, BadInputIsRefused) {
           {"--data needs a tokenizer", "--tokenizer DIR"});
   refused({"train", "--model", model, "--data", chats, kFixtures + "tokens.bin", "--out", directory / "run"},
           2, {"names text, ", ".jsonl, and tokens, "});
+  const std::string packed = write("more.jsonl.gz", "\x1f\x8b\x08 more");
+  for (const Words& data : {Words{packed}, Words{chats, packed}})
+    refused(Words{"train", "--model", model, "--data"} + data + Words{"--out", directory / "run"}, 2,
+            {"more.jsonl.gz is a gzip file", "zcat <"});
   refused(
       {"prepare", "--data", write("bad.jsonl", "{\"text\": \"a\"}\n{\"text\": 1}\n"), "--tokenizer", model},
       5, {"bad.jsonl, line 2: \"text\" is no string", "--bad-records skip"});
