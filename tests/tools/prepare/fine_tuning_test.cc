@@ -451,6 +451,25 @@ TEST_F(FineTuning, OptionsWithoutEffectAreTold) {
   EXPECT_EQ(separator.err, "sluice: --separator has no effect: none of the files is a .txt or .md file\n");
   EXPECT_EQ(none.err, "sluice: --separator divides none of the files: each is one document\n");
   EXPECT_EQ(both.err, "");
+  const CommandResult trained = run(tune("run", {"--steps", "2", "--warmup", "4", "--rank-timeout", "60"}));
+  ASSERT_EQ(trained.code, 0) << trained.err;
+  EXPECT_NE(
+      trained.out.find("the learning rate still rises at the end, to 0.005 of 0.01: --warmup 4 is longer "
+                       "than the run\n"),
+      std::string::npos)
+      << trained.out;
+  EXPECT_NE(trained.out.find("--rank-timeout has no effect: there is one rank\n"), std::string::npos)
+      << trained.out;
+}
+
+TEST_F(FineTuning, APlanWithoutDataSaysSo) {
+  const Words plan{"plan",        "--model", model, "--device", "cpu",
+                   "--no-advice", "--seq",   "128", "--batch",  "2"};
+  const std::string note = "Without --data, no chats or texts are planned for";
+  EXPECT_NE(run(plan).out.find(note), std::string::npos);
+  const CommandResult with_data = run(plan + Words{"--data", chats});
+  EXPECT_EQ(with_data.code, 0) << with_data.err;
+  EXPECT_EQ((with_data.out + with_data.err).find(note), std::string::npos);
 }
 
 }  // namespace
