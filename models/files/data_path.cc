@@ -66,24 +66,28 @@ void add_folder(const std::string& folder, DataFiles& to) {
 
 struct Magic {
   std::string_view bytes;
-  const char *name, *remedy;  // {}: the file
+  const char *name, *remedy;  // {0}: the file; {1}: where to put what comes of it
   bool only_of_text = false;
 };
 using namespace std::string_view_literals;
 constexpr std::array kMagics = {
-    Magic{"\x1f\x8b\x08"sv, "a gzip file", "Unpack it: zcat < {} > OUT"},
-    Magic{"\x28\xb5\x2f\xfd"sv, "a Zstandard file", "Unpack it: unzstd {}"},
+    Magic{"\x1f\x8b\x08"sv, "a gzip file", "Unpack it: zcat < {0} > {1}"},
+    Magic{"\x28\xb5\x2f\xfd"sv, "a Zstandard file", "Unpack it: zstdcat < {0} > {1}"},
     Magic{"\xfd"
           "7zXZ"sv,
-          "an xz file", "Unpack it: unxz {}"},
-    Magic{"BZh"sv, "a bzip2 file", "Unpack it: bunzip2 {}", true},
+          "an xz file", "Unpack it: xzcat < {0} > {1}"},
+    Magic{"BZh"sv, "a bzip2 file", "Unpack it: bzcat < {0} > {1}", true},
     Magic{"PK\x03\x04"sv, "a zip archive", "Unpack it: unzip {}"},
     Magic{"PAR1"sv, "a Parquet file",
           "Convert it: python3 -c \"import sys, pandas; pandas.read_parquet(sys.argv[1])"
           ".to_json(sys.argv[2], orient='records', lines=True)\" {} OUT.jsonl"},
     Magic{"ARROW1"sv, "an Arrow file",
+          "Convert it: python3 -c \"import sys, pandas; pandas.read_feather(sys.argv[1])"
+          ".to_json(sys.argv[2], orient='records', lines=True)\" {} OUT.jsonl"},
+    Magic{"\xff\xff\xff\xff"sv, "an Arrow stream, as datasets saves it",
           "Convert it: python3 -c \"import sys, datasets; datasets.Dataset.from_file(sys.argv[1])"
-          ".to_json(sys.argv[2])\" {} OUT.jsonl"},
+          ".to_json(sys.argv[2])\" {} OUT.jsonl",
+          true},
     Magic{"\x93NUMPY"sv, "a NumPy file",
           "Convert it: python3 -c \"import sys, numpy; "
           "numpy.load(sys.argv[1]).astype(numpy.uint16).tofile(sys.argv[2])\" {} OUT.bin"},
@@ -91,11 +95,18 @@ constexpr std::array kMagics = {
           "Fetch the file: git lfs pull --include {}"},
     Magic{"%PDF-"sv, "a PDF file", "Take its text out: pdftotext {} OUT.txt", true},
     Magic{"<!DOCTYPE html"sv, "a web page", "Download the file itself; {} is the page about it.", true},
-    Magic{"\xff\xfe\0\0"sv, "text in UTF-32", "Convert it: iconv -f UTF-32 -t UTF-8 {} -o OUT", true},
-    Magic{"\0\0\xfe\xff"sv, "text in UTF-32", "Convert it: iconv -f UTF-32 -t UTF-8 {} -o OUT", true},
-    Magic{"\xff\xfe"sv, "text in UTF-16", "Convert it: iconv -f UTF-16 -t UTF-8 {} -o OUT", true},
-    Magic{"\xfe\xff"sv, "text in UTF-16", "Convert it: iconv -f UTF-16 -t UTF-8 {} -o OUT", true},
+    Magic{"\xff\xfe\0\0"sv, "text in UTF-32", "Convert it: iconv -f UTF-32 -t UTF-8 {0} -o {1}", true},
+    Magic{"\0\0\xfe\xff"sv, "text in UTF-32", "Convert it: iconv -f UTF-32 -t UTF-8 {0} -o {1}", true},
+    Magic{"\xff\xfe"sv, "text in UTF-16", "Convert it: iconv -f UTF-16 -t UTF-8 {0} -o {1}", true},
+    Magic{"\xfe\xff"sv, "text in UTF-16", "Convert it: iconv -f UTF-16 -t UTF-8 {0} -o {1}", true},
 };
+
+// The name for what a conversion makes: OUT, with the ending that the file has or had before it was packed.
+std::string result_of(const fs::path& path) {
+  for (const fs::path& name : {path.stem(), path.filename()})
+    if (may_hold_data(name) && name.extension() != ".parquet") return "OUT" + name.extension().string();
+  return "OUT.jsonl";
+}
 
 // Text in UTF-16 without a mark: every second byte of its first ones is 0, and no other.
 std::optional<std::string> utf16_of(std::string_view begin) {
@@ -137,14 +148,15 @@ std::optional<OtherKind> other_kind_of(const InputFile& file, bool is_text) {
   const uint64_t size = std::min<uint64_t>(bytes.size(), file.bytes());
   file.read(0, bytes.data(), size);
   const std::string_view begin(bytes.data(), size);
+  const std::string path = printable(file.path()), result = printable(result_of(file.path()));
   const auto kind_of = [&](const Magic& magic) {
-    return OtherKind{magic.name, fmt::format(fmt::runtime(magic.remedy), printable(file.path()))};
+    return OtherKind{magic.name, fmt::format(fmt::runtime(magic.remedy), path, result)};
   };
   for (const Magic& magic : kMagics)
     if ((is_text || !magic.only_of_text) && begin.starts_with(magic.bytes)) return kind_of(magic);
   if (const auto encoding = is_text ? utf16_of(begin) : std::nullopt)
-    return OtherKind{"text in " + *encoding, fmt::format("Convert it: iconv -f {} -t UTF-8 {} -o OUT",
-                                                         *encoding, printable(file.path()))};
+    return OtherKind{"text in " + *encoding,
+                     fmt::format("Convert it: iconv -f {} -t UTF-8 {} -o {}", *encoding, path, result)};
   return std::nullopt;
 }
 

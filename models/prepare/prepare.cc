@@ -14,6 +14,7 @@
 #include "engine/base/error.h"
 #include "engine/base/parallel.h"
 #include "models/files/data_path.h"
+#include "models/text/records/recognise.h"
 #include "models/text/tokenizer/added_tokens.h"
 
 namespace sluice {
@@ -22,7 +23,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr uint64_t kVersion = 7;  // of what samples are made of given data, and what a set says about them
+constexpr uint64_t kVersion = 8;  // of what samples are made of given data, and what a set says about them
 constexpr uint64_t kStretchBytesLeast = 1 << 20;
 constexpr uint64_t kStretchesMost = 256;     // about, so that a set has few files
 constexpr uint64_t kListStretchesMost = 16;  // each scans its list from the beginning
@@ -255,6 +256,11 @@ Preparation::Preparation(PrepareRequest request)
           ExitCode::malformed_file,
           printable(path) + " begins with an object of several lines, and a record has one line.",
           fmt::format("Convert the file to one record a line: jq -c . {} > OUT.jsonl", printable(path)));
+    if (is_text_file(path) && is_record(first_line(path)))
+      throw Error(ExitCode::usage,
+                  printable(path) + " holds records in JSON, which would be trained as they are spelled.",
+                  fmt::format("Rename it to end in .jsonl, as {}.",
+                              printable(fs::path(path).replace_extension(".jsonl").string())));
     const Division division = is_record_file(path)         ? division_of_json(path)
                               : request_.separator.empty() ? Division::stretches
                                                            : Division::separator;

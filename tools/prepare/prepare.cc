@@ -200,11 +200,15 @@ void check_counts(const PreparedCounts& c, const SampleNotes& notes, const std::
     throw Error(ExitCode::malformed_file,
                 of + fmt::format("Every record is left out. The first is refused: {}.", notes.refusal),
                 "Leave out --bad-records skip to see its line and what helps.");
-  if (c.samples == 0 || c.untrained > c.samples)
+  if (c.samples == 0 && c.untrained > 0 && c.untrained == notes.unwanted)
+    throw Error(ExitCode::malformed_file,
+                of + "All texts are empty, or say of every answer that it is not to be trained.",
+                "Give data with texts or answers that are to be trained.");
+  if (c.samples == 0 || c.untrained - notes.unwanted > c.samples)
     throw Error(ExitCode::malformed_file,
                 of + (all == 0 ? "The data hold no sample."
                                : fmt::format("Of {}, {} no trained token.", counted(all, "sample", "samples"),
-                                             counted(c.untrained, "has", "have"))),
+                                             counted(c.untrained - notes.unwanted, "has", "have"))),
                 all == 0 ? "Give data with records."
                          : "--train-on all trains every token: look at some with `sluice prepare --train-on "
                            "all --show 3`.");

@@ -90,6 +90,27 @@ Json tools_of(const RecordReader& reader) {
   malformed("\"tools\" is no list in JSON");
 }
 
+void take_calls_of_text(Json& message, size_t number, const std::string& role) {
+  const auto refuse = [&] {
+    throw RefusedRecord(
+        fmt::format("message {} of {} is no call in JSON, as {{\"name\": ..., \"arguments\": {{...}}}}",
+                    number, printable(role)),
+        fmt::format("Correct it, or train it as the text that it is with --data-keys assistant={}.",
+                    printable(role)));
+  };
+  const auto content = message.find("content");
+  Json calls = content == message.end() ? Json(nullptr) : parsed(*content);
+  if (calls.is_object()) calls = Json::array({std::move(calls)});
+  if (!calls.is_array() || calls.empty()) refuse();
+  Json& all = message["tool_calls"] = Json::array();
+  for (Json& call : calls) {
+    const auto name = call.is_object() ? call.find("name") : call.end();
+    if (name == call.end() || !name->is_string()) refuse();
+    all.push_back({{"type", "function"}, {"function", std::move(call)}});
+  }
+  message.erase("content");
+}
+
 void parse_calls(Json& message, size_t number) {
   if (const auto calls = message.find("tool_calls"); calls != message.end()) {
     Json list = parsed(*calls);

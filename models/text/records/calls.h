@@ -14,6 +14,10 @@ namespace sluice {
 // The list of tools; null: none.
 nlohmann::ordered_json tools_of(const RecordReader& reader);
 
+// The content of a message that is a call, as ShareGPT and ms-swift write them: an object with a name, or a
+// list of such. It becomes "tool_calls". `number`, `role`: of the message, for what is thrown.
+void take_calls_of_text(nlohmann::ordered_json& message, size_t number, const std::string& role);
+
 // "tool_calls" and "function_call" of a message become a list of objects and an object. What is empty there
 // goes. `number`: of the message, from 1, for what is thrown.
 void parse_calls(nlohmann::ordered_json& message, size_t number);

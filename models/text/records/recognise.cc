@@ -24,13 +24,49 @@ std::optional<RecordForm> form_of(const RecordReader& reader) {
   return std::nullopt;
 }
 
+bool is_record(const Json& value, const NameMap& names) {
+  if (!value.is_object()) return false;
+  const RecordReader reader(value, names);
+  const std::optional<RecordForm> form = form_of(reader);
+  return form && (form != RecordForm::text || reader.peek("text")->is_string());
+}
+
 // The key of what is a record itself, or a list of records; empty: there is none.
 std::string key_of_records(const RecordReader& reader) {
-  for (const auto& [key, value] : reader.object().items()) {
-    const Json* record = value.is_array() && !value.empty() ? &value[0] : &value;
-    if (record->is_object() && form_of(RecordReader(*record, reader.names()))) return key;
-  }
+  for (const auto& [key, value] : reader.object().items())
+    if (is_record(value.is_array() && !value.empty() ? value[0] : value, reader.names())) return key;
   return "";
+}
+
+constexpr const char* kPaths =
+    "Convert the file to one conversation a line: {\"messages\": [...]}, a path through the tree.";
+
+// Of a record whose own records stand within a key.
+[[noreturn]] void refuse_holder(const RecordReader& reader, const std::string& holder) {
+  const Json& held = reader.object()[holder];
+  const std::string key = printable(holder);
+  const auto convert = [&](const std::string& program) {
+    return fmt::format("jq -c '{}' FILE > OUT.jsonl", program);
+  };
+  if (held.is_object() && held.contains("replies"))
+    throw RefusedRecord(fmt::format("\"{}\" is a tree of messages and replies", key), kPaths);
+  if (held.is_array() && held[0].contains("label"))
+    throw RefusedRecord(
+        fmt::format("\"{}\" has a label for each part of a text, and such masks are not read", key),
+        "To train the last part, with the others as its prompt: " +
+            convert(fmt::format(
+                "{{prompt: ([.[\"{0}\"][:-1][].text] | add // \"\"), completion: .[\"{0}\"][-1].text}}",
+                key)));
+  std::vector<std::string> others;
+  for (const auto& [other, value] : reader.object().items())
+    if (other != holder && !is_empty(value)) others.push_back(printable(other));
+  throw RefusedRecord(
+      fmt::format("what it holds stands within \"{}\"", key),
+      fmt::format("Convert the file to one record a line{}: {}",
+                  others.empty() ? ""
+                                 : fmt::format(", which leaves out what else a record has ({})",
+                                               fmt::join(others, ", ")),
+                  convert(fmt::format(".[\"{}\"]{}", key, held.is_array() ? "[]" : ""))));
 }
 
 bool begins_with_answer(const Json& messages, const NameMap& names) {
@@ -75,17 +111,32 @@ bool is_dialog(const Json& value) {
 // such, an example.
 std::string keys_that_may_help(const RecordReader& reader) {
   const std::string system = reader.peek("system_prompt") ? ",system=system_prompt" : "";
+  std::vector<std::string> dialogs;
   for (const auto& [key, value] : reader.object().items())
-    if (is_dialog(value)) return fmt::format(": --data-keys messages={}{}", printable(key), system);
+    if (is_dialog(value)) dialogs.push_back(printable(key));
+  if (!dialogs.empty())
+    return fmt::format(
+        ": --data-keys messages={}{}{}", dialogs[0], system,
+        dialogs.size() > 1 ? fmt::format(" (which trains that one of {})", fmt::join(dialogs, ", ")) : "");
   const char* const answer =
-      first_of(reader, {"output", "response", "answer", "completion", "solution", "target"});
-  const char* const question = first_of(reader, {"prompt", "question", "query", "problem", "input"});
-  if (answer && reader.peek("instruction"))
-    return fmt::format(": --data-keys output={}{}{}", answer, reader.peek("context") ? ",input=context" : "",
-                       system);
-  if (answer && question)
-    return fmt::format(": --data-keys prompt={},completion={}{}", question, answer, system);
-  return ", as in --data-keys prompt=question,completion=answer";
+      first_of(reader, {"output", "response", "solution", "answer", "completion", "target", "targets",
+                        "Response", "Output", "Answer", "assistant", "gpt", "bot"});
+  const char* const question =
+      first_of(reader, {"instruction", "prompt", "question", "query", "problem", "input", "inputs", "source",
+                        "Instruction", "Question", "Input", "human", "user"});
+  if (!answer || !question) return ", as in --data-keys prompt=question,completion=answer";
+  // What stands beside an instruction is a part of it.
+  const std::string asked = question;
+  const char* const beside = asked == "prompt"        ? first_of(reader, {"query", "input"})
+                             : asked == "instruction" ? first_of(reader, {"context", "query"})
+                                                      : nullptr;
+  if (beside || asked == "instruction" || reader.peek("history"))
+    return fmt::format(": --data-keys {}output={}{}{}",
+                       asked == "instruction" ? "" : "instruction=" + asked + ",", answer,
+                       beside ? fmt::format(",input={}", beside) : "", system);
+  if (asked == "prompt") return fmt::format(": --data-keys completion={}{}", answer, system);
+  if (std::string(answer) == "completion") return fmt::format(": --data-keys prompt={}{}", asked, system);
+  return fmt::format(": --data-keys prompt={},completion={}{}", asked, answer, system);
 }
 
 }  // namespace
@@ -100,18 +151,25 @@ std::optional<bool> verdict_of(const Json& mark) {
   return std::nullopt;
 }
 
+std::optional<bool> mask_of(const Json& value) {
+  if (value.is_boolean()) return value.get<bool>();
+  if (!value.is_number() || (value != 0 && value != 1)) return std::nullopt;
+  return value == 1;
+}
+
+bool is_record(const std::string& line) {
+  const Json value = Json::parse(line, nullptr, false);
+  return is_record(value, {});
+}
+
 RecordForm recognised(const RecordReader& reader) {
-  if (const auto form = form_of(reader)) return *form;
-  const std::string holder = key_of_records(reader);
-  if (!holder.empty() && reader.object()[holder].is_object() && reader.object()[holder].contains("replies"))
-    throw RefusedRecord(
-        fmt::format("\"{}\" is a tree of messages and replies", printable(holder)),
-        "Convert the file to one conversation a line: {\"messages\": [...]}, a path through the tree.");
-  if (!holder.empty())
-    throw RefusedRecord(
-        fmt::format("what it holds stands within \"{}\"", printable(holder)),
-        fmt::format("Convert the file to one record a line: jq -c '.[\"{}\"]{}' FILE > OUT.jsonl.",
-                    printable(holder), reader.object()[holder].is_array() ? "[]" : ""));
+  if (const auto form = form_of(reader)) {
+    // As the messages of OpenAssistant, one a record.
+    if (form == RecordForm::text && reader.peek("role") && first_of(reader, {"parent_id", "message_id"}))
+      throw RefusedRecord("it is a message of a tree, of which \"role\" says who says it", kPaths);
+    return *form;
+  }
+  if (const std::string holder = key_of_records(reader); !holder.empty()) refuse_holder(reader, holder);
   for (const char* key :
        {"messages", "conversations", "instruction", "output", "prompt", "completion", "text"})
     if (reader.is_null(key)) malformed("\"{}\" is null", printable(reader.name(key)));
@@ -134,7 +192,7 @@ void refuse_preferences(const RecordReader& reader) {
     remedy = fmt::format("To train the chosen answers alone, give {}.", options_for_chosen(reader));
   else if (of_openai)
     remedy = fmt::format("To train the preferred answers alone: {}",
-                         with("{messages: (.input.messages + .preferred_output)}"));
+                         with("{messages: (.input.messages + .preferred_output), tools: .input.tools}"));
   else if (form_of(reader))
     remedy = fmt::format("To train the other answers: {}", with("del(.rejected)"));
   throw RefusedRecord(fmt::format("it prefers one answer to another ({}), and preferences are not trained",
@@ -146,6 +204,15 @@ void refuse_preferences(const RecordReader& reader) {
 }
 
 void refuse_bad_answer(const RecordReader& reader, RecordForm form) {
+  for (const std::string key : kMaskKeys) {
+    const Json* mark = reader.peek(key.c_str());
+    if (!mark || reader.is_named(key)) continue;
+    const std::optional<bool> is_trained = mask_of(*mark);
+    if (is_trained == true) reader.find(key.c_str());
+    if (is_trained == false)
+      throw RefusedRecord(fmt::format("it says that it is not to be trained (\"{}\": {})", key, mark->dump()),
+                          "Leave such records out with --bad-records skip.");
+  }
   if (form == RecordForm::text) return;
   for (const std::string key : {"label", "kto_tag"}) {
     const Json* mark = reader.peek(key.c_str());

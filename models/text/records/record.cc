@@ -44,30 +44,39 @@ struct Messages {
   Conversation finish(const RecordReader& reader);
 };
 
-// Whether a message says that it is to be trained: "weight" and "train" say it, and are no part of it.
-std::optional<bool> take_mask(Json& message) {
-  std::optional<bool> trained;
-  if (const auto weight = message.find("weight"); weight != message.end()) {
-    if (*weight != 0 && *weight != 1) malformed("a message's \"weight\" is neither 0 nor 1");
-    trained = *weight == 1;
-    message.erase(weight);
+struct Mask {
+  std::optional<bool> trained;  // none: it says nothing
+  std::string key;              // which says it
+};
+
+// Whether a message says that it is to be trained. What says so is no part of it.
+Mask take_mask(Json& message, size_t number) {
+  Mask mask;
+  for (const std::string key : kMaskKeys) {
+    const auto found = message.find(key);
+    if (found == message.end()) continue;
+    const std::optional<bool> says = mask_of(*found);
+    if (!says && (key == "weight" || key == "train"))
+      malformed("\"{}\" of message {} is neither 0 nor 1, true nor false", key, number);
+    if (!says) continue;
+    if (mask.trained && mask.trained != says)
+      malformed("\"{}\" of message {} contradicts its \"{}\"", key, number, mask.key);
+    mask = {says, key};
+    message.erase(found);
   }
-  if (const auto train = message.find("train"); train != message.end()) {
-    if (!train->is_boolean()) malformed("a message's \"train\" is neither true nor false");
-    trained = train->get<bool>();
-    message.erase(train);
-  }
-  return trained;
+  return mask;
 }
 
-bool is_masked(const Json& object, const char* key) {
-  const auto mark = object.find(key);
-  return mark != object.end() && (*mark == 0 || *mark == false);
+// The first key that says that the object is not to be trained; nullptr: none does.
+const char* masking_key(const Json& object) {
+  for (const char* key : kMaskKeys)
+    if (const auto mask = object.find(key); mask != object.end() && mask_of(*mask) == false) return key;
+  return nullptr;
 }
 
 void refuse_marked_answers(const Json& message) {
   if (message["role"] != "assistant") return;
-  if (is_masked(message, "weight") || is_masked(message, "train")) return;
+  if (masking_key(message)) return;
   for (const char* key : {"label", "kto_tag"})
     if (const auto mark = message.find(key); mark != message.end() && verdict_of(*mark) == false)
       throw RefusedRecord(
@@ -76,14 +85,12 @@ void refuse_marked_answers(const Json& message) {
           "Give that message \"weight\": 0, or leave such records out with --bad-records skip.");
   if (!message.contains("content") || !message["content"].is_array()) return;
   for (const Json& part : message["content"])
-    for (const char* key : {"weight", "train"})
-      if (part.is_object() && is_masked(part, key))
-        throw RefusedRecord(
-            fmt::format("a part of an answer is not to be trained (\"{}\"), and answers are trained as a "
-                        "whole",
-                        key),
-            fmt::format("Give the whole message \"{}\", or leave such records out with --bad-records skip.",
-                        key));
+    if (const char* const key = part.is_object() ? masking_key(part) : nullptr)
+      throw RefusedRecord(
+          fmt::format("a part of an answer is not to be trained (\"{}\"), and answers are trained as a whole",
+                      key),
+          fmt::format("Give the whole message \"{}\", or leave such records out with --bad-records skip.",
+                      key));
 }
 
 // Whether a field says what the message has anyway.
@@ -91,6 +98,18 @@ bool is_said(const Json& message, const std::string& key, const Json& value, con
   return is_empty(value) ||
          (key == "role" ? value.is_string() && role_of(value.get<std::string>(), names) == message["role"]
                         : value == message[key]);
+}
+
+[[noreturn]] void refuse_without(const char* content_key, const RecordReader& reader, size_t number) {
+  const std::string key = printable(reader.name(content_key));
+  for (const char* other : {"content", "value", "text", "parts", "message"})
+    if (key != other && reader.object().contains(other))
+      throw RefusedRecord(
+          fmt::format("message {} has no \"{}\"", number, key),
+          fmt::format("If it says it in \"{0}\", give --data-keys {1}={0}. Or leave out what is "
+                      "malformed with --bad-records skip.",
+                      other, content_key));
+  malformed("message {} has no \"{}\"", number, key);
 }
 
 const Json& message_object(const Json& element) {
@@ -117,17 +136,21 @@ bool says_more(const Json& message, const RecordReader& reader, const char* role
 // `may_train`: their answers are.
 void add_messages(const Json& list, const char* role_key, const char* content_key, const NameMap& names,
                   bool may_train, Messages& to) {
+  bool follows_call = false;  // of the message before
   for (const Json& element : list) {
+    const size_t number = to.list.size() + 1;
     const RecordReader reader(message_object(element), names);
-    Json message = {{"role", role_of(reader.text(role_key), names)}};
+    const std::string given_role = reader.text(role_key);
+    Json message = {{"role", role_of(given_role, names)}};
     if (const Json* content = reader.find(content_key)) {
       if (!content->is_string() && !content->is_array())
-        malformed("a message's \"{}\" is neither a string nor a list", printable(reader.name(content_key)));
+        malformed("\"{}\" of message {} is neither a string nor a list", printable(reader.name(content_key)),
+                  number);
       message["content"] = *content;
     } else if (reader.is_null(content_key) && says_more(element, reader, role_key) && !has_calls(element)) {
       message["content"] = "";
     } else if (!has_calls(element)) {
-      malformed("a message has no \"{}\"", printable(reader.name(content_key)));
+      refuse_without(content_key, reader, number);
     }
     for (const auto& [key, value] : element.items()) {
       if (value.is_null() || key == reader.name(role_key) || key == reader.name(content_key)) continue;
@@ -138,16 +161,25 @@ void add_messages(const Json& list, const char* role_key, const char* content_ke
       }
       message.get_ref<Json::object_t&>().push_back({key, value});  // new, so that it need not be looked for
     }
-    parse_calls(message, to.list.size() + 1);
+    const bool is_call = is_call_role(given_role, names);
+    if (is_call) take_calls_of_text(message, number, given_role);
+    parse_calls(message, number);
     refuse_marked_answers(message);
-    const char* const mark = message.contains("train") ? "train" : "weight";
-    const std::optional<bool> mask = take_mask(message);
-    const bool is_answer = may_train && message["role"] == "assistant";
-    to.masked += is_answer && mask == false;
-    if (!is_answer && mask == true)
-      to.asked.push_back(fmt::format("{} of a message of {}", mark, message["role"].get<std::string>()));
+    const Mask mask = take_mask(message, number);
+    const bool is_answer = may_train && message["role"] == "assistant",
+               is_trained = is_answer && mask.trained != false;
+    if (is_call && follows_call && to.trained.back() == is_trained) {
+      // Calls in a row are made at once.
+      Json& calls = to.list.back()["tool_calls"];
+      for (Json& call : message["tool_calls"]) calls.push_back(std::move(call));
+      continue;
+    }
+    follows_call = is_call;
+    to.masked += is_answer && mask.trained == false;
+    if (!is_answer && mask.trained == true)
+      to.asked.push_back(fmt::format("{} of a message of {}", mask.key, message["role"].get<std::string>()));
     to.list.push_back(std::move(message));
-    to.trained.push_back(is_answer && mask != false);
+    to.trained.push_back(is_trained);
   }
 }
 

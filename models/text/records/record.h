@@ -7,11 +7,11 @@
 //   alpaca      {"instruction": ..., "input": ..., "output": ..., "system": ..., "history": [[..., ...]]}
 //   completion  {"prompt": ..., "completion": ..., "system": ...}, of strings or lists of messages
 //   text        {"text": ...}
-// A record is a conversation, or a text with a part that is prompt. In messages, "weight" (0 or 1) or
-// "train" (true or false) says whether an answer is trained. A conversation may have "chat_template_kwargs",
-// an object, and "enable_thinking": variables of the chat template, as TRL has them. Records that are marked
-// as bad, or that prefer one answer to another, are refused: trained as they are, they would teach what they
-// warn of.
+// A record is a conversation, or a text with a part that is prompt. In messages, "weight" or another of
+// kMaskKeys (recognise.h), as 0 or 1, or as true or false, says whether an answer is trained. A conversation
+// may have "chat_template_kwargs", an object, and "enable_thinking": variables of the chat template, as TRL
+// has them. Records that are marked as bad, or that prefer one answer to another, are refused: trained as
+// they are, they would teach what they warn of.
 //
 // Callers: readers of data. Pure functions.
 #pragma once
@@ -72,8 +72,9 @@ std::string remedy_of(const std::invalid_argument& refusal, const std::string& o
 // names from the line are printable in it. Where the line is not JSON, it says the column. Of a
 // RefusedRecord, the remedy is its own. A list of messages may have the keys of either form, whatever it is
 // called: files have `conversations` of roles and contents, too. Roles that other tools write, in any case,
-// become "user", "assistant", "system" and "tool"; arguments of tool calls that are JSON in a string, as
-// OpenAI has them, become objects, as templates expect them, and blank ones become {}.
+// become "user", "assistant", "system" and "tool". The content of a message of "function_call" or "tool_call"
+// becomes "tool_calls", those of several such messages in a row one list. Arguments of calls that are JSON in
+// a string, as OpenAI has them, become objects, as templates expect them, and blank ones become {}.
 Record parse_record(const std::string& line, RecordForm form, const NameMap& names);
 
 }  // namespace sluice

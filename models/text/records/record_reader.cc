@@ -18,6 +18,11 @@ std::string text_of(const Json& value, const std::string& key) {
   return value.get<std::string>();
 }
 
+std::string lower_of(std::string text) {
+  std::transform(text.begin(), text.end(), text.begin(), [](unsigned char c) { return std::tolower(c); });
+  return text;
+}
+
 }  // namespace
 
 bool is_empty(const Json& value) {
@@ -26,7 +31,7 @@ bool is_empty(const Json& value) {
 }
 
 std::string role_of(const std::string& given, const NameMap& names) {
-  static constexpr std::array<std::array<const char*, 2>, 16> kElsewhere = {{
+  static constexpr std::array<std::array<const char*, 2>, 18> kElsewhere = {{
       {"human", "user"},
       {"prompter", "user"},
       {"gpt", "assistant"},
@@ -42,16 +47,24 @@ std::string role_of(const std::string& given, const NameMap& names) {
       {"system", "system"},
       {"tool", "tool"},
       {"function_call", "assistant"},
+      {"tool_call", "assistant"},
       {"observation", "tool"},
+      {"tool_response", "tool"},
   }};
   for (const char* known : {"user", "assistant", "system", "tool"})
     for (auto [named, end] = names.equal_range(known); named != end; ++named)
       if (named->second == given) return known;
-  std::string lower = given;
-  std::transform(lower.begin(), lower.end(), lower.begin(), [](unsigned char c) { return std::tolower(c); });
+  const std::string lower = lower_of(given);
   for (const auto& [other, known] : kElsewhere)
     if (lower == other) return known;
   return given;
+}
+
+bool is_call_role(const std::string& given, const NameMap& names) {
+  for (const auto& [known, named] : names)
+    if (named == given) return false;
+  const std::string lower = lower_of(given);
+  return lower == "function_call" || lower == "tool_call";
 }
 
 std::string RecordReader::name(const char* known) const {

@@ -25,6 +25,10 @@ bool is_empty(const nlohmann::ordered_json& value);
 // The role as templates know it.
 std::string role_of(const std::string& given, const NameMap& names);
 
+// Whether the content of such messages is a call in JSON. A role that --data-keys names is taken at that
+// word.
+bool is_call_role(const std::string& given, const NameMap& names);
+
 class RecordReader {
  public:
   // Both outlive it.

@@ -152,6 +152,14 @@ bool ChatRenderer::knows_role(const Conversation& conversation, const std::strin
 
 namespace {
 
+// The variable that a template's error names as undefined; empty: none.
+std::string undefined_name(const std::string& what) {
+  static constexpr std::string_view kUndefined = "' is undefined";
+  const size_t end = what.find(kUndefined),
+               begin = end == 0 || end == what.npos ? what.npos : what.rfind('\'', end - 1);
+  return begin == what.npos ? "" : what.substr(begin + 1, end - begin - 1);
+}
+
 // What `render` returns. Throws std::invalid_argument in place of Error.
 template <class Render>
 Rendered rendered(const Render& render) {
@@ -160,7 +168,13 @@ Rendered rendered(const Render& render) {
   } catch (const Error& error) {
     std::string what = error.what();
     if (what.ends_with('.')) what.pop_back();  // it becomes a part of a sentence
-    throw std::invalid_argument("the chat template refuses it: " + what);
+    const std::string name = undefined_name(what);
+    what = "the chat template refuses it: " + what;
+    if (name.empty()) throw std::invalid_argument(what);
+    throw RefusedRecord(
+        what, fmt::format("Give its value with --template-values, as '{}=\"\"', or leave such records "
+                          "out with --bad-records skip.",
+                          name));
   }
 }
 

@@ -279,6 +279,7 @@ Samples SampleMaker::of_conversation(const Conversation& given, SampleNotes& not
     samples.add(conversation_sample(whole, all_of(whole), false, notes));
   } else {
     for (const std::string& mark : conversation.asked) count(notes.unread, mark);
+    notes.unwanted += answers.empty() && conversation.masked > 0;
     try {
       samples = of_answers(conversation, whole, answers, unread, notes);
     } catch (const RefusedRecord&) {
@@ -323,6 +324,7 @@ Samples SampleMaker::of_text(const PlainText& text, SampleNotes& notes) {
   }
   Samples samples;
   if (is_blank(text.text)) {
+    notes.unwanted += text.whole;
     samples.add({.is_text = text.whole});
     return samples;
   }

@@ -24,7 +24,7 @@ SampleNotes& SampleNotes::operator+=(const SampleNotes& other) {
   for (const auto& [name, times] : other.unknown_roles) count(unknown_roles, name, times);
   for (const auto& [token, times] : other.ends) ends[token] += times;
   endless += other.endless, cut += other.cut, empty += other.empty;
-  masked += other.masked, whole += other.whole;
+  masked += other.masked, whole += other.whole, unwanted += other.unwanted;
   rendered += other.rendered, opened += other.opened;
   if (no_end.empty()) no_end = other.no_end;
   if (opening.empty()) opening = other.opening;
@@ -33,12 +33,13 @@ SampleNotes& SampleNotes::operator+=(const SampleNotes& other) {
 }
 
 std::string json_of(const SampleNotes& notes) {
-  nlohmann::ordered_json json{{"unread", notes.unread},   {"unknown_roles", notes.unknown_roles},
-                              {"endless", notes.endless}, {"no_end", notes.no_end},
-                              {"cut", notes.cut},         {"empty", notes.empty},
-                              {"masked", notes.masked},   {"whole", notes.whole},
-                              {"refusal", notes.refusal}, {"rendered", notes.rendered},
-                              {"opened", notes.opened},   {"opening", notes.opening}};
+  nlohmann::ordered_json json{{"unread", notes.unread},    {"unknown_roles", notes.unknown_roles},
+                              {"endless", notes.endless},  {"no_end", notes.no_end},
+                              {"cut", notes.cut},          {"empty", notes.empty},
+                              {"masked", notes.masked},    {"whole", notes.whole},
+                              {"refusal", notes.refusal},  {"rendered", notes.rendered},
+                              {"opened", notes.opened},    {"opening", notes.opening},
+                              {"unwanted", notes.unwanted}};
   auto& ends = json["ends"] = nlohmann::ordered_json::array();
   for (const auto& [token, times] : notes.ends) ends.push_back({token, times});
   return json.dump();
@@ -56,6 +57,7 @@ SampleNotes notes_of_json(const std::string& text) try {
   json.at("empty").get_to(notes.empty);
   json.at("masked").get_to(notes.masked);
   json.at("whole").get_to(notes.whole);
+  json.at("unwanted").get_to(notes.unwanted);
   json.at("refusal").get_to(notes.refusal);
   json.at("rendered").get_to(notes.rendered);
   json.at("opened").get_to(notes.opened);

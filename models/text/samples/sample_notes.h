@@ -22,6 +22,8 @@ struct SampleNotes {
   uint64_t cut = 0;                   // answers of which the chat template leaves a part out of every sample
   uint64_t empty = 0;                 // trained answers of which nothing but blanks is given
   uint64_t masked = 0;                // answers that are trained although their records say that they are not
+  uint64_t unwanted = 0;              // samples without a trained token, as their records ask: texts that are
+                                      // empty, and answers that say that they are not trained
   uint64_t rendered = 0;              // texts that a chat template had rendered before, with control tokens
   uint64_t whole = 0;   // texts that are trained as a whole although the last answer is asked for
   std::string refusal;  // why the first record that is left out is refused, as a clause

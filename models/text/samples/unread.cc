@@ -232,8 +232,10 @@ void UnreadStrings::note_message(const ChatRenderer& renderer, size_t index, boo
   if (content.is_lost() || (content.given == 0 && beside.is_lost()))
     throw RefusedRecord(
         fmt::format("the chat template leaves out message {}, an answer that is to be trained", index + 1),
-        "Give --chat-template FILE, a template that renders it, or leave such records out with --bad-records "
-        "skip.");
+        fmt::format(
+            "{}Give --chat-template FILE, a template that renders it, or leave such records out with "
+            "--bad-records skip.",
+            message.contains("function_call") ? "Write its \"function_call\" as \"tool_calls\". Or: " : ""));
   if (content.given > 0 || beside.given > 0) return;
   if (const std::string said = said_otherwise((*given_.messages)[index]); !said.empty())
     throw RefusedRecord(fmt::format("message {} is an answer that is to be trained, and nothing of it but {} "

@@ -424,9 +424,30 @@ TEST_F(PrepareTest, FilesOfOtherKindsAreNamedWithTheCommandThatHelps) {
   expect("b.txt", "\xff\xfe\0\0a\0\0\0"s, "text in UTF-32", "iconv -f UTF-32 -t UTF-8");
   expect("c.txt", "T\0e\0x\0t\0"s, "text in UTF-16LE", "iconv -f UTF-16LE -t UTF-8");
   expect("c.jsonl", "\0{\0\"\0t\0e"s, "text in UTF-16BE", "iconv -f UTF-16BE -t UTF-8");
-  expect("d.jsonl", "\x28\xb5\x2f\xfd...", "a Zstandard file", "unzstd");
+  expect("d.jsonl", "\x28\xb5\x2f\xfd...", "a Zstandard file", "zstdcat <");
   expect("e.jsonl", "version https://git-lfs.github.com/spec/v1\n",
          "a pointer of Git LFS, not the file that it stands for", "git lfs pull --include");
+}
+
+TEST_F(PrepareTest, WhatIsConvertedKeepsAnEndingThatIsKnown) {
+  const auto remedy = [&](const char* name) {
+    try {
+      Preparation(request({write_file(name, "BZh9")}));
+    } catch (const Error& error) {
+      return error.remedy();
+    }
+    return std::string();
+  };
+  EXPECT_EQ(remedy("a.txt.bz2"), "Unpack it: bzcat < " + path("a.txt.bz2") + " > OUT.txt");
+  EXPECT_EQ(remedy("a.json"), "Unpack it: bzcat < " + path("a.json") + " > OUT.json");
+  EXPECT_EQ(remedy("a"), "Unpack it: bzcat < " + path("a") + " > OUT.jsonl");
+}
+
+TEST_F(PrepareTest, RecordsInAFileOfTextAreNotTrainedAsTheyAreSpelled) {
+  expect_error(ExitCode::usage, {"a.txt holds records in JSON"}, [&] {
+    Preparation(request({write_file("a.txt", "\n{\"text\": \"a\"}\n{\"text\": \"b\"}\n")}));
+  });
+  Preparation(request({write_file("b.txt", "{\"a\": 1}\n")}));
 }
 
 TEST_F(PrepareTest, FoldersAreTheirFiles) {

@@ -437,7 +437,30 @@ TEST_F(FineTuning, BadInputIsRefused) {
   write("endless.jinja", "{% for a in range(100000) %}{% for b in range(100000) %}x{% endfor %}{% endfor %}");
   refused({"prepare", "--data", chats, "--tokenizer", model, "--chat-template", directory / "endless.jinja"},
           5, {"chats.jsonl, line 1: the chat template refuses it"});
+  write("lacking.jinja", "{{ mark.strip() }}");
+  refused({"prepare", "--data", chats, "--tokenizer", model, "--chat-template", directory / "lacking.jinja"},
+          5, {"the chat template refuses it: ", "'mark' is undefined", "--template-values, as 'mark=\"\"'"});
   EXPECT_FALSE(std::filesystem::exists(directory / "run"));
+}
+
+TEST_F(FineTuning, RecordsMaySayThatNothingOfThemIsTrained) {
+  const auto chat = [](const char* mask) {
+    return std::string(
+               "{\"messages\":[{\"role\":\"user\",\"content\":\"q\"},"
+               "{\"role\":\"assistant\",\"content\":\"a\"") +
+           mask + "}]}\n";
+  };
+  const std::string masked = chat(",\"train\":false") + chat(",\"loss\":0") + "{\"text\":\"\"}\n";
+  write_bytes(directory / "most.jsonl", masked + chat(""));
+  write_bytes(directory / "all.jsonl", masked);
+  const CommandResult most = prepare(directory / "most.jsonl"), all = prepare(directory / "all.jsonl");
+  EXPECT_EQ(most.code, 0) << most.err;
+  EXPECT_NE(most.out.find("1 sample of 4 records"), std::string::npos) << most.out;
+  EXPECT_NE(most.out.find("3 samples without trained tokens are left out"), std::string::npos) << most.out;
+  EXPECT_EQ(all.code, 5);
+  EXPECT_NE(all.err.find("All texts are empty, or say of every answer that it is not to be trained."),
+            std::string::npos)
+      << all.err;
 }
 
 TEST_F(FineTuning, OptionsWithoutEffectAreTold) {

@@ -1,32 +1,17 @@
 // Records of each form.
 #include "models/text/records/record.h"
 
+#include <gtest/gtest.h>
+
 #include <nlohmann/json.hpp>
-#include <regex>
 
 #include "models/text/records/calls.h"
-#include "tests/support/format_test_support.h"
+#include "tests/support/record_support.h"
 
 namespace sluice {
 namespace {
 
 using Json = nlohmann::ordered_json;
-
-Conversation chat(const std::string& line, RecordForm form = RecordForm::automatic,
-                  const NameMap& names = {}) {
-  return std::get<Conversation>(parse_record(line, form, names));
-}
-PlainText text(const std::string& line, RecordForm form = RecordForm::automatic) {
-  return std::get<PlainText>(parse_record(line, form, {}));
-}
-std::string fault(const std::string& line, RecordForm form = RecordForm::automatic) {
-  try {
-    parse_record(line, form, {});
-  } catch (const std::invalid_argument& error) {
-    return error.what();
-  }
-  return "";
-}
 
 const Json kTwo = Json::parse(R"([{"role":"user","content":"q"},{"role":"assistant","content":"a"}])");
 
@@ -191,161 +176,6 @@ TEST(RecordTest, KeysThatNothingReadsAreTold) {
             std::vector<std::string>{"prompt"});
 }
 
-TEST(RecordTest, WhatWouldTeachTheOppositeIsRefused) {
-  const std::string label = R"({"prompt":"p","completion":"c","label":)";
-  EXPECT_EQ(fault(label + "false}"),
-            "its answer is marked as a bad one (\"label\": false), and only good ones can be trained");
-  EXPECT_EQ(text(label + "true}").text, "c");
-  for (const char* bad : {"0", "0.0", "\"False\"", "\"0\"", "\"False \""})
-    EXPECT_EQ(fault(label + bad + "}"), std::string("its answer is marked as a bad one (\"label\": ") + bad +
-                                            "), and only good ones can be trained");
-  EXPECT_TRUE(text(label + "1}").unread_keys.empty());
-  EXPECT_EQ(text(label + "2}").unread_keys, std::vector<std::string>{"label"});
-  EXPECT_EQ(text(R"({"text":"t","label":false})").unread_keys, std::vector<std::string>{"label"})
-      << "it classifies the text";
-  const std::string kto = R"({"instruction":"i","output":"o","kto_tag":)";
-  EXPECT_EQ(fault(kto + "false}"),
-            "its answer is marked as a bad one (\"kto_tag\": false), and only good ones can be trained");
-  EXPECT_TRUE(chat(kto + "true}").unread_keys.empty());
-  EXPECT_EQ(chat(R"({"instruction":"i","output":"o","label":0})").unread_keys,
-            std::vector<std::string>{"label"});
-  EXPECT_EQ(fault(R"({"instruction":"i","output":"o","label":false})"),
-            "its answer is marked as a bad one (\"label\": false), and only good ones can be trained");
-  EXPECT_EQ(fault(R"({"messages":[{"role":"user","content":"q"},)"
-                  R"({"role":"assistant","content":"a","label":false}]})"),
-            "an answer is marked as a bad one (\"label\": false), and only good ones can be trained");
-  for (const char* mark : {R"("label":0)", R"("label":"False")", R"("kto_tag":false)"}) {
-    const std::string answer = std::string(R"({"role":"assistant","content":"a",)") + mark;
-    EXPECT_TRUE(fault(R"({"messages":[)" + answer + "}]}").starts_with("an answer is marked as a bad one"));
-    for (const char* mask : {R"("weight":0)", R"("train":false)"})
-      EXPECT_EQ(chat(R"({"messages":[)" + answer + "," + mask + "}]}").trained_messages, std::vector{false});
-  }
-  EXPECT_TRUE(fault(R"({"question":"q","answer":"a"})").ends_with("It has question, answer"));
-  const std::string pair = R"({"prompt":"p","chosen":"c","rejected":"r"})";
-  EXPECT_EQ(fault(pair),
-            "it prefers one answer to another (\"chosen\", \"rejected\"), and preferences are not trained");
-  const auto chosen =
-      std::get<PlainText>(parse_record(pair, RecordForm::automatic, {{"completion", "chosen"}}));
-  EXPECT_EQ(chosen.text, "c");
-  EXPECT_EQ(chosen.unread_keys, std::vector<std::string>{"rejected"});
-}
-
-std::string remedy(const std::string& line) {
-  try {
-    parse_record(line, RecordForm::automatic, {});
-  } catch (const RefusedRecord& error) {
-    return error.remedy;
-  }
-  return "";
-}
-
-// The options that remedies name train the question and the chosen answer once each.
-TEST(RecordTest, PreferencesAreTrainedAsTheRemedySays) {
-  const std::string question = R"({"role":"user","content":"q"})",
-                    answer = R"({"role":"assistant","content":"a"})",
-                    whole = "[" + question + "," + answer + "]", rest = R"(,"rejected":"r"})";
-  const std::vector<std::string> records = {
-      R"({"prompt":"q","chosen":"a")" + rest,
-      R"({"prompt":"q","chosen":)" + whole + rest,
-      R"({"prompt":"q","messages":)" + whole + R"(,"chosen":)" + whole + rest,
-      R"({"prompt":[)" + question + R"(],"chosen":[)" + answer + "]" + rest,
-      R"({"messages":[)" + question + R"(],"chosen":)" + answer + rest,
-      R"({"conversations":[{"from":"human","value":"q"}],"chosen":{"from":"gpt","value":"a"})" + rest,
-      R"({"conversations":[{"from":"human","value":"q"}],"chosen":)" + whole + rest,
-      R"({"instruction":"q","input":"","chosen":"a")" + rest,
-      R"({"question":"q","chosen":"a")" + rest,
-      R"({"chosen":[{"from":"human","value":"q"},{"from":"gpt","value":"a"}])" + rest,
-  };
-  for (const std::string& record : records) {
-    std::smatch said;
-    const std::string help = remedy(record);
-    ASSERT_TRUE(
-        std::regex_match(help, said,
-                         std::regex("To train the chosen answers alone, give "
-                                    "(?:--format (\\w+) )?--data-keys (\\w+)=(\\w+)(?:,(\\w+)=(\\w+))?\\.")))
-        << help;
-    NameMap names{{said[2], said[3]}};
-    if (said[4].matched) names.emplace(said[4], said[5]);
-    const RecordForm form = said[1] == "messages"     ? RecordForm::messages
-                            : said[1] == "completion" ? RecordForm::completion
-                                                      : RecordForm::automatic;
-    const Record trained = parse_record(record, form, names);
-    if (const auto* plain = std::get_if<PlainText>(&trained))
-      EXPECT_EQ(plain->prompt + plain->text, "qa") << record;
-    else
-      EXPECT_EQ(*std::get<Conversation>(trained).messages, kTwo) << record;
-  }
-}
-
-TEST(RecordTest, PreferencesBesideMessagesAreTrainedAsTheRemedySays) {
-  const std::string line =
-      R"({"messages":[{"role":"user","content":"q"}],"chosen":[{"role":"assistant","content":"a"}],)"
-      R"("rejected":[]})";
-  EXPECT_EQ(remedy(line),
-            "To train the chosen answers alone, give --format completion --data-keys "
-            "prompt=messages,completion=chosen.");
-  EXPECT_EQ(*chat(line, RecordForm::completion, {{"prompt", "messages"}, {"completion", "chosen"}}).messages,
-            kTwo);
-  const Conversation other =
-      chat(R"({"conversations":[{"from":"human","value":"q"}],"chosen":{"from":"gpt","value":"a"}})",
-           RecordForm::completion, {{"prompt", "conversations"}, {"completion", "chosen"}});
-  EXPECT_EQ(*other.messages, kTwo);
-  EXPECT_EQ(other.trained_messages, (std::vector{false, true}));
-}
-
-TEST(RecordTest, OtherPreferencesAreToBeConverted) {
-  const std::string beside = R"({"messages":[{"role":"user","content":"q"}],"rejected":"r"})";
-  EXPECT_EQ(fault(beside),
-            "it prefers one answer to another (\"rejected\"), and preferences are not trained");
-  EXPECT_EQ(remedy(beside), "To train the other answers: jq -c 'del(.rejected)' FILE > OUT.jsonl");
-  const std::string of_openai =
-      R"({"input":{"messages":[]},"preferred_output":[],"non_preferred_output":[1]})";
-  EXPECT_EQ(fault(of_openai),
-            "it prefers one answer to another (\"non_preferred_output\"), and preferences are not trained");
-  EXPECT_EQ(remedy(of_openai),
-            "To train the preferred answers alone: jq -c '{messages: (.input.messages + .preferred_output)}' "
-            "FILE > OUT.jsonl");
-  EXPECT_EQ(
-      remedy(R"({"chosen":"Human: q Assistant: a","rejected":"r"})"),
-      "To train the chosen answers alone, give --data-keys text=chosen, which trains questions with them.");
-}
-
-// The keys that a remedy names are those of the record.
-TEST(RecordTest, OtherKeysAreNamedInTheRemedy) {
-  const auto help = [](const std::string& keys) {
-    return "Say what its keys are called" + keys +
-           ", or leave out what is malformed with --bad-records skip.";
-  };
-  EXPECT_EQ(remedy(R"({"instruction":"i","context":"c","response":"r"})"),
-            help(": --data-keys output=response,input=context"));
-  EXPECT_EQ(remedy(R"({"question":"q","answer":"a"})"),
-            help(": --data-keys prompt=question,completion=answer"));
-  EXPECT_EQ(remedy(R"({"question":"q","system_prompt":"s","response":"a"})"),
-            help(": --data-keys prompt=question,completion=response,system=system_prompt"));
-  EXPECT_EQ(remedy(R"({"conversation":[{"role":"user","content":"q"}]})"),
-            help(": --data-keys messages=conversation"));
-  EXPECT_EQ(fault(R"({"prompt":{"text":"q","role":"prompter","replies":[]}})"),
-            "\"prompt\" is a tree of messages and replies");
-  EXPECT_EQ(remedy(R"({"q":"q","a":"a"})"), help(", as in --data-keys prompt=question,completion=answer"));
-  const Conversation dolly = chat(R"({"instruction":"i","context":"c","response":"r"})",
-                                  RecordForm::automatic, {{"output", "response"}, {"input", "context"}});
-  EXPECT_EQ((*dolly.messages)[0]["content"], "i\nc");
-}
-
-TEST(RecordTest, FilesThatAreNoRecordsAreToBeConverted) {
-  const std::string nested = R"({"data":[{"messages":[{"role":"user","content":"q"}]}]})";
-  EXPECT_EQ(fault(nested), "what it holds stands within \"data\"");
-  EXPECT_EQ(remedy(nested),
-            R"(Convert the file to one record a line: jq -c '.["data"][]' FILE > OUT.jsonl.)");
-  EXPECT_EQ(remedy(R"({"row":{"text":"t"}})"),
-            R"(Convert the file to one record a line: jq -c '.["row"]' FILE > OUT.jsonl.)");
-  EXPECT_TRUE(fault(R"({"question":"q","meta":{"id":1}})").starts_with("it has none of the keys"));
-  const std::string strings = R"({"conversations":["q","a"]})";
-  EXPECT_EQ(fault(strings), "a message is a string, which does not tell who says it");
-  EXPECT_EQ(remedy(strings),
-            "Convert the file: a message is an object, as {\"role\": \"user\", \"content\": \"Hello\"}.");
-}
-
 TEST(RecordTest, MasksThatDoNothingAreKept) {
   const Conversation c =
       chat(R"({"messages":[{"role":"user","content":"q","train":true},)"
@@ -366,6 +196,20 @@ TEST(RecordTest, MasksThatDoNothingAreKept) {
   EXPECT_EQ(remedy(part + "false}]}]}"),
             "Give the whole message \"train\", or leave such records out with --bad-records skip.");
   EXPECT_EQ(chat(part + "true}]}]}").trained_messages, std::vector{true});
+}
+
+TEST(RecordTest, MasksOfOtherToolsCount) {
+  const auto trained = [](const std::string& mark) -> bool {
+    return chat(R"({"messages":[{"role":"assistant","content":"a",)" + mark + "}]}").trained_messages[0];
+  };
+  for (const std::string key :
+       {"weight", "train", "training", "loss", "loss_scale", "loss_mask", "trainable"})
+    for (const char* value : {"0", "1", "true", "false", "0.0", "1.0"})
+      EXPECT_EQ(trained("\"" + key + "\":" + value), value[0] == '1' || value[0] == 't') << key << value;
+  EXPECT_TRUE(trained(R"("loss":2.5)"));
+  EXPECT_FALSE(trained(R"("weight":0,"train":false)"));
+  EXPECT_EQ(fault(R"({"messages":[{"role":"assistant","content":"a","train":true,"weight":0}]})"),
+            R"("train" of message 1 contradicts its "weight")");
 }
 
 TEST(RecordTest, FieldsThatTheNamesOfTheDataHideAreTold) {
@@ -445,11 +289,44 @@ TEST(RecordTest, CallsInStringsBecomeLists) {
             "\"function_call\" of message 1 is no object");
 }
 
+// As ShareGPT and ms-swift write calls.
+TEST(RecordTest, MessagesOfCallsBecomeCalls) {
+  const Conversation c =
+      chat(R"({"conversations":[{"from":"human","value":"q"},)"
+           R"({"from":"function_call","value":"{\"name\":\"f\",\"arguments\":{\"a\":1}}"},)"
+           R"({"from":"function_call","value":"[{\"name\":\"g\",\"arguments\":\"{}\"}]"},)"
+           R"({"from":"observation","value":"r"},{"from":"gpt","value":"a"}]})");
+  EXPECT_EQ(c.messages->size(), 4u);
+  EXPECT_EQ(c.messages->at(1).dump(), R"({"role":"assistant","tool_calls":[)"
+                                      R"({"type":"function","function":{"name":"f","arguments":{"a":1}}},)"
+                                      R"({"type":"function","function":{"name":"g","arguments":{}}}]})");
+  EXPECT_EQ(c.trained_messages, (std::vector{false, true, false, true}));
+  const Conversation masked =
+      chat(R"({"messages":[{"role":"user","content":"q"},)"
+           R"({"role":"tool_call","content":"{\"name\":\"f\"}","loss":false},)"
+           R"({"role":"Tool_Call","content":"{\"name\":\"g\"}"},{"role":"tool_response","content":"r"}]})");
+  EXPECT_EQ(masked.trained_messages, (std::vector{false, false, true, false}));
+  EXPECT_EQ(masked.messages->at(3)["role"], "tool");
+  const std::string as_text = R"({"conversations":[{"from":"function_call","value":"f of 1"}]})";
+  EXPECT_EQ(fault(as_text),
+            R"(message 1 of function_call is no call in JSON, as {"name": ..., "arguments": {...}})");
+  EXPECT_EQ(remedy(as_text),
+            "Correct it, or train it as the text that it is with --data-keys assistant=function_call.");
+  EXPECT_EQ(chat(as_text, RecordForm::automatic, {{"assistant", "function_call"}}).messages->dump(),
+            R"([{"role":"assistant","content":"f of 1"}])");
+}
+
+TEST(RecordTest, AContentUnderAnotherKeyIsNamedInTheRemedy) {
+  EXPECT_EQ(remedy(R"({"messages":[{"role":"user","value":"q"}]})"),
+            "If it says it in \"value\", give --data-keys content=value. Or leave out what is malformed with "
+            "--bad-records skip.");
+}
+
 TEST(RecordTest, AnAnswerMayBeWithoutAContent) {
   const Conversation c = chat(R"({"messages":[{"role":"user","content":"q"},)"
                               R"({"role":"assistant","content":null,"reasoning_content":"r"}]})");
   EXPECT_EQ(c.messages->at(1).dump(), R"({"role":"assistant","content":"","reasoning_content":"r"})");
-  EXPECT_EQ(fault(R"({"messages":[{"role":"assistant","content":null}]})"), "a message has no \"content\"");
+  EXPECT_EQ(fault(R"({"messages":[{"role":"assistant","content":null}]})"), "message 1 has no \"content\"");
 }
 
 TEST(RecordTest, FaultsAreNamed) {
@@ -465,11 +342,11 @@ TEST(RecordTest, FaultsAreNamed) {
   EXPECT_EQ(fault("[1]"), "it is no JSON object");
   EXPECT_EQ(fault(R"({"messages": "x"})"), "\"messages\" is no list");
   EXPECT_EQ(fault(R"({"messages": []})"), "the conversation is empty");
-  EXPECT_EQ(fault(R"({"messages": [{"role": "user"}]})"), "a message has no \"content\"");
+  EXPECT_EQ(fault(R"({"messages": [{"role": "user"}]})"), "message 1 has no \"content\"");
   EXPECT_EQ(fault(R"({"messages": [{"content": "x"}]})"), "\"role\" is missing");
   EXPECT_EQ(fault(R"({"messages": [{"role": 1, "content": "x"}]})"), "\"role\" is no string");
   EXPECT_EQ(fault(R"({"messages": [{"role": "assistant", "content": "x", "weight": 2}]})"),
-            "a message's \"weight\" is neither 0 nor 1");
+            "\"weight\" of message 1 is neither 0 nor 1, true nor false");
   EXPECT_EQ(fault(R"({"text": 7})"), "\"text\" is no string");
   EXPECT_EQ(fault(R"({"instruction": "a"})").substr(0, 35), "it has none of the keys that are kn");
   EXPECT_EQ(fault(R"({"text": "a"})", RecordForm::messages), "\"messages\" is missing");

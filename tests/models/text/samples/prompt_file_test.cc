@@ -56,7 +56,7 @@ TEST_F(PromptFileTest, FaultsHaveTheirLine) {
   refused("{\"prompt\": \"a\", \"messages\": []}", "it has neither or both of");
   refused("{\"messages\": []}", "the conversation is empty.");
   refused("{\"messages\": [3]}", "a message is no object.");
-  refused("{\"messages\": [{\"role\": \"user\"}]}", "a message has no \"content\".");
+  refused("{\"messages\": [{\"role\": \"user\"}]}", "message 1 has no \"content\".");
 }
 
 }  // namespace

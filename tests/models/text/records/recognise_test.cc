@@ -1,0 +1,215 @@
+// Which records are recognised, which are refused, and that remedies do what they say.
+#include "models/text/records/recognise.h"
+
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+#include <regex>
+
+#include "tests/support/record_support.h"
+
+namespace sluice {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+const Json kTwo = Json::parse(R"([{"role":"user","content":"q"},{"role":"assistant","content":"a"}])");
+
+TEST(RecogniseTest, WhatWouldTeachTheOppositeIsRefused) {
+  const std::string label = R"({"prompt":"p","completion":"c","label":)";
+  EXPECT_EQ(fault(label + "false}"),
+            "its answer is marked as a bad one (\"label\": false), and only good ones can be trained");
+  EXPECT_EQ(text(label + "true}").text, "c");
+  for (const char* bad : {"0", "0.0", "\"False\"", "\"0\"", "\"False \""})
+    EXPECT_EQ(fault(label + bad + "}"), std::string("its answer is marked as a bad one (\"label\": ") + bad +
+                                            "), and only good ones can be trained");
+  EXPECT_TRUE(text(label + "1}").unread_keys.empty());
+  EXPECT_EQ(text(label + "2}").unread_keys, std::vector<std::string>{"label"});
+  EXPECT_EQ(text(R"({"text":"t","label":false})").unread_keys, std::vector<std::string>{"label"})
+      << "it classifies the text";
+  const std::string kto = R"({"instruction":"i","output":"o","kto_tag":)";
+  EXPECT_EQ(fault(kto + "false}"),
+            "its answer is marked as a bad one (\"kto_tag\": false), and only good ones can be trained");
+  EXPECT_TRUE(chat(kto + "true}").unread_keys.empty());
+  EXPECT_EQ(chat(R"({"instruction":"i","output":"o","label":0})").unread_keys,
+            std::vector<std::string>{"label"});
+  EXPECT_EQ(fault(R"({"instruction":"i","output":"o","label":false})"),
+            "its answer is marked as a bad one (\"label\": false), and only good ones can be trained");
+  EXPECT_EQ(fault(R"({"messages":[{"role":"user","content":"q"},)"
+                  R"({"role":"assistant","content":"a","label":false}]})"),
+            "an answer is marked as a bad one (\"label\": false), and only good ones can be trained");
+  for (const char* mark : {R"("label":0)", R"("label":"False")", R"("kto_tag":false)"}) {
+    const std::string answer = std::string(R"({"role":"assistant","content":"a",)") + mark;
+    EXPECT_TRUE(fault(R"({"messages":[)" + answer + "}]}").starts_with("an answer is marked as a bad one"));
+    for (const char* mask : {R"("weight":0)", R"("train":false)"})
+      EXPECT_EQ(chat(R"({"messages":[)" + answer + "," + mask + "}]}").trained_messages, std::vector{false});
+  }
+  EXPECT_TRUE(fault(R"({"question":"q","answer":"a"})").ends_with("It has question, answer"));
+  const std::string pair = R"({"prompt":"p","chosen":"c","rejected":"r"})";
+  EXPECT_EQ(fault(pair),
+            "it prefers one answer to another (\"chosen\", \"rejected\"), and preferences are not trained");
+  const auto chosen =
+      std::get<PlainText>(parse_record(pair, RecordForm::automatic, {{"completion", "chosen"}}));
+  EXPECT_EQ(chosen.text, "c");
+  EXPECT_EQ(chosen.unread_keys, std::vector<std::string>{"rejected"});
+}
+
+// The options that remedies name train the question and the chosen answer once each.
+TEST(RecogniseTest, PreferencesAreTrainedAsTheRemedySays) {
+  const std::string question = R"({"role":"user","content":"q"})",
+                    answer = R"({"role":"assistant","content":"a"})",
+                    whole = "[" + question + "," + answer + "]", rest = R"(,"rejected":"r"})";
+  const std::vector<std::string> records = {
+      R"({"prompt":"q","chosen":"a")" + rest,
+      R"({"prompt":"q","chosen":)" + whole + rest,
+      R"({"prompt":"q","messages":)" + whole + R"(,"chosen":)" + whole + rest,
+      R"({"prompt":[)" + question + R"(],"chosen":[)" + answer + "]" + rest,
+      R"({"messages":[)" + question + R"(],"chosen":)" + answer + rest,
+      R"({"conversations":[{"from":"human","value":"q"}],"chosen":{"from":"gpt","value":"a"})" + rest,
+      R"({"conversations":[{"from":"human","value":"q"}],"chosen":)" + whole + rest,
+      R"({"instruction":"q","input":"","chosen":"a")" + rest,
+      R"({"question":"q","chosen":"a")" + rest,
+      R"({"chosen":[{"from":"human","value":"q"},{"from":"gpt","value":"a"}])" + rest,
+  };
+  for (const std::string& record : records) {
+    std::smatch said;
+    const std::string help = remedy(record);
+    ASSERT_TRUE(
+        std::regex_match(help, said,
+                         std::regex("To train the chosen answers alone, give "
+                                    "(?:--format (\\w+) )?--data-keys (\\w+)=(\\w+)(?:,(\\w+)=(\\w+))?\\.")))
+        << help;
+    NameMap names{{said[2], said[3]}};
+    if (said[4].matched) names.emplace(said[4], said[5]);
+    const RecordForm form = said[1] == "messages"     ? RecordForm::messages
+                            : said[1] == "completion" ? RecordForm::completion
+                                                      : RecordForm::automatic;
+    const Record trained = parse_record(record, form, names);
+    if (const auto* plain = std::get_if<PlainText>(&trained))
+      EXPECT_EQ(plain->prompt + plain->text, "qa") << record;
+    else
+      EXPECT_EQ(*std::get<Conversation>(trained).messages, kTwo) << record;
+  }
+}
+
+TEST(RecogniseTest, PreferencesBesideMessagesAreTrainedAsTheRemedySays) {
+  const std::string line =
+      R"({"messages":[{"role":"user","content":"q"}],"chosen":[{"role":"assistant","content":"a"}],)"
+      R"("rejected":[]})";
+  EXPECT_EQ(remedy(line),
+            "To train the chosen answers alone, give --format completion --data-keys "
+            "prompt=messages,completion=chosen.");
+  EXPECT_EQ(*chat(line, RecordForm::completion, {{"prompt", "messages"}, {"completion", "chosen"}}).messages,
+            kTwo);
+  const Conversation other =
+      chat(R"({"conversations":[{"from":"human","value":"q"}],"chosen":{"from":"gpt","value":"a"}})",
+           RecordForm::completion, {{"prompt", "conversations"}, {"completion", "chosen"}});
+  EXPECT_EQ(*other.messages, kTwo);
+  EXPECT_EQ(other.trained_messages, (std::vector{false, true}));
+}
+
+TEST(RecogniseTest, OtherPreferencesAreToBeConverted) {
+  const std::string beside = R"({"messages":[{"role":"user","content":"q"}],"rejected":"r"})";
+  EXPECT_EQ(fault(beside),
+            "it prefers one answer to another (\"rejected\"), and preferences are not trained");
+  EXPECT_EQ(remedy(beside), "To train the other answers: jq -c 'del(.rejected)' FILE > OUT.jsonl");
+  const std::string of_openai =
+      R"({"input":{"messages":[]},"preferred_output":[],"non_preferred_output":[1]})";
+  EXPECT_EQ(fault(of_openai),
+            "it prefers one answer to another (\"non_preferred_output\"), and preferences are not trained");
+  EXPECT_EQ(remedy(of_openai),
+            "To train the preferred answers alone: jq -c '{messages: (.input.messages + .preferred_output), "
+            "tools: .input.tools}' FILE > OUT.jsonl");
+  EXPECT_EQ(
+      remedy(R"({"chosen":"Human: q Assistant: a","rejected":"r"})"),
+      "To train the chosen answers alone, give --data-keys text=chosen, which trains questions with them.");
+}
+
+// The keys that a remedy names are those of the record.
+TEST(RecogniseTest, OtherKeysAreNamedInTheRemedy) {
+  const auto help = [](const std::string& keys) {
+    return "Say what its keys are called" + keys +
+           ", or leave out what is malformed with --bad-records skip.";
+  };
+  EXPECT_EQ(remedy(R"({"instruction":"i","context":"c","response":"r"})"),
+            help(": --data-keys output=response,input=context"));
+  EXPECT_EQ(remedy(R"({"question":"q","answer":"a"})"),
+            help(": --data-keys prompt=question,completion=answer"));
+  EXPECT_EQ(remedy(R"({"question":"q","system_prompt":"s","response":"a"})"),
+            help(": --data-keys prompt=question,completion=response,system=system_prompt"));
+  EXPECT_EQ(remedy(R"({"conversation":[{"role":"user","content":"q"}]})"),
+            help(": --data-keys messages=conversation"));
+  EXPECT_EQ(fault(R"({"prompt":{"text":"q","role":"prompter","replies":[]}})"),
+            "\"prompt\" is a tree of messages and replies");
+  EXPECT_EQ(remedy(R"({"problem":"q","solution":"s","answer":"a"})"),
+            help(": --data-keys prompt=problem,completion=solution"));
+  EXPECT_EQ(remedy(R"({"prompt":"q","query":"i","response":"a","history":[]})"),
+            help(": --data-keys instruction=prompt,output=response,input=query"));
+  EXPECT_EQ(remedy(R"({"query":"q","response":"a","history":[["b","c"]]})"),
+            help(": --data-keys instruction=query,output=response"));
+  EXPECT_EQ(remedy(R"({"prompt":"q","response":"a"})"), help(": --data-keys completion=response"));
+  EXPECT_EQ(remedy(R"({"human":"q","assistant":"a"})"),
+            help(": --data-keys prompt=human,completion=assistant"));
+  EXPECT_EQ(remedy(R"({"conversation_a":[{"role":"user","content":"q"}],"conversation_b":[{"role":"user",)"
+                   R"("content":"q"}]})"),
+            help(": --data-keys messages=conversation_a (which trains that one of conversation_a, "
+                 "conversation_b)"));
+  EXPECT_EQ(remedy(R"({"q":"q","a":"a"})"), help(", as in --data-keys prompt=question,completion=answer"));
+  const Conversation dolly = chat(R"({"instruction":"i","context":"c","response":"r"})",
+                                  RecordForm::automatic, {{"output", "response"}, {"input", "context"}});
+  EXPECT_EQ((*dolly.messages)[0]["content"], "i\nc");
+}
+
+TEST(RecogniseTest, FilesThatAreNoRecordsAreToBeConverted) {
+  const std::string nested = R"({"data":[{"messages":[{"role":"user","content":"q"}]}]})";
+  EXPECT_EQ(fault(nested), "what it holds stands within \"data\"");
+  EXPECT_EQ(remedy(nested), R"(Convert the file to one record a line: jq -c '.["data"][]' FILE > OUT.jsonl)");
+  EXPECT_EQ(remedy(R"({"row":{"text":"t"}})"),
+            R"(Convert the file to one record a line: jq -c '.["row"]' FILE > OUT.jsonl)");
+  EXPECT_TRUE(fault(R"({"question":"q","meta":{"id":1}})").starts_with("it has none of the keys"));
+  const std::string strings = R"({"conversations":["q","a"]})";
+  EXPECT_EQ(fault(strings), "a message is a string, which does not tell who says it");
+  EXPECT_EQ(remedy(strings),
+            "Convert the file: a message is an object, as {\"role\": \"user\", \"content\": \"Hello\"}.");
+}
+
+TEST(RecogniseTest, WhatAConversionLeavesOutIsSaid) {
+  EXPECT_EQ(remedy(R"({"request":{"messages":[]},"response":{"choices":[]}, "id":""})"),
+            R"(Convert the file to one record a line, which leaves out what else a record has (response): )"
+            R"(jq -c '.["request"]' FILE > OUT.jsonl)");
+  EXPECT_TRUE(fault(R"({"question":"q","answers":{"text":["a"]}})").starts_with("it has none of the keys"));
+}
+
+// As axolotl writes them.
+TEST(RecogniseTest, SegmentsWithLabelsAreRefused) {
+  const std::string segments = R"({"segments":[{"label":false,"text":"q"},{"label":true,"text":"a"}]})";
+  EXPECT_EQ(fault(segments), "\"segments\" has a label for each part of a text, and such masks are not read");
+  EXPECT_EQ(remedy(segments),
+            "To train the last part, with the others as its prompt: jq -c '{prompt: "
+            "([.[\"segments\"][:-1][].text] | add // \"\"), completion: .[\"segments\"][-1].text}' "
+            "FILE > OUT.jsonl");
+}
+
+TEST(RecogniseTest, AMessageOfATreeIsNoText) {
+  EXPECT_EQ(fault(R"({"message_id":"1","parent_id":null,"text":"q","role":"prompter"})"),
+            "it is a message of a tree, of which \"role\" says who says it");
+  EXPECT_EQ(text(R"({"text":"q","role":"prompter"})").unread_keys, std::vector<std::string>{"role"});
+}
+
+TEST(RecogniseTest, ARecordThatIsNotToBeTrainedIsRefused) {
+  EXPECT_EQ(fault(R"({"text":"a","weight":0})"), "it says that it is not to be trained (\"weight\": 0)");
+  EXPECT_EQ(fault(R"({"prompt":"a","completion":"b","train":false})"),
+            "it says that it is not to be trained (\"train\": false)");
+  EXPECT_EQ(text(R"({"text":"a","weight":0.5})").unread_keys, std::vector<std::string>{"weight"});
+  EXPECT_TRUE(text(R"({"text":"a","train":true})").unread_keys.empty());
+}
+
+TEST(RecogniseTest, ALineOfJsonIsARecordWhateverItsFile) {
+  EXPECT_TRUE(is_record(R"({"messages":[{"role":"user","content":"q"}]})"));
+  EXPECT_TRUE(is_record(R"({"text":"q"})"));
+  for (const char* other : {R"({"a":1})", R"({"text":7})", "{", "[]", "text", ""})
+    EXPECT_FALSE(is_record(other)) << other;
+}
+
+}  // namespace
+}  // namespace sluice
