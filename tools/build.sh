@@ -1,17 +1,18 @@
 #!/bin/bash
 # Configures and builds one preset and prints how long it took.
-# `local` is a release for this machine: with GPU code for its GPU, or without any.
-# usage: tools/build.sh release|local|debug|asan|tsan [TARGET...]
+# `local` is a release for this machine: with GPU code for its GPU, or without any. `check` is one for tests: with GPU
+# code for few kinds of GPUs.
+# usage: tools/build.sh release|check|local|debug|asan|tsan [TARGET...]
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-usage="usage: tools/build.sh release|local|debug|asan|tsan [TARGET...]"
+usage="usage: tools/build.sh release|check|local|debug|asan|tsan [TARGET...]"
 case "${1:-}" in
   -h | --help)
     echo "$usage"
     exit
     ;;
-  release | local | debug | asan | tsan) ;;
+  release | check | local | debug | asan | tsan) ;;
   *)
     echo "$usage" >&2
     exit 2

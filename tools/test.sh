@@ -31,7 +31,7 @@ run_tests_at_fixed_addresses() {
 }
 
 tools/setup.sh
-tools/build.sh release
+tools/build.sh check
 if PATH=$PATH:/usr/local/cuda/bin command -v nvcc > /dev/null &&
   ! grep --quiet '^SLUICE_CUDA_BUILT:INTERNAL=ON$' build/release/CMakeCache.txt; then
   echo "test: there is a CUDA Toolkit, but build/release was configured without the cuda device: remove that" \

@@ -14,7 +14,6 @@
 #include "engine/base/error.h"
 #include "engine/base/parallel.h"
 #include "models/files/data_path.h"
-#include "models/text/records/recognise.h"
 #include "models/text/tokenizer/added_tokens.h"
 
 namespace sluice {
@@ -256,11 +255,13 @@ Preparation::Preparation(PrepareRequest request)
           ExitCode::malformed_file,
           printable(path) + " begins with an object of several lines, and a record has one line.",
           fmt::format("Convert the file to one record a line: jq -c . {} > OUT.jsonl", printable(path)));
-    if (is_text_file(path) && is_record(first_line(path)))
-      throw Error(ExitCode::usage,
-                  printable(path) + " holds records in JSON, which would be trained as they are spelled.",
-                  fmt::format("Rename it to end in .jsonl, as {}.",
-                              printable(fs::path(path).replace_extension(".jsonl").string())));
+    if (is_text_file(path) && begins_as_json(path))
+      throw Error(
+          ExitCode::usage, printable(path) + " holds JSON, which would be trained as it is spelled.",
+          fmt::format(
+              "Rename it, to {0}.jsonl or {0}.json; or write it as {{\"text\": ...}} where just that is "
+              "wanted.",
+              printable(fs::path(path).replace_extension().string())));
     const Division division = is_record_file(path)         ? division_of_json(path)
                               : request_.separator.empty() ? Division::stretches
                                                            : Division::separator;

@@ -1,10 +1,7 @@
-// What the tests of offload/ share: a directory on a drive, the I/O back ends that work here, and bytes that
-// tell where they belong.
+// What the tests of offload/ share: the I/O back ends that work here, and bytes that tell where they belong.
 #pragma once
 
 #include <gtest/gtest.h>
-#include <linux/magic.h>
-#include <sys/statfs.h>
 
 #include <cstddef>
 #include <cstdint>
@@ -33,19 +30,6 @@ inline std::vector<const IoBackend*> working_io_backends() {
 inline std::string name_of_backend(const testing::TestParamInfo<const IoBackend*>& test) {
   return test.param->name;
 }
-
-inline bool is_memory(const std::string& directory) {
-  struct statfs status;
-  return statfs(directory.c_str(), &status) == 0 && static_cast<unsigned long>(status.f_type) == TMPFS_MAGIC;
-}
-
-// The system's temporary directory. If that is a tmpfs, the working directory.
-inline std::string drive_directory() { return is_memory(testing::TempDir()) ? "." : testing::TempDir(); }
-
-// A directory of its own for each test, on a drive.
-struct DriveDirectory : TestDirectory {
-  DriveDirectory() : TestDirectory(drive_directory()) {}
-};
 
 // Pseudo-random bytes, a function of key and position (splitmix64; Steele, Lea, Flood 2014).
 inline std::byte pattern(uint64_t key, uint64_t position) {

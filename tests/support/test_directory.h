@@ -2,7 +2,9 @@
 #pragma once
 
 #include <gtest/gtest.h>
+#include <linux/magic.h>
 #include <stdlib.h>
+#include <sys/statfs.h>
 
 #include <filesystem>
 #include <string>
@@ -28,6 +30,19 @@ class TestDirectory {
 
  private:
   std::string path_;
+};
+
+inline bool is_memory(const std::string& directory) {
+  struct statfs status;
+  return statfs(directory.c_str(), &status) == 0 && static_cast<unsigned long>(status.f_type) == TMPFS_MAGIC;
+}
+
+// The system's temporary directory. If that is a tmpfs, the working directory.
+inline std::string drive_directory() { return is_memory(::testing::TempDir()) ? "." : ::testing::TempDir(); }
+
+// A directory of its own for each test, on a drive.
+struct DriveDirectory : TestDirectory {
+  DriveDirectory() : TestDirectory(drive_directory()) {}
 };
 
 }  // namespace sluice

@@ -199,15 +199,17 @@ void check_counts(const PreparedCounts& c, const SampleNotes& notes, const std::
   if (all == 0 && c.bad > 0)
     throw Error(ExitCode::malformed_file,
                 of + fmt::format("Every record is left out. The first is refused: {}.", notes.refusal),
-                "Leave out --bad-records skip to see its line and what helps.");
+                "Correct the records, or give others.");
   if (c.samples == 0 && c.untrained > 0 && c.untrained == notes.unwanted)
-    throw Error(ExitCode::malformed_file,
-                of + "All texts are empty, or say of every answer that it is not to be trained.",
-                "Give data with texts or answers that are to be trained.");
+    throw Error(
+        ExitCode::malformed_file,
+        of + "All texts are empty, or say of the answers that are asked for that they are not to be trained.",
+        "Give data with texts or answers that are to be trained.");
   if (c.samples == 0 || c.untrained - notes.unwanted > c.samples)
     throw Error(ExitCode::malformed_file,
                 of + (all == 0 ? "The data hold no sample."
-                               : fmt::format("Of {}, {} no trained token.", counted(all, "sample", "samples"),
+                               : fmt::format("Of {}, {} no trained token.",
+                                             counted(all - notes.unwanted, "sample", "samples"),
                                              counted(c.untrained - notes.unwanted, "has", "have"))),
                 all == 0 ? "Give data with records."
                          : "--train-on all trains every token: look at some with `sluice prepare --train-on "

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 #include <stdexcept>
+#include <string_view>
 
 #include "engine/base/error.h"
 #include "engine/base/strict_json.h"
@@ -95,20 +96,41 @@ void take_calls_of_text(Json& message, size_t number, const std::string& role) {
     throw RefusedRecord(
         fmt::format("message {} of {} is no call in JSON, as {{\"name\": ..., \"arguments\": {{...}}}}",
                     number, printable(role)),
-        fmt::format("Correct it, or train it as the text that it is with --data-keys assistant={}.",
+        fmt::format("Correct it, or train all such messages as the texts that they are with --data-keys "
+                    "assistant={}.",
                     printable(role)));
   };
   const auto content = message.find("content");
-  Json calls = content == message.end() ? Json(nullptr) : parsed(*content);
+  if (message.contains("tool_calls") || content == message.end()) refuse();
+  static constexpr std::string_view kThoughtEnd = "</think>";
+  std::string thought;
+  if (content->is_string()) {
+    const std::string& text = content->get_ref<const std::string&>();
+    if (const size_t end = text.rfind(kThoughtEnd); end != text.npos) {
+      thought = text.substr(0, end + kThoughtEnd.size());
+      *content = text.substr(thought.size());
+    }
+  }
+  Json calls = parsed(*content);
   if (calls.is_object()) calls = Json::array({std::move(calls)});
   if (!calls.is_array() || calls.empty()) refuse();
-  Json& all = message["tool_calls"] = Json::array();
+  Json all = Json::array();
   for (Json& call : calls) {
-    const auto name = call.is_object() ? call.find("name") : call.end();
-    if (name == call.end() || !name->is_string()) refuse();
-    all.push_back({{"type", "function"}, {"function", std::move(call)}});
+    if (!call.is_object()) refuse();
+    Json function = call.contains("function") && call["function"].is_object() ? std::move(call["function"])
+                                                                              : std::move(call);
+    if (!function.contains("name") || !function["name"].is_string()) refuse();
+    if (!function.contains("arguments")) {
+      function["arguments"] = function.contains("parameters") ? function["parameters"] : Json::object();
+      function.erase("parameters");
+    }
+    all.push_back({{"type", "function"}, {"function", std::move(function)}});
   }
-  message.erase("content");
+  if (thought.empty())
+    message.erase(content);
+  else
+    *content = thought;
+  message["tool_calls"] = std::move(all);
 }
 
 void parse_calls(Json& message, size_t number) {

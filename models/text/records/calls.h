@@ -15,7 +15,8 @@ namespace sluice {
 nlohmann::ordered_json tools_of(const RecordReader& reader);
 
 // The content of a message that is a call, as ShareGPT and ms-swift write them: an object with a name, or a
-// list of such. It becomes "tool_calls". `number`, `role`: of the message, for what is thrown.
+// list of such, perhaps behind a thought, which stays the content. It becomes "tool_calls". `number`, `role`:
+// of the message, for what is thrown.
 void take_calls_of_text(nlohmann::ordered_json& message, size_t number, const std::string& role);
 
 // "tool_calls" and "function_call" of a message become a list of objects and an object. What is empty there

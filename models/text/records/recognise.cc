@@ -24,11 +24,32 @@ std::optional<RecordForm> form_of(const RecordReader& reader) {
   return std::nullopt;
 }
 
+// The first of these keys that an object has; nullptr: it has none.
+const char* key_among(const Json& object, std::initializer_list<const char*> keys) {
+  const auto found = std::find_if(keys.begin(), keys.end(), [&](const char* key) {
+    const auto value = object.find(key);
+    return value != object.end() && !value->is_null();
+  });
+  return found == keys.end() ? nullptr : *found;
+}
+
+// The keys of who says a message and of what it says, if it is one.
+struct MessageKeys {
+  const char *role = nullptr, *content = nullptr;
+};
+MessageKeys message_keys(const Json& value) {
+  if (!value.is_object()) return {};
+  return {key_among(value, {"role", "from", "speaker", "author", "sender"}),
+          key_among(value, {"content", "value", "text", "message", "parts"})};
+}
+
 bool is_record(const Json& value, const NameMap& names) {
   if (!value.is_object()) return false;
   const RecordReader reader(value, names);
   const std::optional<RecordForm> form = form_of(reader);
-  return form && (form != RecordForm::text || reader.peek("text")->is_string());
+  if (form != RecordForm::text) return form.has_value();
+  // A text that somebody says is a message.
+  return reader.peek("text")->is_string() && (!message_keys(value).role || value.contains("replies"));
 }
 
 // The key of what is a record itself, or a list of records; empty: there is none.
@@ -54,9 +75,9 @@ constexpr const char* kPaths =
     throw RefusedRecord(
         fmt::format("\"{}\" has a label for each part of a text, and such masks are not read", key),
         "To train the last part, with the others as its prompt: " +
-            convert(fmt::format(
-                "{{prompt: ([.[\"{0}\"][:-1][].text] | add // \"\"), completion: .[\"{0}\"][-1].text}}",
-                key)));
+            convert(fmt::format("select(.[\"{0}\"][-1].label) | {{prompt: ([.[\"{0}\"][:-1][].text] | add // "
+                                "\"\"), completion: .[\"{0}\"][-1].text}}",
+                                key)));
   std::vector<std::string> others;
   for (const auto& [other, value] : reader.object().items())
     if (other != holder && !is_empty(value)) others.push_back(printable(other));
@@ -94,41 +115,71 @@ std::string options_for_chosen(const RecordReader& reader) {
   return "--data-keys text=chosen, which trains questions with them";
 }
 
-// The first of these keys that a record has; nullptr: it has none.
-const char* first_of(const RecordReader& reader, std::initializer_list<const char*> keys) {
-  const auto found =
-      std::find_if(keys.begin(), keys.end(), [&](const char* key) { return reader.peek(key); });
-  return found == keys.end() ? nullptr : *found;
+// A list of messages, and which of them are answers.
+struct Dialog {
+  std::string key;
+  MessageKeys keys;
+  bool has_answer = false, begins_with_answer = false;
+};
+std::vector<Dialog> dialogs_of(const RecordReader& reader) {
+  std::vector<Dialog> dialogs;
+  for (const auto& [key, value] : reader.object().items()) {
+    if (!value.is_array() || value.empty()) continue;
+    Dialog dialog{key, message_keys(value[0])};
+    if (!dialog.keys.role || !dialog.keys.content) continue;
+    for (const Json& message : value) {
+      const auto role = message.is_object() ? message.find(dialog.keys.role) : message.end();
+      const bool is_answer = role != message.end() && role->is_string() &&
+                             role_of(role->get<std::string>(), reader.names()) == "assistant";
+      dialog.has_answer |= is_answer;
+      dialog.begins_with_answer |= is_answer && &message == &value[0];
+    }
+    dialogs.push_back(std::move(dialog));
+  }
+  return dialogs;
 }
 
-// Whether it is a list of messages.
-bool is_dialog(const Json& value) {
-  return value.is_array() && !value.empty() && value[0].is_object() &&
-         (value[0].contains("role") || value[0].contains("from"));
+// --data-keys for such a record; empty: no message of it is an answer.
+std::string keys_of_dialogs(const std::vector<Dialog>& dialogs) {
+  const auto answered =
+      std::find_if(dialogs.begin(), dialogs.end(), [](const Dialog& d) { return d.has_answer; });
+  if (answered == dialogs.end()) return "";
+  std::string keys = "messages=" + printable(answered->key);
+  if (dialogs.size() > 1 && answered->begins_with_answer && answered != dialogs.begin())
+    keys = fmt::format("prompt={},completion={}", printable(dialogs[0].key), printable(answered->key));
+  const std::string role = answered->keys.role, content = answered->keys.content;
+  // Those of either form are known.
+  if ((role == "role" && content == "content") || (role == "from" && content == "value")) return keys;
+  if (role != "role") keys += ",role=" + role;
+  if (content != "content") keys += ",content=" + content;
+  return keys;
 }
 
 // --data-keys for a record of a conversation, or of a question and an answer, under other names. Without
 // such, an example.
 std::string keys_that_may_help(const RecordReader& reader) {
   const std::string system = reader.peek("system_prompt") ? ",system=system_prompt" : "";
-  std::vector<std::string> dialogs;
-  for (const auto& [key, value] : reader.object().items())
-    if (is_dialog(value)) dialogs.push_back(printable(key));
-  if (!dialogs.empty())
+  const std::vector<Dialog> dialogs = dialogs_of(reader);
+  if (const std::string keys = keys_of_dialogs(dialogs); !keys.empty()) {
+    std::vector<std::string> names;
+    for (const Dialog& dialog : dialogs) names.push_back(printable(dialog.key));
+    const bool is_one_of_several = names.size() > 1 && keys.starts_with("messages=");
     return fmt::format(
-        ": --data-keys messages={}{}{}", dialogs[0], system,
-        dialogs.size() > 1 ? fmt::format(" (which trains that one of {})", fmt::join(dialogs, ", ")) : "");
+        ": --data-keys {}{}{}", keys, system,
+        is_one_of_several ? fmt::format(" (which trains that one of {})", fmt::join(names, ", ")) : "");
+  }
+  const Json& object = reader.object();
   const char* const answer =
-      first_of(reader, {"output", "response", "solution", "answer", "completion", "target", "targets",
-                        "Response", "Output", "Answer", "assistant", "gpt", "bot"});
+      key_among(object, {"output", "response", "solution", "answer", "completion", "target", "targets",
+                         "Response", "Output", "Answer", "assistant", "gpt", "bot"});
   const char* const question =
-      first_of(reader, {"instruction", "prompt", "question", "query", "problem", "input", "inputs", "source",
-                        "Instruction", "Question", "Input", "human", "user"});
+      key_among(object, {"instruction", "prompt", "question", "query", "problem", "input", "inputs", "source",
+                         "Instruction", "Question", "Input", "human", "user"});
   if (!answer || !question) return ", as in --data-keys prompt=question,completion=answer";
   // What stands beside an instruction is a part of it.
   const std::string asked = question;
-  const char* const beside = asked == "prompt"        ? first_of(reader, {"query", "input"})
-                             : asked == "instruction" ? first_of(reader, {"context", "query"})
+  const char* const beside = asked == "prompt"        ? key_among(object, {"query", "input"})
+                             : asked == "instruction" ? key_among(object, {"context", "query"})
                                                       : nullptr;
   if (beside || asked == "instruction" || reader.peek("history"))
     return fmt::format(": --data-keys {}output={}{}{}",
@@ -151,21 +202,11 @@ std::optional<bool> verdict_of(const Json& mark) {
   return std::nullopt;
 }
 
-std::optional<bool> mask_of(const Json& value) {
-  if (value.is_boolean()) return value.get<bool>();
-  if (!value.is_number() || (value != 0 && value != 1)) return std::nullopt;
-  return value == 1;
-}
-
-bool is_record(const std::string& line) {
-  const Json value = Json::parse(line, nullptr, false);
-  return is_record(value, {});
-}
-
 RecordForm recognised(const RecordReader& reader) {
   if (const auto form = form_of(reader)) {
     // As the messages of OpenAssistant, one a record.
-    if (form == RecordForm::text && reader.peek("role") && first_of(reader, {"parent_id", "message_id"}))
+    if (form == RecordForm::text && reader.peek("role") &&
+        key_among(reader.object(), {"parent_id", "message_id"}))
       throw RefusedRecord("it is a message of a tree, of which \"role\" says who says it", kPaths);
     return *form;
   }
@@ -193,6 +234,8 @@ void refuse_preferences(const RecordReader& reader) {
   else if (of_openai)
     remedy = fmt::format("To train the preferred answers alone: {}",
                          with("{messages: (.input.messages + .preferred_output), tools: .input.tools}"));
+  else if (form_of(reader) && reader.peek("rejected")->is_boolean())
+    remedy = fmt::format("To train those that are not: {}", with("select(.rejected | not) | del(.rejected)"));
   else if (form_of(reader))
     remedy = fmt::format("To train the other answers: {}", with("del(.rejected)"));
   throw RefusedRecord(fmt::format("it prefers one answer to another ({}), and preferences are not trained",
@@ -207,7 +250,7 @@ void refuse_bad_answer(const RecordReader& reader, RecordForm form) {
   for (const std::string key : kMaskKeys) {
     const Json* mark = reader.peek(key.c_str());
     if (!mark || reader.is_named(key)) continue;
-    const std::optional<bool> is_trained = mask_of(*mark);
+    const std::optional<bool> is_trained = verdict_of(*mark);
     if (is_trained == true) reader.find(key.c_str());
     if (is_trained == false)
       throw RefusedRecord(fmt::format("it says that it is not to be trained (\"{}\": {})", key, mark->dump()),

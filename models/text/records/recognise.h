@@ -14,9 +14,6 @@ namespace sluice {
 // By its keys.
 RecordForm recognised(const RecordReader& reader);
 
-// Whether a line is a record in JSON, whatever file it stands in.
-bool is_record(const std::string& line);
-
 // Preferences would teach what they warn of. A key that --data-keys names for something else is taken at that
 // word.
 void refuse_preferences(const RecordReader& reader);
@@ -28,9 +25,6 @@ void refuse_bad_answer(const RecordReader& reader, RecordForm form);
 // Keys by which messages say whether they are trained: OpenAI's, axolotl's two, ms-swift's two, and others.
 inline constexpr std::array<const char*, 7> kMaskKeys = {"weight",     "train",     "training", "loss",
                                                          "loss_scale", "loss_mask", "trainable"};
-
-// What a value of one of them says: true or 1, false or 0; none: anything else.
-std::optional<bool> mask_of(const nlohmann::ordered_json& value);
 
 // What a mark of an answer says, in one of the ways in which files write that; none: neither good nor bad.
 std::optional<bool> verdict_of(const nlohmann::ordered_json& mark);

@@ -55,7 +55,7 @@ Mask take_mask(Json& message, size_t number) {
   for (const std::string key : kMaskKeys) {
     const auto found = message.find(key);
     if (found == message.end()) continue;
-    const std::optional<bool> says = mask_of(*found);
+    const std::optional<bool> says = verdict_of(*found);
     if (!says && (key == "weight" || key == "train"))
       malformed("\"{}\" of message {} is neither 0 nor 1, true nor false", key, number);
     if (!says) continue;
@@ -70,7 +70,7 @@ Mask take_mask(Json& message, size_t number) {
 // The first key that says that the object is not to be trained; nullptr: none does.
 const char* masking_key(const Json& object) {
   for (const char* key : kMaskKeys)
-    if (const auto mask = object.find(key); mask != object.end() && mask_of(*mask) == false) return key;
+    if (const auto mask = object.find(key); mask != object.end() && verdict_of(*mask) == false) return key;
   return nullptr;
 }
 
@@ -83,14 +83,19 @@ void refuse_marked_answers(const Json& message) {
           fmt::format("an answer is marked as a bad one (\"{}\": {}), and only good ones can be trained", key,
                       mark->dump()),
           "Give that message \"weight\": 0, or leave such records out with --bad-records skip.");
-  if (!message.contains("content") || !message["content"].is_array()) return;
-  for (const Json& part : message["content"])
-    if (const char* const key = part.is_object() ? masking_key(part) : nullptr)
-      throw RefusedRecord(
-          fmt::format("a part of an answer is not to be trained (\"{}\"), and answers are trained as a whole",
-                      key),
-          fmt::format("Give the whole message \"{}\", or leave such records out with --bad-records skip.",
-                      key));
+  const auto check_parts = [&](const char* field, const char* part_name) {
+    const auto parts = message.find(field);
+    if (parts == message.end() || !parts->is_array()) return;
+    for (const Json& part : *parts)
+      if (const char* const key = part.is_object() ? masking_key(part) : nullptr)
+        throw RefusedRecord(
+            fmt::format("{} of an answer is not to be trained (\"{}\"), and answers are trained as a whole",
+                        part_name, key),
+            fmt::format(
+                "Give the whole message \"{}\": 0, or leave such records out with --bad-records skip.", key));
+  };
+  check_parts("content", "a part");
+  check_parts("tool_calls", "a call");
 }
 
 // Whether a field says what the message has anyway.
@@ -132,6 +137,8 @@ bool says_more(const Json& message, const RecordReader& reader, const char* role
   return false;
 }
 
+bool has_calls_alone(const Json& message) { return message.size() == 2 && message.contains("tool_calls"); }
+
 // Messages of a list with a role and a content each; other keys stay, those that are null do not.
 // `may_train`: their answers are.
 void add_messages(const Json& list, const char* role_key, const char* content_key, const NameMap& names,
@@ -168,7 +175,7 @@ void add_messages(const Json& list, const char* role_key, const char* content_ke
     const Mask mask = take_mask(message, number);
     const bool is_answer = may_train && message["role"] == "assistant",
                is_trained = is_answer && mask.trained != false;
-    if (is_call && follows_call && to.trained.back() == is_trained) {
+    if (is_call && follows_call && to.trained.back() == is_trained && has_calls_alone(message)) {
       // Calls in a row are made at once.
       Json& calls = to.list.back()["tool_calls"];
       for (Json& call : message["tool_calls"]) calls.push_back(std::move(call));

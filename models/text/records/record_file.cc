@@ -153,9 +153,10 @@ bool is_divided_object(const std::string& path) {
          std::all_of(head.begin() + 1, head.begin() + static_cast<std::ptrdiff_t>(end), is_blank);
 }
 
-std::string first_line(const std::string& path) {
-  const std::string head = head_of(path);
-  return head.substr(0, head.find('\n'));
+bool begins_as_json(const std::string& path) {
+  std::string head = head_of(path);
+  std::erase_if(head, is_blank);
+  return head.starts_with("{\"") || head.starts_with("[{\"");
 }
 
 RecordFile::RecordFile(const std::string& path, Division division, std::string separator,

@@ -36,8 +36,8 @@ Division division_of_json(const std::string& path);
 // Whether the first line of the file opens an object and has nothing else. Throws as InputFile.
 bool is_divided_object(const std::string& path);
 
-// The file's first line that is not blank, or as much of it as a piece of the file has. Throws as InputFile.
-std::string first_line(const std::string& path);
+// Whether the file begins with an object in JSON, or with a list of such. Throws as InputFile.
+bool begins_as_json(const std::string& path);
 
 // In front of a text, it says that the text is UTF-8, and is no part of it.
 constexpr std::string_view kByteOrderMark = "\xef\xbb\xbf";

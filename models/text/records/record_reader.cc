@@ -31,7 +31,7 @@ bool is_empty(const Json& value) {
 }
 
 std::string role_of(const std::string& given, const NameMap& names) {
-  static constexpr std::array<std::array<const char*, 2>, 18> kElsewhere = {{
+  static constexpr std::array<std::array<const char*, 2>, 19> kElsewhere = {{
       {"human", "user"},
       {"prompter", "user"},
       {"gpt", "assistant"},
@@ -48,6 +48,7 @@ std::string role_of(const std::string& given, const NameMap& names) {
       {"tool", "tool"},
       {"function_call", "assistant"},
       {"tool_call", "assistant"},
+      {"tool_calls", "assistant"},
       {"observation", "tool"},
       {"tool_response", "tool"},
   }};
@@ -64,7 +65,7 @@ bool is_call_role(const std::string& given, const NameMap& names) {
   for (const auto& [known, named] : names)
     if (named == given) return false;
   const std::string lower = lower_of(given);
-  return lower == "function_call" || lower == "tool_call";
+  return lower == "function_call" || lower == "tool_call" || lower == "tool_calls";
 }
 
 std::string RecordReader::name(const char* known) const {

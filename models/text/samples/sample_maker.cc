@@ -207,6 +207,19 @@ bool SampleMaker::is_known_role(const Conversation& conversation, const std::str
          renderer_.knows_role(conversation, role);
 }
 
+// A template that knows no calls would render something else in their place.
+void SampleMaker::check_calls(const Conversation& conversation) const {
+  if (renderer_.mentions(conversation, "tool_calls")) return;
+  const Json& messages = *conversation.messages;
+  for (size_t i = 0; i < messages.size(); ++i)
+    if (messages[i].contains("tool_calls") && !messages[i].contains("content"))
+      throw RefusedRecord(
+          fmt::format("message {} calls tools, which the chat template does not render", i + 1),
+          "Give --chat-template FILE, a template that does; or leave such records out with --bad-records "
+          "skip. Where "
+          "calls are messages of function_call, --data-keys assistant=function_call trains them as texts.");
+}
+
 // A role that nobody knows is told, and refused where an answer would stand: that would be lost.
 void SampleMaker::check_roles(const Conversation& conversation, SampleNotes& notes) const {
   const Json& messages = *conversation.messages;
@@ -269,6 +282,7 @@ Samples SampleMaker::of_answers(const AdaptedConversation& conversation, const R
 Samples SampleMaker::of_conversation(const Conversation& given, SampleNotes& notes) {
   AdaptedConversation conversation = renderer_.adapted(given, notes);
   check_roles(conversation, notes);
+  check_calls(given);
   const Rendered whole = rendered(given, false, conversation);
   const std::vector<size_t> answers = chosen_answers(conversation, choices_.train_on);
   UnreadStrings unread(conversation, given);

@@ -59,6 +59,7 @@ class SampleMaker {
   Samples of_text(const PlainText& text, SampleNotes& notes);
   Encoding encoded_text(const Rendered& rendered, bool& was_rendered);
   bool is_known_role(const Conversation& conversation, const std::string& role) const;
+  void check_calls(const Conversation& conversation) const;
   void check_roles(const Conversation& conversation, SampleNotes& notes) const;
   std::span<const ByteRange> plain_parts(const Rendered& text) const;
   Rendered rendered(const Conversation& given, bool prompts, AdaptedConversation& adapted) const;

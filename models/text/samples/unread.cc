@@ -24,6 +24,15 @@ void add_strings(const Json& json, std::vector<const std::string*>& strings) {
     for (const Json& inner : json) add_strings(inner, strings);
 }
 
+// Those of values that are no strings.
+void add_keys(const Json& json, std::map<std::string, bool>& keys) {
+  if (json.is_object())
+    for (const auto& [key, inner] : json.items())
+      if (!inner.is_string()) keys.emplace(key, false);
+  if (json.is_structured())
+    for (const Json& inner : json) add_keys(inner, keys);
+}
+
 std::string without_blanks(std::string_view text) {
   std::string solid;
   std::copy_if(text.begin(), text.end(), std::back_inserter(solid), [](char c) {
@@ -42,8 +51,9 @@ std::string type_of(const Json& part) {
 }
 
 bool is_empty(const Json& value) {
-  return value.is_structured() ? value.empty()
-                               : value.is_string() && solid_bytes(value.get_ref<const std::string&>()) == 0;
+  return value.is_null() || value.is_structured()
+             ? value.empty()
+             : value.is_string() && solid_bytes(value.get_ref<const std::string&>()) == 0;
 }
 
 bool is_reasoning(const std::string& key) {
@@ -85,8 +95,12 @@ UnreadStrings::UnreadStrings(const Conversation& conversation, const Conversatio
   for (const Json& message : *conversation.messages) {
     add_strings(message, strings_);
     first_source_.push_back(strings_.size());
+    for (const Json& field : message) add_keys(field, keys_);
   }
-  if (conversation.tools) add_strings(*conversation.tools, strings_);
+  if (conversation.tools) {
+    add_strings(*conversation.tools, strings_);
+    add_keys(*conversation.tools, keys_);
+  }
   uses_.resize(strings_.size());
   for (size_t i = 0; i < uses_.size(); ++i) uses_[i].given = solid_bytes(*strings_[i]);
 }
@@ -96,6 +110,7 @@ void UnreadStrings::add_sample(const Rendered& text, size_t messages) {
   const size_t own = first_source_[messages], later = first_source_.back() - own;
   const auto source_of = [&](size_t i) { return i < own ? i : i + later; };
   const std::string_view whole = text.text;
+  for (auto& [key, is_seen] : keys_) is_seen = is_seen || has_bytes(text.text, key);
   std::vector<uint64_t> bytes(uses_.size() - later);  // of strings that are not used up
   std::vector<ByteRange> places(bytes.size());
   for (const SourceRange& range : text.sources) {
@@ -140,19 +155,24 @@ UnreadStrings::Use UnreadStrings::use_of(const Json& json, size_t& source) const
 }
 
 // Notes the outermost values of which nothing is read.
-void UnreadStrings::note_tree(const Json& json, const std::string& path, size_t& source,
-                              SampleNotes& notes) const {
+void UnreadStrings::note_tree(const ChatRenderer& renderer, const Json& json, const std::string& path,
+                              size_t& source, SampleNotes& notes) const {
   size_t inner = source;
   if (use_of(json, source).is_lost()) return count(notes.unread, path);
   if (json.is_object())
     for (const auto& [key, value] : json.items()) {
-      if (key == "type" && value.is_string())
+      if (key == "type" && value.is_string()) {
         ++inner;
-      else
-        note_tree(value, path + "." + key, inner, notes);
+        continue;
+      }
+      size_t first = inner;
+      if (use_of(value, first).given == 0 && !is_empty(value) && !keys_.at(key) &&
+          !renderer.mentions(conversation_, key))
+        count(notes.unread, path + "." + key);
+      note_tree(renderer, value, path + "." + key, inner, notes);
     }
   if (json.is_array())
-    for (const Json& value : json) note_tree(value, path + "[]", inner, notes);
+    for (const Json& value : json) note_tree(renderer, value, path + "[]", inner, notes);
 }
 
 void UnreadStrings::note_field(const ChatRenderer& renderer, const Json& value, const std::string& of,
@@ -161,7 +181,7 @@ void UnreadStrings::note_field(const ChatRenderer& renderer, const Json& value, 
   const std::string path = of + "." + key;
   if (use_of(value, first).given == 0 && !is_empty(value) && !renderer.mentions(conversation_, key))
     count(notes.unread, path);
-  note_tree(value, path, source, notes);
+  note_tree(renderer, value, path, source, notes);
 }
 
 // Of a content that is read in part. Returns the use of its texts.
@@ -219,6 +239,7 @@ void UnreadStrings::note_message(const ChatRenderer& renderer, size_t index, boo
       content = note_content(renderer, message, is_answer, source, notes);
     } else if (is_reasoning(key) && value == message["reasoning_content"]) {
       const Use use = use_of(value, source);
+      if (use.given == 0 && !is_empty(value)) count(notes.unread, "message." + key);
       reasoning = {std::max(reasoning.given, use.given), std::max(reasoning.used, use.used)};
     } else {
       note_field(renderer, value, "message", key, source, notes);
@@ -250,7 +271,7 @@ void UnreadStrings::note(const ChatRenderer& renderer, const std::vector<size_t>
   size_t source = 0;
   for (size_t m = 0; m < conversation_.messages->size(); ++m)
     note_message(renderer, m, std::binary_search(answers.begin(), answers.end(), m), source, notes);
-  if (conversation_.tools) note_tree(*conversation_.tools, "tools", source, notes);
+  if (conversation_.tools) note_tree(renderer, *conversation_.tools, "tools", source, notes);
 }
 
 }  // namespace sluice

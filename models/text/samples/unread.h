@@ -1,12 +1,14 @@
 // What of a conversation stands in no sample.
 //
 // A string counts as read if a sample has bytes of it; blank bytes, which templates cut off, count for
-// nothing. A field of a message without strings counts as read where the template has its name. What is read
-// in part, such as a list of calls, is told by the paths of what is not; strings named "type" are left aside,
-// since templates write them in words of their own. Caller: SampleMaker.
+// nothing. A value without strings counts as read where the template has the name of its key, and within an
+// object also where a sample has it. What is read in part, such as a list of calls, is told by the paths of
+// what is not; strings named "type" are left aside, since templates write them in words of their own. Caller:
+// SampleMaker.
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <vector>
@@ -34,8 +36,8 @@ class UnreadStrings {
   };
   // `source`: of the first string of what is given; moves behind its last.
   Use use_of(const nlohmann::ordered_json& json, size_t& source) const;
-  void note_tree(const nlohmann::ordered_json& json, const std::string& path, size_t& source,
-                 SampleNotes& notes) const;
+  void note_tree(const ChatRenderer& renderer, const nlohmann::ordered_json& json, const std::string& path,
+                 size_t& source, SampleNotes& notes) const;
   void note_field(const ChatRenderer& renderer, const nlohmann::ordered_json& value, const std::string& of,
                   const std::string& key, size_t& source, SampleNotes& notes) const;
   Use note_parts(const ChatRenderer& renderer, const nlohmann::ordered_json& parts, size_t source,
@@ -48,7 +50,8 @@ class UnreadStrings {
   const Conversation &conversation_, &given_;
   std::vector<const std::string*> strings_;  // by source
   std::vector<size_t> first_source_;         // by message, and one more
-  std::vector<Use> uses_;                    // by source; `used`: the most that a sample has of it
+  std::map<std::string, bool> keys_;  // of objects within messages and tools: whether a sample has them
+  std::vector<Use> uses_;             // by source; `used`: the most that a sample has of it
 };
 
 }  // namespace sluice

@@ -443,11 +443,12 @@ TEST_F(PrepareTest, WhatIsConvertedKeepsAnEndingThatIsKnown) {
   EXPECT_EQ(remedy("a"), "Unpack it: bzcat < " + path("a") + " > OUT.jsonl");
 }
 
-TEST_F(PrepareTest, RecordsInAFileOfTextAreNotTrainedAsTheyAreSpelled) {
-  expect_error(ExitCode::usage, {"a.txt holds records in JSON"}, [&] {
-    Preparation(request({write_file("a.txt", "\n{\"text\": \"a\"}\n{\"text\": \"b\"}\n")}));
-  });
-  Preparation(request({write_file("b.txt", "{\"a\": 1}\n")}));
+TEST_F(PrepareTest, JsonInAFileOfTextIsNotTrainedAsItIsSpelled) {
+  for (const char* json : {"\n{\"text\": \"a\"}\n{\"text\": \"b\"}\n", "{\n  \"a\": 1}", "[\n {\"a\": 1}]"})
+    expect_error(ExitCode::usage, {"a.txt holds JSON"},
+                 [&] { Preparation(request({write_file("a.txt", json)})); });
+  for (const char* text : {"{a} {\"text\": 1}\n", "[1]\n", "\"a\"\n", "{\n"})
+    Preparation(request({write_file("b.txt", text)}));
 }
 
 TEST_F(PrepareTest, FoldersAreTheirFiles) {

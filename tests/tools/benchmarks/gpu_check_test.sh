@@ -56,18 +56,20 @@ fi
 [[ $(grep --count 'A rehearsal with tiny models' "$work/page") == 6 ]] ||
   fail "the report does not say of every part that it is a rehearsal"
 
-# On the emulated GPU, with its tests in place of those that need a GPU. A row of ops runs an eighth of its cases:
-# emulation/op_conformance_test runs all of them.
+# On the emulated GPU, with its tests in place of those that need a GPU. A row of tests runs one of them, and of
+# many every 32nd: ctest runs all of them by themselves.
 programs=$work/programs
 mkdir "$programs"
 ln -s "$build/gpu_bench_emulated" "$programs/gpu_bench"
 ln -s "$build/sluice_emulated" "$programs/sluice"
 cat > "$programs/cuda_test" << END
 #!/bin/bash
+export GTEST_TOTAL_SHARDS=32 GTEST_SHARD_INDEX=0
 case "\$1" in
-  gpu/cuda/op_conformance_test)
-    export GTEST_TOTAL_SHARDS=8 GTEST_SHARD_INDEX=0
-    exec "$build/emulation_test" emulation/op_conformance_test "\${@:2}"
+  gpu/cuda/op_conformance_test) exec "$build/emulation_test" emulation/op_conformance_test "\${@:2}" ;;
+  gpu/cuda/training_test)
+    unset GTEST_TOTAL_SHARDS GTEST_SHARD_INDEX
+    exec "$build/emulated_cuda_test" "\$@" "--gtest_filter=*ThreeTiers*"
     ;;
   gpu/cuda/nccl_test) exec "$build/emulation_test" emulation/nccl_emulation_test "\${@:2}" ;;
   *) exec "$build/emulated_cuda_test" "\$@" ;;

@@ -137,7 +137,7 @@ TEST(RecogniseTest, OtherKeysAreNamedInTheRemedy) {
             help(": --data-keys prompt=question,completion=answer"));
   EXPECT_EQ(remedy(R"({"question":"q","system_prompt":"s","response":"a"})"),
             help(": --data-keys prompt=question,completion=response,system=system_prompt"));
-  EXPECT_EQ(remedy(R"({"conversation":[{"role":"user","content":"q"}]})"),
+  EXPECT_EQ(remedy(R"({"conversation":[{"role":"user","content":"q"},{"role":"assistant","content":"a"}]})"),
             help(": --data-keys messages=conversation"));
   EXPECT_EQ(fault(R"({"prompt":{"text":"q","role":"prompter","replies":[]}})"),
             "\"prompt\" is a tree of messages and replies");
@@ -150,7 +150,8 @@ TEST(RecogniseTest, OtherKeysAreNamedInTheRemedy) {
   EXPECT_EQ(remedy(R"({"prompt":"q","response":"a"})"), help(": --data-keys completion=response"));
   EXPECT_EQ(remedy(R"({"human":"q","assistant":"a"})"),
             help(": --data-keys prompt=human,completion=assistant"));
-  EXPECT_EQ(remedy(R"({"conversation_a":[{"role":"user","content":"q"}],"conversation_b":[{"role":"user",)"
+  EXPECT_EQ(remedy(R"({"conversation_a":[{"role":"user","content":"q"},{"role":"assistant","content":"a"}],)"
+                   R"("conversation_b":[{"role":"user",)"
                    R"("content":"q"}]})"),
             help(": --data-keys messages=conversation_a (which trains that one of conversation_a, "
                  "conversation_b)"));
@@ -185,7 +186,8 @@ TEST(RecogniseTest, SegmentsWithLabelsAreRefused) {
   const std::string segments = R"({"segments":[{"label":false,"text":"q"},{"label":true,"text":"a"}]})";
   EXPECT_EQ(fault(segments), "\"segments\" has a label for each part of a text, and such masks are not read");
   EXPECT_EQ(remedy(segments),
-            "To train the last part, with the others as its prompt: jq -c '{prompt: "
+            "To train the last part, with the others as its prompt: jq -c 'select(.[\"segments\"][-1].label) "
+            "| {prompt: "
             "([.[\"segments\"][:-1][].text] | add // \"\"), completion: .[\"segments\"][-1].text}' "
             "FILE > OUT.jsonl");
 }
@@ -204,11 +206,24 @@ TEST(RecogniseTest, ARecordThatIsNotToBeTrainedIsRefused) {
   EXPECT_TRUE(text(R"({"text":"a","train":true})").unread_keys.empty());
 }
 
-TEST(RecogniseTest, ALineOfJsonIsARecordWhateverItsFile) {
-  EXPECT_TRUE(is_record(R"({"messages":[{"role":"user","content":"q"}]})"));
-  EXPECT_TRUE(is_record(R"({"text":"q"})"));
-  for (const char* other : {R"({"a":1})", R"({"text":7})", "{", "[]", "text", ""})
-    EXPECT_FALSE(is_record(other)) << other;
+// Of turns by other names, or of a question and an answer that are lists.
+TEST(RecogniseTest, ConversationsUnderOtherNamesAreNamed) {
+  const auto keys = [](const std::string& line) {
+    const std::string help = remedy(line);
+    const size_t begin = help.find("--data-keys "), end = help.find(", or leave out");
+    return begin == help.npos ? help : help.substr(begin + 12, end - begin - 12);
+  };
+  EXPECT_EQ(keys(R"({"conversation":[{"speaker":"human","text":"q"},{"speaker":"bot","text":"a"}]})"),
+            "messages=conversation,role=speaker,content=text");
+  EXPECT_EQ(
+      keys(R"({"input":[{"role":"user","content":"q"}],"output":[{"role":"assistant","content":"a"}]})"),
+      "prompt=input,completion=output");
+  EXPECT_EQ(keys(R"({"prompt":[{"role":"user","content":"q"}]})"), "prompt=question,completion=answer");
+}
+
+TEST(RecogniseTest, RejectedMayBeAMark) {
+  EXPECT_EQ(remedy(R"({"messages":[{"role":"user","content":"q"}],"rejected":true})"),
+            "To train those that are not: jq -c 'select(.rejected | not) | del(.rejected)' FILE > OUT.jsonl");
 }
 
 }  // namespace

@@ -194,7 +194,7 @@ TEST(RecordTest, MasksThatDoNothingAreKept) {
   EXPECT_EQ(fault(part + "false}]}]}"),
             "a part of an answer is not to be trained (\"train\"), and answers are trained as a whole");
   EXPECT_EQ(remedy(part + "false}]}]}"),
-            "Give the whole message \"train\", or leave such records out with --bad-records skip.");
+            "Give the whole message \"train\": 0, or leave such records out with --bad-records skip.");
   EXPECT_EQ(chat(part + "true}]}]}").trained_messages, std::vector{true});
 }
 
@@ -204,12 +204,20 @@ TEST(RecordTest, MasksOfOtherToolsCount) {
   };
   for (const std::string key :
        {"weight", "train", "training", "loss", "loss_scale", "loss_mask", "trainable"})
-    for (const char* value : {"0", "1", "true", "false", "0.0", "1.0"})
-      EXPECT_EQ(trained("\"" + key + "\":" + value), value[0] == '1' || value[0] == 't') << key << value;
+    for (const std::string value :
+         {"0", "1", "true", "false", "0.0", "1.0", "\"0\"", "\"False\"", "\"true\""})
+      EXPECT_EQ(trained("\"" + key + "\":" + value), value.find_first_of("1tT") != value.npos)
+          << key << value;
   EXPECT_TRUE(trained(R"("loss":2.5)"));
   EXPECT_FALSE(trained(R"("weight":0,"train":false)"));
   EXPECT_EQ(fault(R"({"messages":[{"role":"assistant","content":"a","train":true,"weight":0}]})"),
             R"("train" of message 1 contradicts its "weight")");
+  const std::string of_call =
+      R"({"messages":[{"role":"assistant","content":"a","tool_calls":[{"weight":0,"function":{"name":"f"}}]}]})";
+  EXPECT_EQ(fault(of_call),
+            "a call of an answer is not to be trained (\"weight\"), and answers are trained as a whole");
+  EXPECT_EQ(remedy(of_call),
+            "Give the whole message \"weight\": 0, or leave such records out with --bad-records skip.");
 }
 
 TEST(RecordTest, FieldsThatTheNamesOfTheDataHideAreTold) {
@@ -311,9 +319,37 @@ TEST(RecordTest, MessagesOfCallsBecomeCalls) {
   EXPECT_EQ(fault(as_text),
             R"(message 1 of function_call is no call in JSON, as {"name": ..., "arguments": {...}})");
   EXPECT_EQ(remedy(as_text),
-            "Correct it, or train it as the text that it is with --data-keys assistant=function_call.");
+            "Correct it, or train all such messages as the texts that they are with --data-keys "
+            "assistant=function_call.");
   EXPECT_EQ(chat(as_text, RecordForm::automatic, {{"assistant", "function_call"}}).messages->dump(),
             R"([{"role":"assistant","content":"f of 1"}])");
+}
+
+TEST(RecordTest, CallsMayHaveOtherShapes) {
+  const auto call = [](const std::string& value) {
+    const Json from = {{"from", "function_call"}, {"value", value}};
+    return (*chat(Json{{"conversations", {from}}}.dump()).messages)[0].dump();
+  };
+  const std::string begin = R"({"role":"assistant","tool_calls":[{"type":"function","function":)",
+                    end = "}]}";
+  EXPECT_EQ(call(R"({"name":"f"})"), begin + R"({"name":"f","arguments":{}})" + end);
+  EXPECT_EQ(call(R"({"name":"f","parameters":{"a":1}})"),
+            begin + R"({"name":"f","arguments":{"a":1}})" + end);
+  EXPECT_EQ(call(R"({"id":"1","function":{"name":"f","arguments":"{}"}})"),
+            begin + R"({"name":"f","arguments":{}})" + end);
+  EXPECT_EQ(call("<think>t</think>\n{\"name\":\"f\"}"),
+            R"({"role":"assistant","content":"<think>t</think>","tool_calls":[{"type":"function","function":)"
+            R"({"name":"f","arguments":{}}}]})");
+}
+
+// Fields of the second one would be lost.
+TEST(RecordTest, CallsWithMoreThanACallAreNotJoined) {
+  const Conversation c =
+      chat(R"({"messages":[{"role":"tool_call","content":"{\"name\":\"f\"}"},)"
+           R"({"role":"tool_call","content":"{\"name\":\"g\"}","reasoning_content":"r"}]})");
+  EXPECT_EQ(c.messages->size(), 2u);
+  EXPECT_TRUE(fault(R"({"messages":[{"role":"tool_call","content":"{\"name\":\"f\"}","tool_calls":[{}]}]})")
+                  .starts_with("message 1 of tool_call is no call in JSON"));
 }
 
 TEST(RecordTest, AContentUnderAnotherKeyIsNamedInTheRemedy) {
