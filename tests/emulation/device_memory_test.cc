@@ -9,6 +9,7 @@
 #include "engine/base/units.h"
 #include "offload/nvme_files.h"
 #include "tests/emulation/emulated_command.h"
+#include "tests/support/training_support.h"
 
 namespace sluice {
 namespace {

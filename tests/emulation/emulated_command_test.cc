@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include "tests/support/cli_support.h"
+#include "tests/support/training_support.h"
 
 namespace sluice {
 namespace {

@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include "tests/support/mpi_support.h"
+#include "tests/support/training_support.h"
 
 namespace sluice {
 namespace {

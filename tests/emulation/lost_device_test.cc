@@ -8,6 +8,7 @@
 #include "tests/emulation/emulated_command.h"
 #include "tests/support/fault_queue.h"
 #include "tests/support/figures.h"
+#include "tests/support/training_support.h"
 
 namespace sluice {
 namespace {

@@ -8,6 +8,7 @@
 
 #include "gpu/cuda/matmul.h"
 #include "tests/emulation/emulated_command.h"
+#include "tests/support/training_support.h"
 #include "tools/bench/algorithms.h"
 #include "tools/benchmarks/gpu/training.h"
 

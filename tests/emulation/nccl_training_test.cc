@@ -7,6 +7,7 @@
 #include "engine/base/clock.h"
 #include "engine/run/ranks/ranks.h"
 #include "tests/emulation/emulated_command.h"
+#include "tests/support/training_support.h"
 
 namespace sluice {
 namespace {

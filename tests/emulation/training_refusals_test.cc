@@ -4,6 +4,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "engine/run/checkpoint/checkpoint.h"
 #include "tests/emulation/emulated_command.h"
 
 namespace sluice {

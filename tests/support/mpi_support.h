@@ -14,6 +14,7 @@
 #include <thread>
 #include <vector>
 
+#include "engine/run/checkpoint/checkpoint.h"
 #include "tests/support/cli_support.h"
 
 namespace sluice {

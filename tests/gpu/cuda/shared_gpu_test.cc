@@ -8,6 +8,7 @@
 #include "gpu/cuda/device.h"
 #include "tests/support/cli_support.h"
 #include "tests/support/socket_communicator.h"
+#include "tests/support/training_support.h"
 
 namespace sluice {
 namespace {

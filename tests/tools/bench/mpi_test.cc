@@ -2,6 +2,7 @@
 // the result.
 #include <gtest/gtest.h>
 
+#include "engine/rates/machine_rates.h"
 #include "tests/support/mpi_support.h"
 
 namespace sluice {

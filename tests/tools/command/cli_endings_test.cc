@@ -9,6 +9,8 @@
 #include <nlohmann/json.hpp>
 #include <regex>
 
+#include "engine/run/checkpoint/checkpoint.h"
+#include "engine/run/checkpoint/directory.h"
 #include "tests/support/cli_support.h"
 
 namespace sluice {

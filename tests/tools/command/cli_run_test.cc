@@ -11,7 +11,9 @@
 #include <nlohmann/json.hpp>
 
 #include "engine/base/clock.h"
+#include "engine/run/checkpoint/checkpoint.h"
 #include "engine/run/train/schedule.h"
+#include "models/weights/hf_weights.h"
 #include "tests/support/cli_support.h"
 #include "tests/support/last_metrics.h"
 

@@ -9,6 +9,7 @@
 #include <nlohmann/json.hpp>
 #include <thread>
 
+#include "engine/run/checkpoint/checkpoint.h"
 #include "tests/support/cli_support.h"
 #include "tests/support/last_metrics.h"
 

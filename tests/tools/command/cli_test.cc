@@ -5,6 +5,8 @@
 #include <cstring>
 #include <nlohmann/json.hpp>
 
+#include "engine/run/checkpoint/checkpoint.h"
+#include "engine/run/checkpoint/manifest.h"
 #include "tests/support/cli_support.h"
 #include "tools/command/verbs.h"
 

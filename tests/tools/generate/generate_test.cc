@@ -6,6 +6,7 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
+#include "engine/base/error.h"
 #include "tests/support/cli_support.h"
 #include "tools/generate/line_reader.h"
 

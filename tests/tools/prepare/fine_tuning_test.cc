@@ -7,6 +7,7 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
+#include "engine/base/error.h"
 #include "tests/support/cli_support.h"
 
 namespace sluice {

@@ -7,6 +7,7 @@
 
 #include "tests/support/cli_support.h"
 #include "tests/support/figures.h"
+#include "tests/support/training_support.h"
 
 namespace sluice {
 namespace {

@@ -11,6 +11,7 @@
 #include <chrono>
 #include <thread>
 
+#include "engine/run/checkpoint/checkpoint.h"
 #include "tests/support/mpi_support.h"
 
 namespace sluice {

@@ -3,6 +3,7 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include "engine/rates/machine_rates.h"
 #include "tests/support/mpi_support.h"
 
 namespace sluice {

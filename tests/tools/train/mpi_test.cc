@@ -5,6 +5,7 @@
 #include "offload/system/memory_limits.h"
 #include "offload/system/processors.h"
 #include "tests/support/mpi_support.h"
+#include "tests/support/training_support.h"
 
 namespace sluice {
 namespace {

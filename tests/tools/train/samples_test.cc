@@ -5,7 +5,9 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
+#include "engine/base/error.h"
 #include "tests/support/cli_support.h"
+#include "tests/support/training_support.h"
 
 namespace sluice {
 namespace {

@@ -212,8 +212,8 @@ TEST(RecordTest, MasksOfOtherToolsCount) {
   EXPECT_FALSE(trained(R"("weight":0,"train":false)"));
   EXPECT_EQ(fault(R"({"messages":[{"role":"assistant","content":"a","train":true,"weight":0}]})"),
             R"("train" of message 1 contradicts its "weight")");
-  const std::string of_call =
-      R"({"messages":[{"role":"assistant","content":"a","tool_calls":[{"weight":0,"function":{"name":"f"}}]}]})";
+  const std::string of_call = R"({"messages":[{"role":"assistant","content":"a","tool_calls":)"
+                              R"([{"weight":0,"function":{"name":"f"}}]}]})";
   EXPECT_EQ(fault(of_call),
             "a call of an answer is not to be trained (\"weight\"), and answers are trained as a whole");
   EXPECT_EQ(remedy(of_call),
