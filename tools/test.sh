@@ -1,6 +1,6 @@
 #!/bin/bash
 # Installs what is missing, builds, and runs the tests: a part of them under the address and thread
-# sanitizers, then all in the release build, whose result is the last line. Fails if any test fails.
+# sanitizers, then all in the release build. Ends with what took longest. Fails if any test fails.
 # usage: tools/test.sh [--quick]     --quick leaves the sanitizers out
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -16,7 +16,8 @@ esac
 # preset builds those that tests/CMakeLists.txt lists for it.
 run_tests() {
   LSAN_OPTIONS="suppressions=$PWD/tests/leaks.supp" TSAN_OPTIONS="suppressions=$PWD/tests/races.supp" \
-    ctest --test-dir "build/$1" --parallel "$2" --output-on-failure --no-tests=error --timeout 900
+    ctest --test-dir "build/$1" --parallel "$2" --output-on-failure --no-tests=error --timeout 900 \
+    --output-junit "$PWD/build/$1/tests.xml"
 }
 
 # GCC's thread sanitizer cannot start where the kernel randomises addresses widely. Some containers forbid
@@ -45,3 +46,4 @@ if [[ $quick == false ]]; then
   run_tests_at_fixed_addresses tsan "$(nproc)"
 fi
 run_tests release "$(($(nproc) + 1))"  # one more than cores, since tests of several ranks mostly wait
+tools/test_costs.py
