@@ -20,10 +20,6 @@ namespace {
 constexpr uint64_t kHugePage = uint64_t{2} << 20;    // of x86-64 and of arm64 with 4 KiB pages
 constexpr uint64_t kPrefaultSlice = 32 * kHugePage;  // filled in some milliseconds; every thread gets many
 
-Error environment(const std::string& what, const std::string& remedy) {
-  return Error(ExitCode::environment, what, remedy);
-}
-
 // Returns 0, or the errno with which pages were refused.
 int populate(std::byte* data, uint64_t bytes) {
 #ifdef MADV_POPULATE_WRITE
@@ -102,9 +98,9 @@ void Arena::map(uint64_t bytes) {
   if (representable)
     all = mmap(nullptr, size + slack, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (all == MAP_FAILED)
-    throw environment(
-        "Cannot get " + std::to_string(bytes) + " bytes of memory: " + std::strerror(errno) + ".",
-        "Lower the memory budget, or free memory.");
+    throw Error(ExitCode::environment,
+                "Cannot get " + std::to_string(bytes) + " bytes of memory: " + std::strerror(errno) + ".",
+                "Lower the memory budget, or free memory.");
   auto* begin = static_cast<std::byte*>(all);
   const uint64_t head = slack ? (kHugePage - reinterpret_cast<uintptr_t>(begin) % kHugePage) % kHugePage : 0;
   if (head > 0) munmap(begin, head);
@@ -123,9 +119,9 @@ void Arena::prefault(int threads) {
     if (error != 0) failed = error;
   });
   if (failed != 0)
-    throw environment(
-        "Cannot fill " + std::to_string(bytes_) + " bytes of memory: " + std::strerror(failed) + ".",
-        "Lower the memory budget, or free memory.");
+    throw Error(ExitCode::environment,
+                "Cannot fill " + std::to_string(bytes_) + " bytes of memory: " + std::strerror(failed) + ".",
+                "Lower the memory budget, or free memory.");
 }
 
 }  // namespace sluice

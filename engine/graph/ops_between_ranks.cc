@@ -7,7 +7,7 @@ namespace sluice {
 
 namespace {
 
-double no_flops(const OpShapes&, Pass) { return 0; }
+double no_flops_between_ranks(const OpShapes&, Pass) { return 0; }
 
 constexpr OpRule kRulesBetweenRanks[] = {
     {.kind = OpKind::all_gather,
@@ -15,13 +15,13 @@ constexpr OpRule kRulesBetweenRanks[] = {
      .made_again = Recompute::all,
      .inputs = {1, 1},
      .infer = infer_all_gather,
-     .flops = no_flops},
+     .flops = no_flops_between_ranks},
     {.kind = OpKind::all_to_all,
      .name = "all_to_all",
      .made_again = Recompute::all,
      .inputs = {1, 1},
      .infer = infer_all_to_all,
-     .flops = no_flops,
+     .flops = no_flops_between_ranks,
      .gradient_inputs = 0b1,
      .gradient_outputs = 0b1,
      .fp32_inputs = 0b1},
@@ -30,7 +30,7 @@ constexpr OpRule kRulesBetweenRanks[] = {
      .made_again = Recompute::all,
      .inputs = {3, 3},
      .infer = infer_all_to_allv,
-     .flops = no_flops,
+     .flops = no_flops_between_ranks,
      .backward_reads_inputs = 0b11,
      .gradient_inputs = 0b100,
      .gradient_outputs = 0b1,

@@ -23,7 +23,7 @@ namespace sluice {
 
 namespace {
 
-constexpr bool bit(uint32_t mask, size_t i) { return (mask >> i & 1u) != 0; }
+constexpr bool in_mask(uint32_t mask, size_t i) { return (mask >> i & 1u) != 0; }
 
 class Compiler {
  public:
@@ -70,7 +70,7 @@ class Compiler {
     const OpRule& r = op_rule(op.kind);
     if (trains_parameter(op)) return true;
     for (size_t i = 0; i < op.inputs.size(); ++i)
-      if (bit(r.gradient_inputs, i) && carries_gradient_[op.inputs[i]]) return true;
+      if (in_mask(r.gradient_inputs, i) && carries_gradient_[op.inputs[i]]) return true;
     return false;
   }
 
@@ -89,7 +89,7 @@ class Compiler {
     for (const Op& op : segment_.ops) {
       if (!has_backward(op)) continue;
       for (size_t i = 0; i < op.outputs.size(); ++i)
-        if (bit(op_rule(op.kind).gradient_outputs, i)) carries_gradient_[op.outputs[i]] = true;
+        if (in_mask(op_rule(op.kind).gradient_outputs, i)) carries_gradient_[op.outputs[i]] = true;
     }
   }
 
@@ -98,9 +98,9 @@ class Compiler {
       if (!has_backward(op)) continue;
       const OpRule& r = op_rule(op.kind);
       for (size_t i = 0; i < op.inputs.size(); ++i)
-        if (bit(r.backward_reads_inputs, i)) read_by_backward_[op.inputs[i]] = true;
+        if (in_mask(r.backward_reads_inputs, i)) read_by_backward_[op.inputs[i]] = true;
       for (size_t i = 0; i < op.outputs.size(); ++i)
-        if (bit(r.backward_reads_outputs, i)) read_by_backward_[op.outputs[i]] = true;
+        if (in_mask(r.backward_reads_outputs, i)) read_by_backward_[op.outputs[i]] = true;
     }
   }
 
@@ -324,7 +324,8 @@ class Compiler {
       const Op& op = segment_.ops[i];
       for (size_t k = 0; k < op.inputs.size(); ++k) {
         const uint32_t x = op.inputs[k], input = position(segment_.inputs, x);
-        if (input == kNone || !wants_gradient(op, k) || !bit(op_rule(op.kind).passes_gradient, k)) continue;
+        if (input == kNone || !wants_gradient(op, k) || !in_mask(op_rule(op.kind).passes_gradient, k))
+          continue;
         if (plan_.wanted.added[input] || pass.gradients[op.outputs[0]].storage != Storage::workspace)
           continue;
         const auto reads_x = [&](const Op& other) {
@@ -358,7 +359,7 @@ class Compiler {
   };
 
   bool wants_gradient(const Op& op, size_t input) const {
-    return bit(op_rule(op.kind).gradient_inputs, input) && carries_gradient_[op.inputs[input]];
+    return in_mask(op_rule(op.kind).gradient_inputs, input) && carries_gradient_[op.inputs[input]];
   }
 
   // The gradient of the input may lie where that of the op's output does: nothing is there of it so far,
@@ -366,7 +367,7 @@ class Compiler {
   bool passes_gradient(uint32_t i, size_t input, const Written& written) const {
     const Op& op = segment_.ops[i];
     const uint32_t t = op.inputs[input];
-    if (!bit(op_rule(op.kind).passes_gradient, input) || written.gradients[t] != kNone) return false;
+    if (!in_mask(op_rule(op.kind).passes_gradient, input) || written.gradients[t] != kNone) return false;
     return position(segment_.inputs, t) == kNone || contributes_later(i, input);
   }
   bool contributes_later(uint32_t i, size_t input) const {
@@ -387,7 +388,8 @@ class Compiler {
     OpStep step{i, Pass::backward, 0, {}, {}, {}, {}};
     bool writes = trains_parameter(op);
     for (size_t k = 0; k < op.outputs.size(); ++k)
-      step.output_gradients.push_back(bit(r.gradient_outputs, k) ? written.gradients[op.outputs[k]] : kNone);
+      step.output_gradients.push_back(in_mask(r.gradient_outputs, k) ? written.gradients[op.outputs[k]]
+                                                                     : kNone);
     for (size_t k = 0; k < op.inputs.size(); ++k) {
       const uint32_t t = op.inputs[k];
       const bool wanted = wants_gradient(op, k), passes = wanted && passes_gradient(i, k, written);
@@ -401,7 +403,7 @@ class Compiler {
     }
     for (size_t k = 0; k < op.parameters.size(); ++k) {
       const uint32_t p = op.parameters[k];
-      step.overwrites.push_back(bit(r.overwrites_parameters, k) && !written.parameters[p] &&
+      step.overwrites.push_back(in_mask(r.overwrites_parameters, k) && !written.parameters[p] &&
                                 plan_.trains(segment_.parameters[p].slot, p));
       written.parameters[p] = true;
     }
@@ -420,10 +422,10 @@ class Compiler {
     };
     for (size_t k = 0; k < op.outputs.size(); ++k) {
       touch_gradient(step.output_gradients[k]);
-      if (bit(r.backward_reads_outputs, k)) touch(lives, pass.tensors[op.outputs[k]], op.outputs[k], at);
+      if (in_mask(r.backward_reads_outputs, k)) touch(lives, pass.tensors[op.outputs[k]], op.outputs[k], at);
     }
     for (size_t k = 0; k < op.inputs.size(); ++k) {
-      if (bit(r.backward_reads_inputs, k)) touch(lives, pass.tensors[op.inputs[k]], op.inputs[k], at);
+      if (in_mask(r.backward_reads_inputs, k)) touch(lives, pass.tensors[op.inputs[k]], op.inputs[k], at);
       if (!step.wants_gradient[k]) continue;
       touch_gradient(step.addends[k]);
       touch_gradient(op.inputs[k]);

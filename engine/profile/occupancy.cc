@@ -40,14 +40,14 @@ std::vector<ClassBytes> permanent_bytes(const Program& program) {
 
 namespace {
 
-struct Change {
+struct Shift {
   double seconds = 0;
   bool begins = false;
   TierId tier = 0;
   BufferClass kind = BufferClass::weights;
   uint64_t bytes = 0;
   // Of changes at one time, ends come before begins.
-  bool operator<(const Change& other) const {
+  bool operator<(const Shift& other) const {
     return seconds != other.seconds ? seconds < other.seconds : begins < other.begins;
   }
 };
@@ -60,7 +60,7 @@ std::vector<std::vector<OccupancyPoint>> occupancy(const Program& program, std::
   for (const std::vector<InstructionTime>& body : times)
     for (const InstructionTime& t : body)
       if (std::isfinite(t.begin)) first = std::min(first, t.begin), last = std::max(last, t.end);
-  std::vector<Change> changes;
+  std::vector<Shift> changes;
   std::vector<std::vector<Stay>> stays(program.bodies.size());
   for (size_t s = 0; s < times.size(); ++s) {
     std::vector<Stay>& of_body = stays[sequence[s]];
@@ -78,7 +78,7 @@ std::vector<std::vector<OccupancyPoint>> occupancy(const Program& program, std::
   std::vector<std::vector<OccupancyPoint>> curves(permanent.size());
   if (last < first) return curves;
   for (size_t t = 0; t < curves.size(); ++t) curves[t].push_back({first, permanent[t]});
-  for (const Change& c : changes) {
+  for (const Shift& c : changes) {
     std::vector<OccupancyPoint>& curve = curves[c.tier];
     if (curve.back().seconds != c.seconds) curve.push_back({c.seconds, curve.back().bytes});
     uint64_t& bytes = curve.back().bytes[static_cast<size_t>(c.kind)];

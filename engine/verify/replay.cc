@@ -55,13 +55,13 @@ std::string AddressLine::name(uint64_t begin, uint64_t end) const {
 
 namespace {
 
-constexpr uint32_t kNone = UINT32_MAX;
+constexpr uint32_t kNobody = UINT32_MAX;
 
 struct Segment {            // a run of bytes with one history
   uint64_t anchor = 0;      // address that the buffer's first byte would have
-  uint32_t buffer = kNone;  // kNone: garbage
+  uint32_t buffer = kNobody;  // kNobody: garbage
   uint32_t version = 0;
-  uint32_t writer = kNone;  // instruction of this body
+  uint32_t writer = kNobody;  // instruction of this body
   uint16_t back = 0;
   bool home = false;  // part of a permanent buffer's home: only that buffer may be written here
 };
@@ -157,13 +157,13 @@ class Replay {
       if (!buffer.owns_home()) continue;
       const uint64_t begin = line_.tier_begin(buffer.home) + buffer.home_offset;
       if (!is_ring(buffer)) {
-        visit(begin, buffer.bytes(), Segment{begin, b, 0, kNone, 0, true});
+        visit(begin, buffer.bytes(), Segment{begin, b, 0, kNobody, 0, true});
         continue;
       }
       for (uint16_t slot = 0; slot < slots_of(program_, buffer); ++slot) {
-        visit(begin + slot * buffer.slot_stride, buffer.bytes(), Segment{0, kNone, 0, kNone, 0, true});
+        visit(begin + slot * buffer.slot_stride, buffer.bytes(), Segment{0, kNobody, 0, kNobody, 0, true});
         const uint64_t home = line_.ring_home(b, slot);
-        visit(home, buffer.bytes(), Segment{home, b, 0, kNone, slot, true});
+        visit(home, buffer.bytes(), Segment{home, b, 0, kNobody, slot, true});
       }
     }
   }
@@ -251,7 +251,7 @@ class Replay {
     return line_.name(index_.address_at(s), index_.address_at(live_.at_or_after(s + 1)));
   }
   std::string content_name(const Segment& s, uint64_t address) const {
-    if (s.buffer == kNone) return "garbage";
+    if (s.buffer == kNobody) return "garbage";
     return fmt::format("version {} of {} from its byte {}{}", s.version,
                        printable(program_.buffers[s.buffer].name), address - s.anchor,
                        s.back ? fmt::format(" ({} back)", s.back) : "");
@@ -267,7 +267,7 @@ class Replay {
 
   void check_after_writer(uint32_t i, uint32_t s, const char* what) {
     const uint32_t w = segments_[s].writer;
-    if (w != kNone && started(i)[body_.instructions[w].lane] < facts_.ordinal[w]) unordered(i, w, s, what);
+    if (w != kNobody && started(i)[body_.instructions[w].lane] < facts_.ordinal[w]) unordered(i, w, s, what);
   }
 
   void read(uint32_t i, Range range) {
@@ -276,7 +276,7 @@ class Replay {
       check_after_writer(i, s, "reads what was written to");
       readers_[s * lanes_ + lane] = facts_.ordinal[i];
       uint32_t& first = first_readers_[s * lanes_ + lane];
-      if (segments_[s].writer == kNone && first == 0) first = facts_.ordinal[i];
+      if (segments_[s].writer == kNobody && first == 0) first = facts_.ordinal[i];
     });
   }
 
@@ -287,20 +287,20 @@ class Replay {
     if (instruction.task == kNoTask)
       next.version = instruction.operands[0].version;  // a copy has the version of its source
     else if (buffer(o).kind == BufferClass::workspace)
-      next.buffer = kNone;
+      next.buffer = kNobody;
     else
       next.version = next_version(i, o);
     bool stranger = false;
     for_each_segment(range, [&](uint32_t s) {
       const Segment& seg = segments_[s];
       stranger |=
-          seg.home && (next.buffer == kNone || seg.buffer != next.buffer || seg.anchor != next.anchor);
+          seg.home && (next.buffer == kNobody || seg.buffer != next.buffer || seg.anchor != next.anchor);
       next.home |= seg.home;
       check_after_writer(i, s, "overwrites what was written to");
       for (size_t l = 0; l < lanes_; ++l)
         if (readers_[s * lanes_ + l] > started(i)[l])
           unordered(i, facts_.by_lane[l][readers_[s * lanes_ + l] - 1], s, "overwrites what is read from");
-      if (seg.writer == kNone) emit(facts_.first, s, i, first_readers_);
+      if (seg.writer == kNobody) emit(facts_.first, s, i, first_readers_);
       if (s != range.begin) live_.erase(s);
     });
     if (stranger)
@@ -338,9 +338,9 @@ class Replay {
         return std::any_of(&readers[s * lanes_], &readers[s * lanes_] + lanes_,
                            [](uint32_t r) { return r != 0; });
       };
-      if (seg.writer != kNone || any(readers_)) emit(facts_.last, s, seg.writer, readers_);
-      if (seg.writer == kNone && any(first_readers_)) emit(facts_.first, s, kNone, first_readers_);
-      if (seg.home && seg.buffer != kNone) check_home(s);
+      if (seg.writer != kNobody || any(readers_)) emit(facts_.last, s, seg.writer, readers_);
+      if (seg.writer == kNobody && any(first_readers_)) emit(facts_.first, s, kNobody, first_readers_);
+      if (seg.home && seg.buffer != kNobody) check_home(s);
     }
     sort_first();
   }

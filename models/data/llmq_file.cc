@@ -14,7 +14,7 @@ namespace sluice {
 
 namespace {
 
-constexpr std::string_view kMagic = "BIN.TOK\n";
+constexpr std::string_view kLlmqMagic = "BIN.TOK\n";
 constexpr int32_t kVersion = 2;
 
 [[noreturn]] void refuse(const InputFile& file, const std::string& sentence,
@@ -42,10 +42,10 @@ uint64_t count_trained(const InputFile& file, const LlmqHeader& header) {
 }  // namespace
 
 bool is_llmq_file(const InputFile& file) {
-  std::array<char, kMagic.size()> begin;
+  std::array<char, kLlmqMagic.size()> begin;
   if (file.bytes() < begin.size()) return false;
   file.read(0, begin.data(), begin.size());
-  return std::string_view(begin.data(), begin.size()) == kMagic;
+  return std::string_view(begin.data(), begin.size()) == kLlmqMagic;
 }
 
 LlmqHeader read_llmq_header(const InputFile& file, int64_t vocabulary) {
@@ -55,7 +55,7 @@ LlmqHeader read_llmq_header(const InputFile& file, int64_t vocabulary) {
   struct {
     int32_t version, token_bytes, tokens, vocabulary, has_masks;
   } given;
-  file.read(kMagic.size(), &given, sizeof given);
+  file.read(kLlmqMagic.size(), &given, sizeof given);
   if (given.version != kVersion)
     refuse(file, fmt::format("is a token file of LLMQ of version {}, not {}", given.version, kVersion));
   if (given.token_bytes != static_cast<int32_t>(kLlmqTokenBytes))

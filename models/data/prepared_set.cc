@@ -19,7 +19,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::array<char, 8> kMagic = {'S', 'L', 'U', 'I', 'C', 'E', 'P', '4'};
+constexpr std::array<char, 8> kSetMagic = {'S', 'L', 'U', 'I', 'C', 'E', 'P', '4'};
 constexpr const char* kSetFile = "set.json";
 constexpr const char* kSetFormat = "sluice-prepared-4";
 constexpr uint64_t kSetFileBytesMax = 1 << 20;
@@ -60,7 +60,7 @@ std::optional<PartEnd> end_of(const InputFile& file) {
   if (file.bytes() < sizeof end) return std::nullopt;
   file.read(file.bytes() - sizeof end, &end, sizeof end);
   constexpr uint64_t kMost = uint64_t{1} << 48;  // so that no product overflows
-  if (end.magic != kMagic || end.counts.tokens > kMost || end.counts.samples > kMost ||
+  if (end.magic != kSetMagic || end.counts.tokens > kMost || end.counts.samples > kMost ||
       end.note_bytes > kNoteBytesMax)
     return std::nullopt;
   if (file.bytes() != part_bytes(end)) return std::nullopt;
@@ -133,7 +133,7 @@ PreparedCounts PartWriter::commit(PreparedCounts counts, const std::string& note
   counts.samples = s.samples.size();
   counts.tokens = s.tokens;
   counts.trained = s.trained;
-  PartEnd end{kMagic, notes.size(), counts, 0};
+  PartEnd end{kSetMagic, notes.size(), counts, 0};
   XXH3_64bits_update(s.hash.get(), &end, offsetof(PartEnd, checksum));
   end.checksum = XXH3_64bits_digest(s.hash.get());
   s.file.write(&end, sizeof end);

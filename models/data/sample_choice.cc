@@ -12,7 +12,7 @@ namespace sluice {
 
 namespace {
 
-constexpr uint64_t kSamplesAtOnce = 1 << 10;
+constexpr uint64_t kChosenAtOnce = 1 << 10;
 
 // floor(a * b / c)
 uint64_t share(uint64_t a, uint64_t b, uint64_t c) {
@@ -35,7 +35,7 @@ void for_each_record(const PreparedSet& set, const Visit& visit) {
   std::vector<PreparedSample> some;
   RecordSamples record;
   for (uint64_t first = 0; first < set.samples(); first += some.size()) {
-    some.resize(std::min(kSamplesAtOnce, set.samples() - first));
+    some.resize(std::min(kChosenAtOnce, set.samples() - first));
     set.read_samples(first, some);
     for (uint64_t i = 0; i < some.size(); ++i) {
       if (!some[i].goes_on) {

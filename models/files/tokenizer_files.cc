@@ -15,8 +15,6 @@ namespace sluice {
 namespace {
 
 namespace fs = std::filesystem;
-using Json = nlohmann::ordered_json;
-
 constexpr uint64_t kCopyBytes = 1 << 20;
 constexpr const char* kTemplates = "additional_chat_templates";
 constexpr const char* kDefault = "default";
@@ -63,16 +61,16 @@ size_t copy_files(const fs::path& from, const fs::path& to, const Belongs& belon
 }
 
 // Of tokenizer_config.json or chat_template.json. Returns whether it had a template.
-bool replace_in(Json& object, const std::string& text) {
+bool replace_in(nlohmann::ordered_json& object, const std::string& text) {
   if (!object.is_object() || !object.contains("chat_template")) return false;
-  Json& given = object["chat_template"];
+  nlohmann::ordered_json& given = object["chat_template"];
   if (!given.is_array()) {
     given = text;
     return true;
   }
-  Json named = Json::array();
+  nlohmann::ordered_json named = nlohmann::ordered_json::array();
   named.push_back({{"name", kDefault}, {"template", text}});
-  for (const Json& one : given) {
+  for (const nlohmann::ordered_json& one : given) {
     const auto name = one.is_object() ? one.find("name") : one.end();
     if (name != one.end() && *name != kDefault && *name != kOfTools) named.push_back(one);
   }
@@ -81,7 +79,7 @@ bool replace_in(Json& object, const std::string& text) {
 }
 
 // transformers 5 takes the list of tokenizer_config.json only where there is no file.
-bool has_list(const Json& config) {
+bool has_list(const nlohmann::ordered_json& config) {
   return config.is_object() && config.contains("chat_template") && config["chat_template"].is_array();
 }
 
@@ -101,7 +99,8 @@ void replace_chat_template(const std::string& directory, const std::string& text
   for (const char* name : {"tokenizer_config.json", "chat_template.json"}) {
     const std::string path = (in / name).string();
     if (!fs::exists(path, ignored)) continue;
-    Json object = Json::parse(read_text_file(path, kTokenizerConfigBytesMax), nullptr, false);
+    nlohmann::ordered_json object =
+        nlohmann::ordered_json::parse(read_text_file(path, kTokenizerConfigBytesMax), nullptr, false);
     if (!replace_in(object, text)) continue;
     write_text_file(path, object.dump(2) + "\n");
     listed |= has_list(object);
@@ -114,12 +113,12 @@ void replace_ends(const std::string& directory, const std::vector<uint32_t>& ids
                   const std::map<std::string, std::string>& others) {
   const std::string path = (fs::path(directory) / "generation_config.json").string();
   std::error_code ignored;
-  Json settings = Json::object();
+  nlohmann::ordered_json settings = nlohmann::ordered_json::object();
   if (fs::exists(path, ignored))
-    settings = Json::parse(read_text_file(path, kTokenizerConfigBytesMax), nullptr, false);
+    settings = nlohmann::ordered_json::parse(read_text_file(path, kTokenizerConfigBytesMax), nullptr, false);
   else
-    for (const auto& [key, value] : others) settings[key] = Json::parse(value);
-  if (!settings.is_object()) settings = Json::object();
+    for (const auto& [key, value] : others) settings[key] = nlohmann::ordered_json::parse(value);
+  if (!settings.is_object()) settings = nlohmann::ordered_json::object();
   settings["eos_token_id"] = ids;
   if (ids.size() == 1) settings["eos_token_id"] = ids.front();
   write_text_file(path, settings.dump(2) + "\n");

@@ -11,12 +11,12 @@
 namespace sluice {
 namespace {
 
-constexpr std::string_view kLayers = "model.layers.";
+constexpr std::string_view kLayerPrefix = "model.layers.";
 
 // "model.layers.7." of a name that begins so; "": it does not.
 std::string_view layer_of(std::string_view name) {
-  if (!name.starts_with(kLayers)) return "";
-  const size_t dot = name.find('.', kLayers.size());
+  if (!name.starts_with(kLayerPrefix)) return "";
+  const size_t dot = name.find('.', kLayerPrefix.size());
   return dot == std::string_view::npos ? "" : name.substr(0, dot + 1);
 }
 
@@ -83,7 +83,7 @@ std::optional<ExpertPlace> expert_of(const Family& family, std::string_view para
   const std::string before = fmt::format("{}{}.", layer, family.experts);
   if (layer.empty() || *family.experts == '\0' || !parameter.starts_with(before)) return {};
   std::string_view rest;
-  const std::optional<int64_t> number = number_of(layer.substr(kLayers.size()), rest);
+  const std::optional<int64_t> number = number_of(layer.substr(kLayerPrefix.size()), rest);
   if (!number || rest != ".") return {};
   const std::optional<int64_t> expert = number_of(parameter.substr(before.size()), rest);
   if (!expert || rest.size() < 2 || rest.front() != '.') return {};

@@ -84,7 +84,7 @@ Check check_driver(const DoctorFacts& f) {
   return c;
 }
 
-Check check_memory(const DoctorFacts& f) {
+Check check_gpu_memory(const DoctorFacts& f) {
   Check c{kGpu, "memory"};
   if (!f.cuda.memory.value) {
     c.status = CheckStatus::warn;
@@ -205,7 +205,7 @@ std::vector<Check> judge_gpu(const DoctorFacts& facts) {
   if (facts.gpu_use == GpuUse::none) return {};
   if (!facts.cuda.status.available) return {check_device(facts)};
   std::vector<Check> checks{check_device(facts), check_driver(facts)};
-  if (!said_of_driver(facts, facts.cuda.memory)) checks.push_back(check_memory(facts));
+  if (!said_of_driver(facts, facts.cuda.memory)) checks.push_back(check_gpu_memory(facts));
   if (!said_of_driver(facts, facts.cuda.link)) checks.push_back(check_link(facts));
   const CudaFacts& cuda = facts.cuda;
   const bool neither = !cuda.copies.value && !cuda.pinning.value && cuda.copies.reason == cuda.pinning.reason;

@@ -30,7 +30,7 @@ constexpr size_t kSteps = 4, kSteady = 2;
 
 constexpr double kWorthNaming = 0.005;                       // of a step: what is printed as 1 %
 constexpr const char* kKinds[] = {"lane", "pool", "drive"};  // Bottleneck::Kind
-constexpr size_t kIndent = 17;                               // columns of the headings below the table
+constexpr size_t kFactsIndent = 17;                          // columns of the headings below the table
 
 std::vector<double> by_lane(const std::vector<WorkSeconds>& sums, size_t lanes) {
   std::vector<double> seconds(lanes);
@@ -289,19 +289,19 @@ PlanFacts facts_of(const Plan& plan, const Options& options) {
 std::string facts_text(const Plan& plan, const PlanFacts& f, std::optional<int64_t> steps) {
   std::string out = lanes_table(plan.program.machine, plan.rates, f);
   if (sum_of(f.waited_for) >= kWorthNaming * f.seconds)
-    append_list(out, "  compute waits", most_of(plan.program, f.waits, f), kIndent);
-  append_list(out, "  critical path", most_of(plan.program, f.path, f), kIndent);
-  append_wrapped(out, "  updates", update_words(plan), kIndent);
-  append_wrapped(out, "  bottleneck", bottleneck_words(plan, f), kIndent);
+    append_list(out, "  compute waits", most_of(plan.program, f.waits, f), kFactsIndent);
+  append_list(out, "  critical path", most_of(plan.program, f.path, f), kFactsIndent);
+  append_wrapped(out, "  updates", update_words(plan), kFactsIndent);
+  append_wrapped(out, "  bottleneck", bottleneck_words(plan, f), kFactsIndent);
   const std::string tokens = token_work_words(token_work_of(plan));
-  if (!tokens.empty()) append_wrapped(out, "  tokens", tokens, kIndent);
+  if (!tokens.empty()) append_wrapped(out, "  tokens", tokens, kFactsIndent);
   if (plan.least_seconds > 0)  // 0: the machine description has nothing that takes time
     append_wrapped(out, "  limit",
                    fmt::format("under any placement a step takes {} at least; this is {:.2f} times that",
                                readable_seconds(plan.least_seconds), plan.step_seconds / plan.least_seconds),
-                   kIndent);
-  if (f.bytes_written > 0) append_wrapped(out, "  drive wear", wear_words(f), kIndent);
-  if (steps) append_wrapped(out, "  in all", total_words(f, *steps), kIndent);
+                   kFactsIndent);
+  if (f.bytes_written > 0) append_wrapped(out, "  drive wear", wear_words(f), kFactsIndent);
+  if (steps) append_wrapped(out, "  in all", total_words(f, *steps), kFactsIndent);
   return out;
 }
 

@@ -19,8 +19,8 @@ namespace sluice {
 
 namespace {
 
-constexpr size_t kIndent = 13;  // columns
-constexpr size_t kShown = 1;    // of three simulated steps, the one in the middle is steady
+constexpr size_t kWhyIndent = 13;  // columns
+constexpr size_t kShown = 1;       // of three simulated steps, the one in the middle is steady
 
 // The permanent buffers of a parameter group: weights, gradient and optimizer state.
 std::vector<BufferId> buffers_of(const Plan& plan, uint32_t group) {
@@ -68,7 +68,7 @@ class Life {
   std::string text() {
     std::string out = fmt::format("{}: {} in {} piece{}, {}\n", printable(b_.name), format_size(b_.bytes()),
                                   b_.pieces(), b_.pieces() == 1 ? "" : "s", buffer_class_name(b_.kind));
-    append_wrapped(out, "  lives in", home_words(), kIndent);
+    append_wrapped(out, "  lives in", home_words(), kWhyIndent);
     append_transfers(out);
     append_uses(out);
     return out;
@@ -211,7 +211,7 @@ class Life {
   void append_transfers(std::string& out) const {
     const std::vector<Transfer> list = transfers();
     if (list.empty()) {
-      append_wrapped(out, "  in a step", "it is not moved: tasks use it where it lives.", kIndent);
+      append_wrapped(out, "  in a step", "it is not moved: tasks use it where it lives.", kWhyIndent);
       return;
     }
     for (const Transfer& t : list) {
@@ -224,8 +224,8 @@ class Life {
                                  tier(in.places[1].tier), program_.machine.lanes[in.lane].name, pieces,
                                  at_time(t.begin), readable_seconds(t.end - t.begin),
                                  t.note ? need_words(t) : "what was written goes home."),
-                     kIndent);
-      if (t.note) append_wrapped(out, "", bound_words(t), kIndent);
+                     kWhyIndent);
+      if (t.note) append_wrapped(out, "", bound_words(t), kWhyIndent);
     }
   }
 
@@ -323,7 +323,7 @@ class Life {
               slice_words(first.kind, std::min(first.slice, last.slice), std::max(first.slice, last.slice)),
               at_time(times_[u.first].begin), readable_seconds(times_[u.last].end - times_[u.first].begin),
               wait_words(u.first)),
-          kIndent);
+          kWhyIndent);
     }
   }
 

@@ -41,7 +41,7 @@ std::string table(const Rows& rows, size_t left) {
   return out;
 }
 
-std::string headline(const ordered_json& f) {
+std::string text_headline(const ordered_json& f) {
   const ordered_json& step = f["step_seconds"];
   const std::string text = fmt::format(
       "A step takes {} ({:.0f} tokens/s); for the steps that ran, {} were predicted (error {}). {}",
@@ -215,7 +215,7 @@ std::string profile_markdown(const ordered_json& f) {
   if (f["steps_counted"] == 0) {
     out += "\nNo step after the first two was completed, so there are no figures of a step.\n";
   } else {
-    out += "\n" + plain(headline(f)) + "\n\n## Lanes, a step\n" + lanes_text(f);
+    out += "\n" + plain(text_headline(f)) + "\n\n## Lanes, a step\n" + lanes_text(f);
     out += "\n## Stalls\n" + stalls_text(f);
     out += changes_text(f);
     out += "\n## Predicted against measured, a step\n" + work_text(f);
@@ -229,7 +229,7 @@ std::string profile_markdown(const ordered_json& f) {
 
 std::string profile_headline(const ordered_json& f) {
   if (f["steps_counted"] == 0) return "No step after the first two was completed.\n";
-  return printable(headline(f)) + "\n" + experts_line(f["experts"]);
+  return printable(text_headline(f)) + "\n" + experts_line(f["experts"]);
 }
 
 std::string profile_stalls(const ordered_json& f) {

@@ -10,11 +10,11 @@
 namespace sluice {
 namespace {
 
-struct Unit {
+struct SizeUnit {
   const char* name;
   uint64_t bytes;
 };
-constexpr Unit kUnits[] = {
+constexpr SizeUnit kUnits[] = {
     // in lower case
     {"", 1},
     {"b", 1},
@@ -88,7 +88,7 @@ Size parse_size(const std::string& text, const std::string& option) {
   std::string unit_name;
   for (const char c : number.rest)
     unit_name += static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
-  for (const Unit& unit : kUnits) {
+  for (const SizeUnit& unit : kUnits) {
     if (unit_name != unit.name) continue;
     if (unit.bytes == 1 && !number.fraction.empty()) reject(text, option, "is not a whole number of bytes");
     Size size;
@@ -106,7 +106,7 @@ std::string size_text(const Size& size) {
     case Size::Kind::percent:  // below 1e-4, the shortest text would have an exponent
       return size.percent < 1e-4 ? fmt::format("{:.24f}%", size.percent) : fmt::format("{}%", size.percent);
     case Size::Kind::bytes:
-      for (const auto& [name, bytes] : {Unit{"GiB", 1u << 30}, {"MiB", 1u << 20}, {"KiB", 1u << 10}})
+      for (const auto& [name, bytes] : {SizeUnit{"GiB", 1u << 30}, {"MiB", 1u << 20}, {"KiB", 1u << 10}})
         if (size.bytes > 0 && size.bytes % bytes == 0) return fmt::format("{}{}", size.bytes / bytes, name);
       return fmt::format("{}{}", size.bytes, size.bytes > 0 && size.bytes < kPlainBytesLeast ? "B" : "");
   }

@@ -176,15 +176,15 @@ Compression parse_compression(const std::string& text, const std::string& option
 
 // Seconds of "90s", "10m", "1.5h" or "1h30m"; none: the text is no time.
 std::optional<double> parse_time(const std::string& text) {
-  constexpr std::pair<char, double> kUnits[] = {{'s', 1}, {'m', 60}, {'h', 3600}};
+  constexpr std::pair<char, double> kTimeUnits[] = {{'s', 1}, {'m', 60}, {'h', 3600}};
   double seconds = 0;
   for (const char *at = text.data(), *const end = at + text.size(); at != end; ++at) {
     double value = 0;
     const auto [unit, error] = std::from_chars(at, end, value);
-    const auto* const known = std::find_if(std::begin(kUnits), std::end(kUnits), [&, next = unit](auto& u) {
+    const auto* const known = std::find_if(std::begin(kTimeUnits), std::end(kTimeUnits), [&, next = unit](auto& u) {
       return next != end && u.first == *next;
     });
-    if (error != std::errc{} || value < 0 || known == std::end(kUnits)) return std::nullopt;
+    if (error != std::errc{} || value < 0 || known == std::end(kTimeUnits)) return std::nullopt;
     seconds += value * known->second;
     at = unit;
   }

@@ -39,7 +39,7 @@ std::vector<Json*> all_arguments(Json& messages) {
   return all;
 }
 
-bool is_blank(const std::string& text) { return text.find_first_not_of(" \t\r\n") == text.npos; }
+bool has_only_blanks(const std::string& text) { return text.find_first_not_of(" \t\r\n") == text.npos; }
 
 // What a string says that stands for an object.
 Json object_in(const std::string& text, const char* what) {
@@ -61,7 +61,7 @@ Json object_in(const std::string& text, const char* what) {
 Json parsed(const Json& value) {
   if (!value.is_string()) return value;
   const std::string& text = value.get_ref<const std::string&>();
-  if (is_blank(text)) return nullptr;
+  if (has_only_blanks(text)) return nullptr;
   try {
     return parse_strict_json_line(text);
   } catch (const std::invalid_argument&) {
@@ -82,7 +82,7 @@ Json tools_of(const RecordReader& reader) {
   }
   if (!tools->is_string()) malformed("\"tools\" is neither a list nor a string");
   const std::string text = tools->get<std::string>();
-  if (is_blank(text)) return nullptr;
+  if (has_only_blanks(text)) return nullptr;
   try {
     Json parsed = parse_strict_json_line(text);
     if (parsed.is_array()) return parsed.empty() ? Json(nullptr) : parsed;
@@ -166,7 +166,7 @@ std::vector<std::optional<std::string>> parse_arguments(Json& messages) {
     if (!arguments->is_string()) continue;
     any = true;
     const std::string& text = given.back().emplace(arguments->get<std::string>());
-    *arguments = is_blank(text) ? Json::object() : object_in(text, "the arguments of a call");
+    *arguments = has_only_blanks(text) ? Json::object() : object_in(text, "the arguments of a call");
   }
   if (!any) given.clear();
   return given;

@@ -52,16 +52,11 @@ bool is_compared_with(std::string_view text, size_t at, std::string_view word) {
   return false;
 }
 
-std::string type_of(const Json& part) {
-  const auto type = part.find("type");
-  return type != part.end() && type->is_string() ? type->get<std::string>() : "without a type";
-}
-
 // A part of a content that is text: a string, or an object of that type.
 const std::string* text_of(const Json& part) {
   if (part.is_string()) return &part.get_ref<const std::string&>();
   if (!part.is_object()) return nullptr;
-  const std::string type = part.contains("type") ? type_of(part) : "text";
+  const std::string type = part.contains("type") ? type_of_part(part) : "text";
   const auto text = part.find("text");
   const bool is_text = type == "text" || type == "input_text" || type == "output_text";
   return is_text && text != part.end() && text->is_string() ? &text->get_ref<const std::string&>() : nullptr;
@@ -87,7 +82,8 @@ void note_keys_beside_text(const Json& part, SampleNotes& notes) {
 void name_parts(Json& content) {
   for (Json& part : content) {
     const std::string* text = text_of(part);
-    if (text == nullptr || (part.is_object() && part.contains("type") && type_of(part) == "text")) continue;
+    if (text == nullptr || (part.is_object() && part.contains("type") && type_of_part(part) == "text"))
+      continue;
     Json named{{"type", "text"}, {"text", *text}};
     if (part.is_object())
       for (const auto& [key, value] : part.items())
@@ -106,13 +102,18 @@ void join_parts(Json& content, SampleNotes& notes) {
       is_first = false;
       note_keys_beside_text(part, notes);
     } else {
-      count(notes.unread, "part " + (part.is_object() ? type_of(part) : "that is no object"));
+      count(notes.unread, "part " + (part.is_object() ? type_of_part(part) : "that is no object"));
     }
   }
   content = std::move(joined);
 }
 
 }  // namespace
+
+std::string type_of_part(const Json& part) {
+  const auto type = part.is_object() ? part.find("type") : part.end();
+  return type != part.end() && type->is_string() ? type->get<std::string>() : "without a type";
+}
 
 ChatRenderer::ChatRenderer(const TextModel& model, const std::string& template_values)
     : model_(model), values_(std::make_shared<const Json>(parse_strict_json_line(template_values))) {

@@ -23,6 +23,9 @@ namespace sluice {
 // Names of a message's reasoning; the first that a message has gives it.
 inline constexpr std::array kReasoningFields = {"reasoning_content", "thinking", "reasoning"};
 
+// The "type" of a part of a content; "without a type" where it has none.
+std::string type_of_part(const nlohmann::ordered_json& part);
+
 // A conversation as the template can read it.
 struct AdaptedConversation : Conversation {
   TemplateMessages values;

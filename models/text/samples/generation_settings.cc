@@ -14,8 +14,6 @@ namespace sluice {
 
 namespace {
 
-using Json = nlohmann::json;
-
 constexpr uint64_t kFileBytesMax = uint64_t{16} << 20;
 constexpr int64_t kTokensMax = 1'000'000'000;
 
@@ -55,28 +53,28 @@ constexpr Neutral kNotApplied[] = {{"num_beams", 1},
                                    {"watermarking_config", 0},
                                    {"token_healing", 0}};
 
-bool is_absent(const Json& value) {
+bool is_absent(const nlohmann::json& value) {
   return value.is_null() || (value.is_boolean() && !value.get<bool>()) ||
          (value.is_structured() && value.empty());
 }
 
 class Reader {
  public:
-  Reader(const Json& file, GenerationSettings& settings) : file_(file), settings_(settings) {}
+  Reader(const nlohmann::json& file, GenerationSettings& settings) : file_(file), settings_(settings) {}
 
   // null where the file does not say.
-  const Json* find(const char* key) const {
+  const nlohmann::json* find(const char* key) const {
     const auto found = file_.find(key);
     return found == file_.end() || found->is_null() ? nullptr : &*found;
   }
-  void leave(const char* key, const Json& value) const {
+  void leave(const char* key, const nlohmann::json& value) const {
     constexpr size_t kShown = 40;
-    const std::string text = value.dump(-1, ' ', false, Json::error_handler_t::replace);
+    const std::string text = value.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
     settings_.not_applied.push_back(text.size() > kShown ? key : fmt::format("{} {}", key, printable(text)));
   }
   // A number in [least, most], or in (least, most] if the end is open; another value is not applied.
   std::optional<double> number(const char* key, double least, double most, bool open) const {
-    const Json* const value = find(key);
+    const nlohmann::json* const value = find(key);
     if (value == nullptr) return std::nullopt;
     if (value->is_number()) {
       const double x = value->get<double>();
@@ -94,14 +92,14 @@ class Reader {
   }
 
  private:
-  const Json& file_;
+  const nlohmann::json& file_;
   GenerationSettings& settings_;
 };
 
 void read_stops(const Reader& reader, GenerationSettings& settings) {
-  const Json* const value = reader.find("stop_strings");
+  const nlohmann::json* const value = reader.find("stop_strings");
   if (value == nullptr) return;
-  for (const Json& one : value->is_array() ? *value : Json::array({*value}))
+  for (const nlohmann::json& one : value->is_array() ? *value : nlohmann::json::array({*value}))
     if (one.is_string() && !one.get_ref<const std::string&>().empty())
       settings.stops.push_back(one.get<std::string>());
     else
@@ -115,7 +113,7 @@ GenerationSettings read_generation_settings(const std::string& directory) {
   const std::string path = (std::filesystem::path(directory) / "generation_config.json").string();
   std::error_code ignored;
   if (directory.empty() || !std::filesystem::exists(path, ignored)) return settings;
-  Json file;
+  nlohmann::json file;
   try {
     file = parse_strict_json(read_text_file(path, kFileBytesMax));
   } catch (const std::invalid_argument& error) {
@@ -124,7 +122,7 @@ GenerationSettings read_generation_settings(const std::string& directory) {
   }
   if (!file.is_object()) return settings;
   const Reader reader(file, settings);
-  const Json* const draws = reader.find("do_sample");
+  const nlohmann::json* const draws = reader.find("do_sample");
   settings.temperature = reader.number("temperature", 0, 1e6, false);
   settings.top_k = reader.count("top_k", 0);
   settings.top_p = reader.number("top_p", 0, 1, true);
@@ -140,7 +138,7 @@ GenerationSettings read_generation_settings(const std::string& directory) {
   }
   read_stops(reader, settings);
   for (const Neutral& key : kNotApplied)
-    if (const Json* const value = reader.find(key.name))
+    if (const nlohmann::json* const value = reader.find(key.name))
       if (!is_absent(*value) && !(value->is_number() && value->get<double>() == key.value))
         reader.leave(key.name, *value);
   return settings;

@@ -16,8 +16,6 @@ namespace sluice {
 namespace {
 
 namespace fs = std::filesystem;
-using Json = nlohmann::json;
-
 constexpr const char* kDefault = "default";
 constexpr const char* kForTools = "tool_use";
 
@@ -27,7 +25,7 @@ bool is_there(const fs::path& path) {
 }
 
 // null where there is no such file.
-Json read_json(const std::string& directory, const char* name) {
+nlohmann::json read_json(const std::string& directory, const char* name) {
   const std::string path = (fs::path(directory) / name).string();
   if (!is_there(path)) return nullptr;
   try {
@@ -39,7 +37,7 @@ Json read_json(const std::string& directory, const char* name) {
 }
 
 // A string of an object; empty if it has none of that name.
-std::string text_at(const Json& object, const char* name) {
+std::string text_at(const nlohmann::json& object, const char* name) {
   const auto found = object.find(name);
   return found != object.end() && found->is_string() ? found->get<std::string>() : "";
 }
@@ -51,12 +49,12 @@ struct NamedTemplate {
 using Templates = std::map<std::string, NamedTemplate>;
 
 // "chat_template" of tokenizer_config.json: a string, or a list of named ones.
-void add_templates_of_config(const Json& config, const std::string& place, Templates& to) {
+void add_templates_of_config(const nlohmann::json& config, const std::string& place, Templates& to) {
   if (!config.is_object() || !config.contains("chat_template")) return;
-  const Json& given = config["chat_template"];
+  const nlohmann::json& given = config["chat_template"];
   if (given.is_string()) to[kDefault] = {given.get<std::string>(), place};
   if (!given.is_array()) return;
-  for (const Json& one : given)
+  for (const nlohmann::json& one : given)
     if (one.is_object() && !text_at(one, "name").empty() && !text_at(one, "template").empty())
       to[text_at(one, "name")] = {text_at(one, "template"), place};
 }
@@ -74,7 +72,7 @@ void add_templates_of_files(const std::string& directory, Templates& to) {
 }
 
 // Files take the place of all that tokenizer_config.json has.
-Templates templates_of(const std::string& directory, const Json& config) {
+Templates templates_of(const std::string& directory, const nlohmann::json& config) {
   Templates templates;
   add_templates_of_files(directory, templates);
   if (templates.empty())
@@ -82,10 +80,10 @@ Templates templates_of(const std::string& directory, const Json& config) {
   return templates;
 }
 
-void add_ids(const Json& file, std::vector<uint32_t>& ids) {
+void add_ids(const nlohmann::json& file, std::vector<uint32_t>& ids) {
   if (!file.is_object() || !file.contains("eos_token_id")) return;
-  const Json& given = file["eos_token_id"];
-  for (const Json& id : given.is_array() ? given : Json::array({given}))
+  const nlohmann::json& given = file["eos_token_id"];
+  for (const nlohmann::json& id : given.is_array() ? given : nlohmann::json::array({given}))
     if (id.is_number_unsigned() && id.get<uint64_t>() <= UINT32_MAX &&
         std::find(ids.begin(), ids.end(), id.get<uint32_t>()) == ids.end())
       ids.push_back(id.get<uint32_t>());
@@ -163,7 +161,7 @@ TextModel text_model_of_bytes(const std::string& template_file) {
 
 TextModel open_text_model(const std::string& directory, const std::string& chat_template) {
   TextModel model{.tokenizer = Tokenizer::open(directory)};
-  const Json config = read_json(directory, "tokenizer_config.json");
+  const nlohmann::json config = read_json(directory, "tokenizer_config.json");
   model.controls = model.tokenizer.controls();
   choose_chat(model, templates_of(directory, config), chat_template);
   set_end(model);

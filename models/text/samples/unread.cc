@@ -45,12 +45,7 @@ bool has_bytes(const std::string& haystack, const std::string& needle) {
   return ::memmem(haystack.data(), haystack.size(), needle.data(), needle.size()) != nullptr;
 }
 
-std::string type_of(const Json& part) {
-  if (!part.is_object() || !part.contains("type") || !part["type"].is_string()) return "without a type";
-  return part["type"].get<std::string>();
-}
-
-bool is_empty(const Json& value) {
+bool is_without_content(const Json& value) {
   return value.is_null() || value.is_structured()
              ? value.empty()
              : value.is_string() && solid_bytes(value.get_ref<const std::string&>()) == 0;
@@ -69,10 +64,11 @@ bool is_answer_field(const std::string& key) {
 std::string said_otherwise(const Json& answer) {
   if (const auto content = answer.find("content"); content != answer.end() && content->is_array())
     for (const Json& part : *content)
-      if (part.is_object() && part.contains("type") && type_of(part) != "text")
-        return "part " + printable(type_of(part));
+      if (part.is_object() && part.contains("type") && type_of_part(part) != "text")
+        return "part " + printable(type_of_part(part));
   for (const char* field : {"refusal", "audio"})
-    if (const auto found = answer.find(field); found != answer.end() && !is_empty(*found)) return field;
+    if (const auto found = answer.find(field); found != answer.end() && !is_without_content(*found))
+      return field;
   return "";
 }
 
@@ -166,7 +162,7 @@ void UnreadStrings::note_tree(const ChatRenderer& renderer, const Json& json, co
         continue;
       }
       size_t first = inner;
-      if (use_of(value, first).given == 0 && !is_empty(value) && !keys_.at(key) &&
+      if (use_of(value, first).given == 0 && !is_without_content(value) && !keys_.at(key) &&
           !renderer.mentions(conversation_, key))
         count(notes.unread, path + "." + key);
       note_tree(renderer, value, path + "." + key, inner, notes);
@@ -179,7 +175,7 @@ void UnreadStrings::note_field(const ChatRenderer& renderer, const Json& value, 
                                const std::string& key, size_t& source, SampleNotes& notes) const {
   size_t first = source;
   const std::string path = of + "." + key;
-  if (use_of(value, first).given == 0 && !is_empty(value) && !renderer.mentions(conversation_, key))
+  if (use_of(value, first).given == 0 && !is_without_content(value) && !renderer.mentions(conversation_, key))
     count(notes.unread, path);
   note_tree(renderer, value, path, source, notes);
 }
@@ -191,7 +187,7 @@ UnreadStrings::Use UnreadStrings::note_parts(const ChatRenderer& renderer, const
   for (const Json& part : parts) {
     if (part.is_string()) {
       texts += use_of(part, source);
-    } else if (type_of(part) == "text") {
+    } else if (type_of_part(part) == "text") {
       for (const auto& [key, value] : part.items()) {
         if (key == "text")
           texts += use_of(value, source);
@@ -201,7 +197,7 @@ UnreadStrings::Use UnreadStrings::note_parts(const ChatRenderer& renderer, const
           note_field(renderer, value, "part", key, source, notes);
       }
     } else if (use_of(part, source).used == 0) {
-      count(notes.unread, "part " + type_of(part));
+      count(notes.unread, "part " + type_of_part(part));
     }
   }
   return texts;
@@ -239,7 +235,7 @@ void UnreadStrings::note_message(const ChatRenderer& renderer, size_t index, boo
       content = note_content(renderer, message, is_answer, source, notes);
     } else if (is_reasoning(key) && value == message["reasoning_content"]) {
       const Use use = use_of(value, source);
-      if (use.given == 0 && !is_empty(value)) count(notes.unread, "message." + key);
+      if (use.given == 0 && !is_without_content(value)) count(notes.unread, "message." + key);
       reasoning = {std::max(reasoning.given, use.given), std::max(reasoning.used, use.used)};
     } else {
       note_field(renderer, value, "message", key, source, notes);

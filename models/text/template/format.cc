@@ -15,8 +15,6 @@ namespace {
 
 constexpr size_t kWidthMax = 10'000;  // of a field: a width is for alignment
 
-bool is_digit(char c) { return c >= '0' && c <= '9'; }
-
 // Digits at `at` as a number; moves `at` behind them.
 size_t take_number(const std::string& text, size_t& at) {
   size_t number = 0;

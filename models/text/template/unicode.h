@@ -16,6 +16,8 @@ bool is_space(char32_t c);      // str.isspace
 bool is_printable(char32_t c);  // str.isprintable
 bool is_cased(char32_t c);      // a letter that has a case
 
+constexpr bool is_digit(char c) { return c >= '0' && c <= '9'; }  // of ASCII
+
 // str.lower, upper, title and capitalize.
 std::string lower(std::string_view text);
 std::string upper(std::string_view text);

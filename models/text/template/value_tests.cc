@@ -22,7 +22,7 @@ bool is_true(const Value& v) { return v.is<bool>() && truth(v); }
 bool is_false(const Value& v) { return v.is<bool>() && !truth(v); }
 bool is_integer(const Value& v) { return v.is<int64_t>(); }
 bool is_float(const Value& v) { return v.is<double>(); }
-bool is_number(const Value& v) { return number_of(v).has_value(); }
+bool has_number(const Value& v) { return number_of(v).has_value(); }
 bool is_string(const Value& v) { return v.text() != nullptr; }
 bool is_mapping(const Value& v) { return v.dict() != nullptr; }
 bool is_sequence(const Value& v) {
@@ -50,7 +50,7 @@ struct PlainTest {
 constexpr PlainTest kPlainTests[] = {
     {"undefined", is_undefined}, {"defined", is_defined}, {"none", is_none},       {"boolean", is_boolean},
     {"true", is_true},           {"false", is_false},     {"integer", is_integer}, {"float", is_float},
-    {"number", is_number},       {"string", is_string},   {"mapping", is_mapping}, {"iterable", is_iterable},
+    {"number", has_number},      {"string", is_string},   {"mapping", is_mapping}, {"iterable", is_iterable},
     {"sequence", is_sequence},   {"even", is_even},       {"odd", is_odd},         {"callable", is_callable},
 };
 

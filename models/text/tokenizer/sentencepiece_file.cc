@@ -19,7 +19,7 @@
 namespace sluice {
 namespace {
 
-constexpr uint64_t kFileBytesMax = uint64_t{64} << 20;  // published files have up to 5 MB
+constexpr uint64_t kModelBytesMax = uint64_t{64} << 20;  // published files have up to 5 MB
 constexpr size_t kPieceBytesMax = 2048;                 // SentencePiece's own limit: 512 characters
 constexpr std::string_view kBlank = "\xE2\x96\x81";     // U+2581, for a blank
 
@@ -257,7 +257,7 @@ TokenizerParts make_parts(const Model& model, const TokenAdditions& additions) {
 }  // namespace
 
 TokenizerParts read_sentencepiece_file(const std::string& path) {
-  const std::string bytes = read_text_file(path, kFileBytesMax);
+  const std::string bytes = read_text_file(path, kModelBytesMax);
   try {
     const Model model = parse(bytes);
     if (const std::string part = unsupported_part(model); !part.empty())

@@ -19,10 +19,9 @@ namespace sluice {
 namespace {
 
 namespace fs = std::filesystem;
-using Json = nlohmann::ordered_json;
 using Named = std::vector<std::pair<std::string, GivenToken>>;
 
-constexpr uint64_t kFileBytesMax = uint64_t{64} << 20;  // tokenizer_config.json may list all added tokens
+constexpr uint64_t kConfigBytesMax = uint64_t{64} << 20;  // tokenizer_config.json may list all added tokens
 // Names that every tokenizer has, in the order in which their tokens are added.
 constexpr std::array<const char*, 7> kNames = {"bos_token", "eos_token", "unk_token", "sep_token",
                                                "pad_token", "cls_token", "mask_token"};
@@ -31,11 +30,11 @@ constexpr const char* kExtra = "extra_special_tokens";
 constexpr const char* kOlderExtra = "additional_special_tokens";
 
 // null where there is no such file.
-Json read_json(const std::string& path) {
+nlohmann::ordered_json read_json(const std::string& path) {
   std::error_code ignored;
   if (!fs::exists(path, ignored)) return nullptr;
   try {
-    Json json = parse_strict_json_in_order(read_text_file(path, kFileBytesMax));
+    nlohmann::ordered_json json = parse_strict_json_in_order(read_text_file(path, kConfigBytesMax));
     if (!json.is_object()) throw std::invalid_argument("it is not an object");
     return json;
   } catch (const std::invalid_argument& error) {
@@ -55,7 +54,7 @@ GivenToken token_of(const Component& entry) {
 }
 
 // A string, which is a control token, or an object. Nothing where it is neither, or empty.
-std::optional<GivenToken> token_of(const Json& value, const std::string& where) {
+std::optional<GivenToken> token_of(const nlohmann::ordered_json& value, const std::string& where) {
   GivenToken token;
   if (value.is_string()) {
     token = {.content = value.get<std::string>(), .special = true};
@@ -66,9 +65,9 @@ std::optional<GivenToken> token_of(const Json& value, const std::string& where) 
   return token.content.empty() ? std::nullopt : std::optional(std::move(token));
 }
 
-std::vector<GivenToken> list_of(const Json& values, const std::string& where) {
+std::vector<GivenToken> list_of(const nlohmann::ordered_json& values, const std::string& where) {
   std::vector<GivenToken> tokens;
-  for (const Json& value : values)
+  for (const nlohmann::ordered_json& value : values)
     if (auto token = token_of(value, where)) tokens.push_back(std::move(*token));
   return tokens;
 }
@@ -86,7 +85,7 @@ bool is_general(const std::string& name) {
 }
 
 // Of an object, the tokens that have a name, in its order.
-Named named_of(const Json& file, const std::string& where, bool general) {
+Named named_of(const nlohmann::ordered_json& file, const std::string& where, bool general) {
   Named named;
   for (const auto& [name, value] : file.items())
     if (name.ends_with("_token") && is_general(name) == general)
@@ -95,8 +94,8 @@ Named named_of(const Json& file, const std::string& where, bool general) {
 }
 
 // The list of tokens, or the names in an object, under a key.
-void add_extra(const Json& file, const char* key, const std::string& where, TokenAdditions& additions,
-               Named& own_names) {
+void add_extra(const nlohmann::ordered_json& file, const char* key, const std::string& where,
+               TokenAdditions& additions, Named& own_names) {
   const auto found = file.find(key);
   if (found == file.end()) return;
   const std::string place = fmt::format("{}, {}", where, key);
@@ -128,7 +127,8 @@ void read_decoder(const Component& decoder, TokenAdditions& additions) {
 }
 
 // added_tokens.json says contents and ids.
-void read_added(const Json& file, const std::set<std::string>& controls, TokenAdditions& additions) {
+void read_added(const nlohmann::ordered_json& file, const std::set<std::string>& controls,
+                TokenAdditions& additions) {
   for (const auto& [content, id] : file.items()) {
     GivenToken token{.content = content, .special = controls.contains(content)};
     token.id = id_of(id.is_number_unsigned() ? id.dump() : "", additions.where);
@@ -139,17 +139,18 @@ void read_added(const Json& file, const std::set<std::string>& controls, TokenAd
 
 struct Files {
   std::string config_where, map_where;
-  Json config, map;
+  nlohmann::ordered_json config, map;
 };
 
 // What is a control token if added_tokens.json has it: tokens with a name that every tokenizer has, and extra
 // ones. transformers passes over those that tokenizer_config.json has as objects.
 std::set<std::string> control_tokens(const Files& files) {
   std::set<std::string> controls;
-  const auto add = [&](const Json& file, const char* key, bool objects) {
+  const auto add = [&](const nlohmann::ordered_json& file, const char* key, bool objects) {
     const auto found = file.find(key);
     if (found == file.end()) return false;
-    for (const Json& value : found->is_array() ? *found : Json::array({*found}))
+    for (const nlohmann::ordered_json& value :
+         found->is_array() ? *found : nlohmann::ordered_json::array({*found}))
       if (value.is_string() || (objects && value.is_object()))
         if (const auto token = token_of(value, key)) controls.insert(token->content);
     return !found->empty();
@@ -232,9 +233,12 @@ void AddedTokenList::add(AddedToken token) {
 
 TokenAdditions read_token_additions(const std::string& directory) {
   const auto path_of = [&](const char* name) { return (fs::path(directory) / name).string(); };
-  const auto object_of = [](Json json) { return json.is_null() ? Json::object() : std::move(json); };
+  const auto object_of = [](nlohmann::ordered_json json) {
+    return json.is_null() ? nlohmann::ordered_json::object() : std::move(json);
+  };
   const std::string config = path_of("tokenizer_config.json"), map = path_of("special_tokens_map.json");
-  Files files{printable(config), printable(map), object_of(read_json(config)), Json::object()};
+  Files files{printable(config), printable(map), object_of(read_json(config)),
+              nlohmann::ordered_json::object()};
   TokenAdditions additions;
   const nlohmann::json plain = files.config;
   const Component settings(plain, files.config_where);
