@@ -181,9 +181,9 @@ std::optional<double> parse_time(const std::string& text) {
   for (const char *at = text.data(), *const end = at + text.size(); at != end; ++at) {
     double value = 0;
     const auto [unit, error] = std::from_chars(at, end, value);
-    const auto* const known = std::find_if(std::begin(kTimeUnits), std::end(kTimeUnits), [&, next = unit](auto& u) {
-      return next != end && u.first == *next;
-    });
+    const auto* const known =
+        std::find_if(std::begin(kTimeUnits), std::end(kTimeUnits),
+                     [&, next = unit](auto& u) { return next != end && u.first == *next; });
     if (error != std::errc{} || value < 0 || known == std::end(kTimeUnits)) return std::nullopt;
     seconds += value * known->second;
     at = unit;
