@@ -35,7 +35,7 @@ Lines uses_of(const std::string& family, const std::string& path, const Lines& l
 
 TEST(FamilyFiles, AreShort) {
   for (const std::string& family : family_names()) {
-    const size_t lines = lines_of(home_of(family)).size();
+    const size_t lines = lines_of_file(home_of(family)).size();
     EXPECT_GT(lines, 0u) << "there is no " << home_of(family);
     EXPECT_LE(lines, kLinesMax) << home_of(family);
   }
@@ -48,7 +48,7 @@ TEST(FamilyFiles, AloneKnowTheirFamilyByName) {
       const std::string path = entry.path().generic_string();
       const bool source = path.ends_with(".h") || path.ends_with(".cc") || path.ends_with(".cu");
       if (!source || path.starts_with("tools/benchmarks/")) continue;  // these measure certain models
-      const Lines lines = lines_of(path);
+      const Lines lines = lines_of_file(path);
       for (const std::string& family : family_names())
         for (const std::string& use : uses_of(family, path, lines)) ADD_FAILURE() << use;
       ++read;

@@ -11,6 +11,7 @@
 #include <cctype>
 #include <filesystem>
 #include <fstream>
+#include <regex>
 #include <set>
 #include <sstream>
 #include <string>
@@ -73,7 +74,7 @@ std::vector<Term> glossary(const Lines& lines) {
 }
 
 const std::vector<Term>& terms() {
-  static const std::vector<Term> all = glossary(lines_of(kGlossary));
+  static const std::vector<Term> all = glossary(lines_of_file(kGlossary));
   return all;
 }
 
@@ -213,7 +214,7 @@ TEST(Words, DocumentsKeepToTheGlossary) {  // also those of rooms
   for (const char* folder : kFolders)
     for (const std::string& path : files_below(folder, ".md")) paths.push_back(path);
   for (const std::string& path : paths) {
-    const Lines lines = lines_of(path);
+    const Lines lines = lines_of_file(path);
     ASSERT_FALSE(lines.empty()) << path;
     const Lines prose = path == kGlossary ? prose_of_glossary(lines) : prose_of_document(lines);
     EXPECT_EQ(report(forbidden_words(path, prose, terms())), "");
@@ -223,7 +224,7 @@ TEST(Words, DocumentsKeepToTheGlossary) {  // also those of rooms
 TEST(Words, HeadersKeepToTheGlossary) {
   for (const char* folder : kFolders)
     for (const std::string& path : files_below(folder, ".h"))
-      EXPECT_EQ(report(forbidden_words(path, prose_of_header(lines_of(path)), terms())), "");
+      EXPECT_EQ(report(forbidden_words(path, prose_of_header(lines_of_file(path)), terms())), "");
 }
 
 TEST(Words, HelpKeepsToTheGlossary) {
@@ -302,6 +303,29 @@ TEST(Words, MessagesNameOptionsThatExist) {
             (std::vector<std::string>{"seq", "long-samples", "lr", "router-"}));
   EXPECT_FALSE(is_known_option("long"));
   EXPECT_FALSE(is_known_option("long-sample"));
+}
+
+// ---- Pages that comments and messages name ----
+
+Offences missing_pages(const std::vector<Source>& sources) {
+  static const std::regex page("docs/[a-z0-9_/]+\\.md");
+  Offences out;
+  for (const Source& s : sources)
+    for (size_t i = 0; i < s.lines.size(); ++i)
+      for (std::sregex_iterator m(s.lines[i].begin(), s.lines[i].end(), page), end; m != end; ++m)
+        if (!fs::exists(m->str())) add(out, s, i, "there is no " + m->str());
+  return out;
+}
+
+TEST(Words, PagesThatSourcesNameExist) {
+  EXPECT_EQ(report(missing_pages(tree())), "");
+  EXPECT_EQ(missing_pages({{"a.h",
+                            {"// See docs/glossary.md.",
+                             "// See docs/no"
+                             "where.md."}}}),
+            Offences{"a.h:2: there is no docs/no"
+                     "where.md: // See docs/no"
+                     "where.md."});
 }
 
 TEST(Words, ForbiddenWordsAreFound) {

@@ -16,7 +16,7 @@ constexpr const char* kFolders[] = {"engine", "models", "offload", "cpu_optim", 
 
 using Lines = std::vector<std::string>;
 
-inline Lines lines_of(const std::string& path) {
+inline Lines lines_of_file(const std::string& path) {
   std::ifstream file(path);
   Lines lines;
   for (std::string line; std::getline(file, line);) lines.push_back(line);
@@ -52,7 +52,7 @@ inline const std::vector<Source>& tree() {
         const std::string path = entry.path().generic_string();
         const bool source = path.ends_with(".h") || path.ends_with(".cc") || path.ends_with(".cu");
         if (!entry.is_regular_file() || !source) continue;
-        out.push_back({path, lines_of(path)});
+        out.push_back({path, lines_of_file(path)});
       }
     }
     std::sort(out.begin(), out.end(), [](const Source& a, const Source& b) { return a.path < b.path; });

@@ -85,7 +85,7 @@ struct StepsOrShare {
 enum class Packing : uint8_t { automatic, none };
 enum class BadRecords : uint8_t { refused, skipped };
 
-// How text and chats become samples. Documented in docs/data.md.
+// How text and chats become samples. Documented in docs/fine-tuning.md.
 struct TextOptions {
   std::string tokenizer;      // directory; empty: that of the model, or of the run that goes on
   std::string chat_template;  // file; empty: the model's

@@ -105,15 +105,17 @@ bool is_said(const Json& message, const std::string& key, const Json& value, con
                         : value == message[key]);
 }
 
-[[noreturn]] void refuse_without(const char* content_key, const RecordReader& reader, size_t number) {
-  const std::string key = printable(reader.name(content_key));
-  for (const char* other : {"content", "value", "text", "parts", "message"})
+// Of a message that lacks what `known` is the key of: it may have it under one of `others`.
+[[noreturn]] void refuse_without(const char* known, std::initializer_list<const char*> others,
+                                 const RecordReader& reader, size_t number) {
+  const std::string key = printable(reader.name(known));
+  for (const char* other : others)
     if (key != other && reader.object().contains(other))
       throw RefusedRecord(
           fmt::format("message {} has no \"{}\"", number, key),
-          fmt::format("If it says it in \"{0}\", give --data-keys {1}={0}. Or leave out what is "
-                      "malformed with --bad-records skip.",
-                      other, content_key));
+          fmt::format("If \"{0}\" is that, give --data-keys {1}={0}. Or leave out what is malformed "
+                      "with --bad-records skip.",
+                      other, known));
   malformed("message {} has no \"{}\"", number, key);
 }
 
@@ -138,15 +140,22 @@ bool says_more(const Json& message, const RecordReader& reader, const char* role
 }
 
 bool has_calls_alone(const Json& message) { return message.size() == 2 && message.contains("tool_calls"); }
+bool is_text_of_answer(const Json& message) {
+  return message["role"] == "assistant" && message.contains("content") && message["content"].is_string() &&
+         !has_calls(message);
+}
 
 // Messages of a list with a role and a content each; other keys stay, those that are null do not.
 // `may_train`: their answers are.
 void add_messages(const Json& list, const char* role_key, const char* content_key, const NameMap& names,
                   bool may_train, Messages& to) {
   bool follows_call = false;  // of the message before
+  size_t number = to.list.size();
   for (const Json& element : list) {
-    const size_t number = to.list.size() + 1;
+    ++number;
     const RecordReader reader(message_object(element), names);
+    if (!reader.peek(role_key))
+      refuse_without(role_key, {"role", "from", "speaker", "author", "sender"}, reader, number);
     const std::string given_role = reader.text(role_key);
     Json message = {{"role", role_of(given_role, names)}};
     if (const Json* content = reader.find(content_key)) {
@@ -157,7 +166,7 @@ void add_messages(const Json& list, const char* role_key, const char* content_ke
     } else if (reader.is_null(content_key) && says_more(element, reader, role_key) && !has_calls(element)) {
       message["content"] = "";
     } else if (!has_calls(element)) {
-      refuse_without(content_key, reader, number);
+      refuse_without(content_key, {"content", "value", "text", "parts", "message"}, reader, number);
     }
     for (const auto& [key, value] : element.items()) {
       if (value.is_null() || key == reader.name(role_key) || key == reader.name(content_key)) continue;
@@ -175,10 +184,12 @@ void add_messages(const Json& list, const char* role_key, const char* content_ke
     const Mask mask = take_mask(message, number);
     const bool is_answer = may_train && message["role"] == "assistant",
                is_trained = is_answer && mask.trained != false;
-    if (is_call && follows_call && to.trained.back() == is_trained && has_calls_alone(message)) {
-      // Calls in a row are made at once.
+    if (is_call && !to.list.empty() && to.trained.back() == is_trained && has_calls_alone(message) &&
+        (follows_call || is_text_of_answer(to.list.back()))) {
+      // Calls in a row are made at once, and by the answer that stands before them.
       Json& calls = to.list.back()["tool_calls"];
       for (Json& call : message["tool_calls"]) calls.push_back(std::move(call));
+      follows_call = true;
       continue;
     }
     follows_call = is_call;

@@ -207,17 +207,30 @@ bool SampleMaker::is_known_role(const Conversation& conversation, const std::str
          renderer_.knows_role(conversation, role);
 }
 
+namespace {
+
+// A thought alone, of which the rest is a call.
+bool is_thought(const nlohmann::ordered_json& content) {
+  if (!content.is_string()) return false;
+  const std::string& text = content.get_ref<const std::string&>();
+  const size_t last = text.find_last_not_of(" \t\r\n");
+  return last == text.npos || text.substr(0, last + 1).ends_with("</think>");
+}
+
+}  // namespace
+
 // A template that knows no calls would render something else in their place.
 void SampleMaker::check_calls(const Conversation& conversation) const {
   if (renderer_.mentions(conversation, "tool_calls")) return;
   const Json& messages = *conversation.messages;
   for (size_t i = 0; i < messages.size(); ++i)
-    if (messages[i].contains("tool_calls") && !messages[i].contains("content"))
+    if (messages[i].contains("tool_calls") &&
+        (!messages[i].contains("content") || is_thought(messages[i]["content"])))
       throw RefusedRecord(
           fmt::format("message {} calls tools, which the chat template does not render", i + 1),
           "Give --chat-template FILE, a template that does; or leave such records out with --bad-records "
-          "skip. Where "
-          "calls are messages of function_call, --data-keys assistant=function_call trains them as texts.");
+          "skip. Where calls are messages of function_call or tool_call, --data-keys assistant=function_call,"
+          "assistant=tool_call trains them as texts.");
 }
 
 // A role that nobody knows is told, and refused where an answer would stand: that would be lost.

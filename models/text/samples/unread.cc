@@ -24,13 +24,14 @@ void add_strings(const Json& json, std::vector<const std::string*>& strings) {
     for (const Json& inner : json) add_strings(inner, strings);
 }
 
-// Those of values that are no strings.
-void add_keys(const Json& json, std::map<std::string, bool>& keys) {
+// Calls f with the keys of values that are no strings.
+template <typename F>
+void for_each_key(const Json& json, const F& f) {
   if (json.is_object())
     for (const auto& [key, inner] : json.items())
-      if (!inner.is_string()) keys.emplace(key, false);
+      if (!inner.is_string()) f(key);
   if (json.is_structured())
-    for (const Json& inner : json) add_keys(inner, keys);
+    for (const Json& inner : json) for_each_key(inner, f);
 }
 
 std::string without_blanks(std::string_view text) {
@@ -90,12 +91,14 @@ UnreadStrings::UnreadStrings(const Conversation& conversation, const Conversatio
     : conversation_(conversation), given_(given), first_source_{0} {
   for (const Json& message : *conversation.messages) {
     add_strings(message, strings_);
+    const size_t index = first_source_.size() - 1;
+    for (const Json& field : message)
+      for_each_key(field, [&](const std::string& key) { keys_.emplace(key, Key{index}); });
     first_source_.push_back(strings_.size());
-    for (const Json& field : message) add_keys(field, keys_);
   }
   if (conversation.tools) {
     add_strings(*conversation.tools, strings_);
-    add_keys(*conversation.tools, keys_);
+    for_each_key(*conversation.tools, [&](const std::string& key) { keys_[key].message = 0; });
   }
   uses_.resize(strings_.size());
   for (size_t i = 0; i < uses_.size(); ++i) uses_[i].given = solid_bytes(*strings_[i]);
@@ -106,7 +109,8 @@ void UnreadStrings::add_sample(const Rendered& text, size_t messages) {
   const size_t own = first_source_[messages], later = first_source_.back() - own;
   const auto source_of = [&](size_t i) { return i < own ? i : i + later; };
   const std::string_view whole = text.text;
-  for (auto& [key, is_seen] : keys_) is_seen = is_seen || has_bytes(text.text, key);
+  for (auto& [key, use] : keys_)
+    use.is_read = use.is_read || (use.message < messages && has_bytes(text.text, key));
   std::vector<uint64_t> bytes(uses_.size() - later);  // of strings that are not used up
   std::vector<ByteRange> places(bytes.size());
   for (const SourceRange& range : text.sources) {
@@ -162,7 +166,7 @@ void UnreadStrings::note_tree(const ChatRenderer& renderer, const Json& json, co
         continue;
       }
       size_t first = inner;
-      if (use_of(value, first).given == 0 && !is_without_content(value) && !keys_.at(key) &&
+      if (use_of(value, first).given == 0 && !is_without_content(value) && !keys_.at(key).is_read &&
           !renderer.mentions(conversation_, key))
         count(notes.unread, path + "." + key);
       note_tree(renderer, value, path + "." + key, inner, notes);

@@ -50,8 +50,12 @@ class UnreadStrings {
   const Conversation &conversation_, &given_;
   std::vector<const std::string*> strings_;  // by source
   std::vector<size_t> first_source_;         // by message, and one more
-  std::map<std::string, bool> keys_;  // of objects within messages and tools: whether a sample has them
-  std::vector<Use> uses_;             // by source; `used`: the most that a sample has of it
+  struct Key {
+    size_t message = 0;  // the first that has it
+    bool is_read = false;
+  };
+  std::map<std::string, Key> keys_;  // of objects within messages and tools
+  std::vector<Use> uses_;            // by source; `used`: the most that a sample has of it
 };
 
 }  // namespace sluice

@@ -64,6 +64,14 @@ TEST(GpuCheckRows, EveryOpHasARow) {
         << c.name;
     EXPECT_EQ(rows_with("tests", "memcheck", agrees), 1) << c.name;
   }
+  for (const OpCase& c : forward_cases()) {
+    const std::string agrees = "Ops/ForwardConformance.DevicesAgreeWithReference/" + c.name;
+    EXPECT_EQ(rows_with("first", "", agrees), 1) << c.name;
+    EXPECT_EQ(rows_with("tests", "", agrees), 1) << c.name;
+    EXPECT_EQ(rows_with("tests", "", "Ops/ForwardConformance.NotANumberIsNeverHidden/" + c.name), 1)
+        << c.name;
+    EXPECT_EQ(rows_with("tests", "memcheck", agrees), 1) << c.name;
+  }
   EXPECT_EQ(rows_with("first", "", "DeviceConformance.UpdatesGiveTheSameBits"), 1);
   EXPECT_EQ(rows_with("tests", "memcheck", "DeviceConformance.UpdatesGiveTheSameBits"), 1);
 }

@@ -15,6 +15,12 @@ const std::vector<std::string> kOps = {"embedding", "layer_norm", "rms_norm",  "
 // Those of a mixture of experts, which share a row; add_sum is among the cases of add.
 const std::vector<std::string> kExpertOps = {"router",        "route",   "dispatch", "expert_linear",
                                              "expert_swiglu", "combine", "repeat"};
+// Those whose row has one that only generation has, too.
+std::vector<std::string> ops_with(const std::string& op) {
+  if (op == "attention") return {op, "cached_attention"};
+  if (op == "embedding") return {op, "pick_rows"};
+  return {op};
+}
 
 // googletest's filter for the ops' cases in tests that match `test`.
 std::string filter_of(const std::string& test, const std::vector<std::string>& ops) {
@@ -51,7 +57,7 @@ std::vector<Row> first_rows() {
                     .filter = filter});
   };
   for (const std::string& op : kOps)
-    test("op-" + op, "the op " + op, kConformance, filter_of("*DevicesAgreeWithReference", {op}), 15);
+    test("op-" + op, "the op " + op, kConformance, filter_of("*DevicesAgreeWithReference", ops_with(op)), 15);
   test("op-experts", "ops of a mixture of experts", kConformance,
        filter_of("*DevicesAgreeWithReference", kExpertOps), 15);
   test("op-updates", "rounding, sums over ranks, the optimizer", kConformance, "DeviceConformance.*", 30);
@@ -92,7 +98,7 @@ std::vector<Row> test_rows() {
                     .filter = filter});
   };
   for (const std::string& op : kOps)
-    test("op-" + op, "the op " + op, kConformance, filter_of("*Conformance.*", {op}));
+    test("op-" + op, "the op " + op, kConformance, filter_of("*Conformance.*", ops_with(op)));
   test("op-experts", "ops of a mixture of experts", kConformance, filter_of("*Conformance.*", kExpertOps));
   test("op-updates", "rounding, sums over ranks, the optimizer", kConformance,
        "DeviceConformance.*:CudaDevice.*");
@@ -111,15 +117,15 @@ std::vector<Row> test_rows() {
                     .tool = tool});
   };
   const std::string agree = "*DevicesAgreeWithReference";
-  sanitizer("memcheck", "attention", filter_of(agree, {"attention"}));
+  sanitizer("memcheck", "attention", filter_of(agree, {"attention", "cached_attention"}));
   sanitizer("memcheck", "products", filter_of(agree, {"linear", "cross_entropy", "router", "expert_linear"}));
   sanitizer("memcheck", "rows",
             filter_of(agree, {"embedding", "layer_norm", "rms_norm", "gelu", "swiglu", "rope", "add", "route",
-                              "dispatch", "expert_swiglu", "combine", "repeat"}));
+                              "dispatch", "expert_swiglu", "combine", "repeat", "pick_rows"}));
   sanitizer("memcheck", "updates", "DeviceConformance.Round*:DeviceConformance.Upd*:DeviceConformance.Zero*");
   sanitizer("racecheck", "shared",
-            filter_of(agree, {"attention", "layer_norm", "rms_norm", "cross_entropy", "route", "router",
-                              "expert_linear"}));
+            filter_of(agree, {"attention", "cached_attention", "layer_norm", "rms_norm", "cross_entropy",
+                              "route", "router", "expert_linear"}));
   return rows;
 }
 

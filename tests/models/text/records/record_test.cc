@@ -108,9 +108,9 @@ TEST(RecordTest, ListsMayHaveTheKeysOfTheOtherForm) {
   EXPECT_EQ(*chat(R"({"messages":[{"from":"human","value":"q"},{"from":"gpt","value":"a"}]})").messages,
             kTwo);
   EXPECT_EQ(fault(R"({"conversations":[{"role":"user","content":"q"},{"from":"gpt","value":"a"}]})"),
-            "\"role\" is missing")
+            "message 2 has no \"role\"")
       << "within a list, keys are of one form";
-  EXPECT_EQ(fault(R"({"conversations":[{"who":"user","content":"q"}]})"), "\"from\" is missing");
+  EXPECT_EQ(fault(R"({"conversations":[{"who":"user","content":"q"}]})"), "message 1 has no \"from\"");
   EXPECT_THROW(parse_record(R"({"question":"q"})", RecordForm::automatic, {}), RefusedRecord);
 }
 
@@ -342,6 +342,20 @@ TEST(RecordTest, CallsMayHaveOtherShapes) {
             R"({"name":"f","arguments":{}}}]})");
 }
 
+// As ms-swift has them: an answer calls.
+TEST(RecordTest, CallsBelongToTheAnswerBeforeThem) {
+  const std::string call = R"({"role":"tool_call","content":"{\"name\":\"f\"}"})";
+  const Conversation c =
+      chat(R"({"messages":[{"role":"assistant","content":"a"},)" + call + "," + call + "]}");
+  EXPECT_EQ(c.messages->dump(), R"([{"role":"assistant","content":"a","tool_calls":[)"
+                                R"({"type":"function","function":{"name":"f","arguments":{}}},)"
+                                R"({"type":"function","function":{"name":"f","arguments":{}}}]}])");
+  EXPECT_EQ(c.trained_messages, std::vector{true});
+  const Conversation masked =
+      chat(R"({"messages":[{"role":"assistant","content":"a","loss":0},)" + call + "]}");
+  EXPECT_EQ(masked.trained_messages, (std::vector{false, true}));
+}
+
 // Fields of the second one would be lost.
 TEST(RecordTest, CallsWithMoreThanACallAreNotJoined) {
   const Conversation c =
@@ -354,7 +368,11 @@ TEST(RecordTest, CallsWithMoreThanACallAreNotJoined) {
 
 TEST(RecordTest, AContentUnderAnotherKeyIsNamedInTheRemedy) {
   EXPECT_EQ(remedy(R"({"messages":[{"role":"user","value":"q"}]})"),
-            "If it says it in \"value\", give --data-keys content=value. Or leave out what is malformed with "
+            "If \"value\" is that, give --data-keys content=value. Or leave out what is malformed with "
+            "--bad-records "
+            "skip.");
+  EXPECT_EQ(remedy(R"({"conversations":[{"speaker":"user","text":"q"}]})"),
+            "If \"speaker\" is that, give --data-keys from=speaker. Or leave out what is malformed with "
             "--bad-records skip.");
 }
 
@@ -379,7 +397,7 @@ TEST(RecordTest, FaultsAreNamed) {
   EXPECT_EQ(fault(R"({"messages": "x"})"), "\"messages\" is no list");
   EXPECT_EQ(fault(R"({"messages": []})"), "the conversation is empty");
   EXPECT_EQ(fault(R"({"messages": [{"role": "user"}]})"), "message 1 has no \"content\"");
-  EXPECT_EQ(fault(R"({"messages": [{"content": "x"}]})"), "\"role\" is missing");
+  EXPECT_EQ(fault(R"({"messages": [{"content": "x"}]})"), "message 1 has no \"role\"");
   EXPECT_EQ(fault(R"({"messages": [{"role": 1, "content": "x"}]})"), "\"role\" is no string");
   EXPECT_EQ(fault(R"({"messages": [{"role": "assistant", "content": "x", "weight": 2}]})"),
             "\"weight\" of message 1 is neither 0 nor 1, true nor false");
