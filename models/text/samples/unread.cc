@@ -165,10 +165,13 @@ void UnreadStrings::note_tree(const ChatRenderer& renderer, const Json& json, co
         ++inner;
         continue;
       }
-      size_t first = inner;
-      if (use_of(value, first).given == 0 && !is_without_content(value) && !keys_.at(key).is_read &&
-          !renderer.mentions(conversation_, key))
+      size_t behind = inner;
+      if (use_of(value, behind).given == 0 && !is_without_content(value) && !keys_.at(key).is_read &&
+          !renderer.mentions(conversation_, key)) {
         count(notes.unread, path + "." + key);
+        inner = behind;
+        continue;
+      }
       note_tree(renderer, value, path + "." + key, inner, notes);
     }
   if (json.is_array())
@@ -177,10 +180,14 @@ void UnreadStrings::note_tree(const ChatRenderer& renderer, const Json& json, co
 
 void UnreadStrings::note_field(const ChatRenderer& renderer, const Json& value, const std::string& of,
                                const std::string& key, size_t& source, SampleNotes& notes) const {
-  size_t first = source;
+  size_t behind = source;
   const std::string path = of + "." + key;
-  if (use_of(value, first).given == 0 && !is_without_content(value) && !renderer.mentions(conversation_, key))
+  if (use_of(value, behind).given == 0 && !is_without_content(value) &&
+      !renderer.mentions(conversation_, key)) {
     count(notes.unread, path);
+    source = behind;
+    return;
+  }
   note_tree(renderer, value, path, source, notes);
 }
 

@@ -153,12 +153,14 @@ TEST_F(SampleMakerTest, WhatIsReadInPartIsToldByItsPath) {
   const TextModel text = model("qwen2", kFirstCall, kControls);
   Json messages = kTwoTurns;
   messages[1]["tool_calls"] = Json::parse(
-      R"([{"type":"function","function":{"name":"find","arguments":{"city":"Oslo"},"thought":"Hm."}},)"
+      R"([{"type":"function","function":{"name":"find","arguments":{"city":"Oslo"},"thought":"Hm.",)"
+      R"("result":{"n":[3]},"strict":null}},)"
       R"({"type":"function","function":{"name":"second","arguments":{"city":"Rome"}}}])");
   SampleMaker maker(text, {});
   maker.make(conversation(messages));
-  EXPECT_EQ(maker.take_notes().unread,
-            (SampleNotes::ByName{{"message.tool_calls[]", 1}, {"message.tool_calls[].function.thought", 1}}));
+  EXPECT_EQ(maker.take_notes().unread, (SampleNotes::ByName{{"message.tool_calls[]", 1},
+                                                            {"message.tool_calls[].function.result", 1},
+                                                            {"message.tool_calls[].function.thought", 1}}));
 }
 
 TEST_F(SampleMakerTest, AnswersOfCallsThatTheTemplateLeavesOutAreRefused) {
@@ -171,8 +173,7 @@ TEST_F(SampleMakerTest, AnswersOfCallsThatTheTemplateLeavesOutAreRefused) {
     maker.make(conversation(messages));
     FAIL();
   } catch (const RefusedRecord& error) {
-    EXPECT_EQ(error.what(),
-              std::string("the chat template leaves out message 2, an answer that is to be trained"));
+    EXPECT_EQ(error.what(), std::string("message 2 calls tools, which the chat template does not render"));
   }
   const TextModel calls = model("qwen2", kFirstCall, kControls);
   SampleMaker of_calls(calls, {});
