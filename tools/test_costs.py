@@ -86,7 +86,7 @@ def main():
     tested = {preset: tests(preset) for preset in presets}
     if options.markdown:
         markdown(presets, built, tested)
-    for name, seconds in longest({name: s for preset in presets for name, s in tested[preset].items()}):
+    for name, seconds in longest({f"{p} {name}": s for p in presets for name, s in tested[p].items()}):
         print(f"costs: {seconds:7.1f} s  {name}")
     total = 0
     for preset in presets:
