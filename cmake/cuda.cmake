@@ -8,7 +8,7 @@
 set(SLUICE_CUDA AUTO CACHE STRING
     "the cuda device: AUTO (where the CUDA Toolkit is found), HERE (the same, where a GPU is too), ON or OFF")
 set(SLUICE_CUDA_ARCHITECTURES "all" CACHE STRING
-    "as CMAKE_CUDA_ARCHITECTURES, or all; or few, which run on all and are built in half the time")
+    "as CMAKE_CUDA_ARCHITECTURES, or all; or few, which run on all and are built sooner")
 
 # Object libraries, since an archive would have to follow every library that uses it on the linker's command
 # line.

@@ -71,7 +71,8 @@ constexpr const char* kPaths =
   };
   if (held.is_object() && held.contains("replies"))
     throw RefusedRecord(fmt::format("\"{}\" is a tree of messages and replies", key), kPaths);
-  if (held.is_array() && held[0].contains("label"))
+  if (held.is_array() && held[0].contains("text") && held[0].contains("label") &&
+      held[0]["label"].is_boolean())
     throw RefusedRecord(
         fmt::format("\"{}\" has a label for each part of a text, and such masks are not read", key),
         "To train the last part, with the others as its prompt: " +

@@ -184,8 +184,7 @@ void AnswerFinder::find_begin(const Rendered& prompt, size_t answer, AnswerText&
                     answer + 1),
         "Give --chat-template FILE, a template that begins an answer as it begins its prompt, or that marks "
         "answers with {% generation %}; or train every token with --train-on all, or leave such records out "
-        "with "
-        "--bad-records skip.");
+        "with --bad-records skip.");
   out.answer.begin = begin;
   out.opening = prompt.text.substr(begin);
 }

@@ -56,22 +56,16 @@ TEST(GpuCheckRows, EveryOpHasARow) {
       return row.source == "gpu/cuda/op_conformance_test" && row.tool == tool && chooses(row.filter, test);
     });
   };
-  for (const OpCase& c : op_cases()) {
-    const std::string agrees = "Ops/OpConformance.DevicesAgreeWithReference/" + c.name;
-    EXPECT_EQ(rows_with("first", "", agrees), 1) << c.name;
-    EXPECT_EQ(rows_with("tests", "", agrees), 1) << c.name;
-    EXPECT_EQ(rows_with("tests", "", "Ops/SmallOpConformance.NotANumberIsNeverHidden/" + c.name), 1)
-        << c.name;
-    EXPECT_EQ(rows_with("tests", "memcheck", agrees), 1) << c.name;
-  }
-  for (const OpCase& c : forward_cases()) {
-    const std::string agrees = "Ops/ForwardConformance.DevicesAgreeWithReference/" + c.name;
-    EXPECT_EQ(rows_with("first", "", agrees), 1) << c.name;
-    EXPECT_EQ(rows_with("tests", "", agrees), 1) << c.name;
-    EXPECT_EQ(rows_with("tests", "", "Ops/ForwardConformance.NotANumberIsNeverHidden/" + c.name), 1)
-        << c.name;
-    EXPECT_EQ(rows_with("tests", "memcheck", agrees), 1) << c.name;
-  }
+  const auto expect_rows = [&](const std::string& name, const char* suite, const char* suite_of_nan) {
+    const std::string agrees = std::string("Ops/") + suite + ".DevicesAgreeWithReference/" + name;
+    const std::string nan = std::string("Ops/") + suite_of_nan + ".NotANumberIsNeverHidden/" + name;
+    EXPECT_EQ(rows_with("first", "", agrees), 1) << name;
+    EXPECT_EQ(rows_with("tests", "", agrees), 1) << name;
+    EXPECT_EQ(rows_with("tests", "", nan), 1) << name;
+    EXPECT_EQ(rows_with("tests", "memcheck", agrees), 1) << name;
+  };
+  for (const OpCase& c : op_cases()) expect_rows(c.name, "OpConformance", "SmallOpConformance");
+  for (const OpCase& c : forward_cases()) expect_rows(c.name, "ForwardConformance", "ForwardConformance");
   EXPECT_EQ(rows_with("first", "", "DeviceConformance.UpdatesGiveTheSameBits"), 1);
   EXPECT_EQ(rows_with("tests", "memcheck", "DeviceConformance.UpdatesGiveTheSameBits"), 1);
 }

@@ -192,6 +192,15 @@ TEST(RecogniseTest, SegmentsWithLabelsAreRefused) {
             "FILE > OUT.jsonl");
 }
 
+// A label may be a class, or the mark of a record that is no part of a text.
+TEST(RecogniseTest, RecordsWithLabelsWithinAKeyAreNoSegments) {
+  for (const char* line : {R"({"data":[{"text":"t","label":1}]})",
+                           R"({"data":[{"prompt":"q","completion":"a","label":true}]})"}) {
+    EXPECT_EQ(fault(line), "what it holds stands within \"data\"") << line;
+    EXPECT_EQ(remedy(line), R"(Convert the file to one record a line: jq -c '.["data"][]' FILE > OUT.jsonl)");
+  }
+}
+
 TEST(RecogniseTest, AMessageOfATreeIsNoText) {
   EXPECT_EQ(fault(R"({"message_id":"1","parent_id":null,"text":"q","role":"prompter"})"),
             "it is a message of a tree, of which \"role\" says who says it");
