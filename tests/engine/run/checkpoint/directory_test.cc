@@ -213,11 +213,12 @@ TEST_F(CheckpointTest, SigkillAtAnyMomentLeavesACompleteCheckpoint) {
   save(model, 1);
   std::mt19937 random(20);
   int64_t last = 1;
-  for (int round = 0; round < 20; ++round) {
+  // Kills come within 40 ms, and later where 20 rounds wrote nothing, as on a slow disk.
+  for (int round = 0; round < 20 || last == 1; ++round) {
     const pid_t child = fork();
     ASSERT_GE(child, 0);
     if (child == 0) write_forever(out(), model, last + 1);
-    usleep(random() % 40'000);
+    usleep(random() % (40'000 * (1 + round / 20)));
     kill(child, SIGKILL);
     int status = 0;
     ASSERT_EQ(waitpid(child, &status, 0), child);
@@ -229,7 +230,6 @@ TEST_F(CheckpointTest, SigkillAtAnyMomentLeavesACompleteCheckpoint) {
     last = reader.state().step;
     expect_content(reader, model, static_cast<uint64_t>(last));
   }
-  EXPECT_GT(last, 1);
   save(model, last + 1);
   prune_checkpoints(out(), 1);
   EXPECT_EQ(entries().size(), 1u);  // the killed writers left nothing
