@@ -18,8 +18,6 @@ constexpr std::array kNames = {"messages", "role",   "content", "conversations",
                                "tools",    "system", "prompt",  "completion",    "text",      "instruction",
                                "input",    "output", "history", "user",          "assistant", "tool"};
 
-constexpr std::array kRoles = {"user", "assistant", "system", "tool"};
-
 NameMap names_of(const std::vector<std::string>& given) {
   NameMap names;
   for (const std::string& one : given) {
@@ -28,10 +26,6 @@ NameMap names_of(const std::vector<std::string>& given) {
       throw Error(ExitCode::usage,
                   fmt::format("`{}` of --data-keys is no key that is known.", printable(name)),
                   fmt::format("Known are {}.", fmt::join(kNames, ", ")));
-    const bool is_role = std::find(kRoles.begin(), kRoles.end(), name) != kRoles.end();
-    if (!is_role && names.contains(name))
-      throw Error(ExitCode::usage, fmt::format("--data-keys says twice what {} is called.", name),
-                  "Say it once. Only roles may have several names.");
     names.emplace(name, key);
   }
   return names;

@@ -225,8 +225,7 @@ constexpr OptionRow kTable[] = {
      called("data-format dataset-format"), true},
     {"data-keys", "text", "NAME=KEY[,...]",
      "other names that the file has for keys (messages, role, content, prompt, ...) or roles (user, "
-     "assistant, "
-     "system, tool): messages=dialog,role=speaker,assistant=bot",
+     "assistant, system, tool), any number of each: messages=dialog,role=speaker,assistant=bot",
      "", kReadsText, OnResume::fixed, FIELD(text.keys), kNoNumber, nullptr, called("column-mapping"), true},
     {"separator",
      "text",

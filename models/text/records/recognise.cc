@@ -33,16 +33,6 @@ const char* key_among(const Json& object, std::initializer_list<const char*> key
   return found == keys.end() ? nullptr : *found;
 }
 
-// The keys of who says a message and of what it says, if it is one.
-struct MessageKeys {
-  const char *role = nullptr, *content = nullptr;
-};
-MessageKeys message_keys(const Json& value) {
-  if (!value.is_object()) return {};
-  return {key_among(value, {"role", "from", "speaker", "author", "sender"}),
-          key_among(value, {"content", "value", "text", "message", "parts"})};
-}
-
 bool is_record(const Json& value, const NameMap& names) {
   if (!value.is_object()) return false;
   const RecordReader reader(value, names);
@@ -75,10 +65,18 @@ constexpr const char* kPaths =
       held[0]["label"].is_boolean())
     throw RefusedRecord(
         fmt::format("\"{}\" has a label for each part of a text, and such masks are not read", key),
-        "To train the last part, with the others as its prompt: " +
+        "To train the last part, with the others as its prompt, of records where that has a true label: " +
             convert(fmt::format("select(.[\"{0}\"][-1].label) | {{prompt: ([.[\"{0}\"][:-1][].text] | add // "
                                 "\"\"), completion: .[\"{0}\"][-1].text}}",
                                 key)));
+  if (const char* const score = held.is_array() ? key_among(held[0], {"score", "rating", "rank"}) : nullptr;
+      score && reader.peek("prompt"))
+    throw RefusedRecord(
+        fmt::format("\"{}\" has several answers, each with a {}, and preferences are not trained", key,
+                    score),
+        fmt::format("To train the one that is rated highest: {}",
+                    convert(fmt::format("{{prompt, completion: (.[\"{}\"] | max_by(.{}) | .text)}}", key,
+                                        std::string_view(score) == "rank" ? "rank | -." : score))));
   std::vector<std::string> others;
   for (const auto& [other, value] : reader.object().items())
     if (other != holder && !is_empty(value)) others.push_back(printable(other));
@@ -91,29 +89,40 @@ constexpr const char* kPaths =
                   convert(fmt::format(".[\"{}\"]{}", key, held.is_array() ? "[]" : ""))));
 }
 
-bool begins_with_answer(const Json& messages, const NameMap& names) {
-  const Json& first = messages.is_array() && !messages.empty() ? messages[0] : messages;
-  if (!first.is_object()) return true;
+// Whether a message, the first or the last of a list, is an answer; of what is no message, too.
+bool is_answer(const Json& message, const NameMap& names) {
   for (const char* key : {"role", "from"})
-    if (const auto role = first.find(key); role != first.end() && role->is_string())
+    if (const auto role = message.is_object() ? message.find(key) : message.end();
+        role != message.end() && role->is_string())
       return role_of(role->get<std::string>(), names) == "assistant";
   return true;
+}
+bool begins_with_answer(const Json& messages, const NameMap& names) {
+  return is_answer(messages.is_array() && !messages.empty() ? messages.front() : messages, names);
+}
+bool ends_with_answer(const Json& messages, const NameMap& names) {
+  return messages.is_array() && !messages.empty() && is_answer(messages.back(), names);
 }
 
 // The options that train the chosen answers of such records.
 std::string options_for_chosen(const RecordReader& reader) {
   const Json& chosen = *reader.peek("chosen");
+  const auto keys = [&](const std::string& added) { return data_keys_option(reader.names(), added); };
   if (chosen.is_structured() && !begins_with_answer(chosen, reader.names()))
-    return "--format messages --data-keys messages=chosen";
+    return "--format messages " + keys("messages=chosen");
+  bool has_messages = false;
   for (const char* key : {"messages", "conversations"})
-    if (reader.peek(key))
-      return fmt::format("--format completion --data-keys prompt={},completion=chosen",
-                         printable(reader.name(key)));
-  if (reader.peek("prompt")) return "--data-keys completion=chosen";
-  if (reader.peek("instruction")) return "--data-keys output=chosen";
+    if (const Json* messages = reader.peek(key)) {
+      has_messages = true;
+      if (!ends_with_answer(*messages, reader.names()))
+        return "--format completion " + keys(fmt::format("prompt={},completion=chosen", reader.name(key)));
+    }
+  if (reader.peek("prompt")) return (has_messages ? "--format completion " : "") + keys("completion=chosen");
+  if (has_messages) return "";
+  if (reader.peek("instruction")) return keys("output=chosen");
   for (const char* key : {"question", "query", "input"})
-    if (reader.peek(key)) return fmt::format("--data-keys prompt={},completion=chosen", key);
-  return "--data-keys text=chosen, which trains questions with them";
+    if (reader.peek(key)) return keys(fmt::format("prompt={},completion=chosen", key));
+  return keys("text=chosen") + ", which trains questions with them";
 }
 
 // A list of messages, and which of them are answers.
@@ -166,7 +175,7 @@ std::string keys_that_may_help(const RecordReader& reader) {
     for (const Dialog& dialog : dialogs) names.push_back(printable(dialog.key));
     const bool is_one_of_several = names.size() > 1 && keys.starts_with("messages=");
     return fmt::format(
-        ": --data-keys {}{}{}", keys, system,
+        ": {}{}", data_keys_option(reader.names(), keys + system),
         is_one_of_several ? fmt::format(" (which trains that one of {})", fmt::join(names, ", ")) : "");
   }
   const Json& object = reader.object();
@@ -176,22 +185,37 @@ std::string keys_that_may_help(const RecordReader& reader) {
   const char* const question =
       key_among(object, {"instruction", "prompt", "question", "query", "problem", "input", "inputs", "source",
                          "Instruction", "Question", "Input", "human", "user"});
-  if (!answer || !question) return ", as in --data-keys prompt=question,completion=answer";
+  if (!answer || !question ||
+      (question == std::string_view("prompt") && answer == std::string_view("completion")))
+    return ", as in --data-keys prompt=question,completion=answer";
   // What stands beside an instruction is a part of it.
   const std::string asked = question;
-  const char* const beside = asked == "prompt"        ? key_among(object, {"query", "input"})
-                             : asked == "instruction" ? key_among(object, {"context", "query"})
-                                                      : nullptr;
-  if (beside || asked == "instruction" || reader.peek("history"))
-    return fmt::format(": --data-keys {}output={}{}{}",
-                       asked == "instruction" ? "" : "instruction=" + asked + ",", answer,
-                       beside ? fmt::format(",input={}", beside) : "", system);
-  if (asked == "prompt") return fmt::format(": --data-keys completion={}{}", answer, system);
-  if (std::string(answer) == "completion") return fmt::format(": --data-keys prompt={}{}", asked, system);
-  return fmt::format(": --data-keys prompt={},completion={}{}", asked, answer, system);
+  const char* beside = nullptr;
+  if (asked == "prompt")
+    beside = key_among(object, {"query", "input"});
+  else if (asked == "question" || asked == "Question")
+    beside = key_among(object, {"context", "Context"});
+  else if ((asked == "instruction" || asked == "Instruction") && !reader.peek("input"))
+    beside = key_among(object, {"context", "query", "Input", "Context"});
+  // The key by its name here, unless it is called so.
+  std::string keys;
+  const auto add = [&](const char* known, const std::string& key) {
+    if (key != known) keys += fmt::format("{}{}={}", keys.empty() ? "" : ",", known, key);
+  };
+  const bool has_instruction = beside || asked == "instruction" || reader.peek("history");
+  add(has_instruction ? "instruction" : "prompt", asked);
+  add(has_instruction ? "output" : "completion", answer);
+  if (beside) add("input", beside);
+  return ": " + data_keys_option(reader.names(), keys + system);
 }
 
 }  // namespace
+
+MessageKeys message_keys(const Json& value) {
+  if (!value.is_object()) return {};
+  return {key_among(value, {"role", "from", "speaker", "author", "sender", "Role"}),
+          key_among(value, {"content", "value", "text", "message", "parts", "Content"})};
+}
 
 std::optional<bool> verdict_of(const Json& mark) {
   if (mark.is_boolean()) return mark.get<bool>();
@@ -230,8 +254,10 @@ void refuse_preferences(const RecordReader& reader) {
     return;
   const auto with = [](const char* program) { return fmt::format("jq -c '{}' FILE > OUT.jsonl", program); };
   std::string remedy = "Leave such records out with --bad-records skip.";
-  if (chosen)
-    remedy = fmt::format("To train the chosen answers alone, give {}.", options_for_chosen(reader));
+  if (const std::string options = chosen ? options_for_chosen(reader) : ""; !options.empty())
+    remedy = fmt::format("To train the chosen answers alone, give {}.", options);
+  else if (chosen)
+    remedy = fmt::format("To train its conversation as it stands: {}", with("del(.chosen, .rejected)"));
   else if (of_openai)
     remedy = fmt::format("To train the preferred answers alone: {}",
                          with("{messages: (.input.messages + .preferred_output), tools: .input.tools}"));

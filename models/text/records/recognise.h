@@ -11,6 +11,13 @@
 
 namespace sluice {
 
+// The keys of an object that say who says it and what it says, under any of the names that files have for
+// them; nullptr: it has none of these.
+struct MessageKeys {
+  const char *role = nullptr, *content = nullptr;
+};
+MessageKeys message_keys(const nlohmann::ordered_json& value);
+
 // By its keys.
 RecordForm recognised(const RecordReader& reader);
 

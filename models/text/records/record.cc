@@ -105,18 +105,24 @@ bool is_said(const Json& message, const std::string& key, const Json& value, con
                         : value == message[key]);
 }
 
-// Of a message that lacks what `known` is the key of: it may have it under one of `others`.
-[[noreturn]] void refuse_without(const char* known, std::initializer_list<const char*> others,
+// Of a message that lacks what `known`, one of the two, is the key of. It may have both under other names,
+// and messages before it may have them under these.
+[[noreturn]] void refuse_without(const char* known, const char* role_key, const char* content_key,
                                  const RecordReader& reader, size_t number) {
-  const std::string key = printable(reader.name(known));
-  for (const char* other : others)
-    if (key != other && reader.object().contains(other))
-      throw RefusedRecord(
-          fmt::format("message {} has no \"{}\"", number, key),
-          fmt::format("If \"{0}\" is that, give --data-keys {1}={0}. Or leave out what is malformed "
-                      "with --bad-records skip.",
-                      other, known));
-  malformed("message {} has no \"{}\"", number, key);
+  const MessageKeys own = message_keys(reader.object());
+  std::vector<std::string> others, added;
+  for (const auto& [key, other] : {std::pair(role_key, own.role), std::pair(content_key, own.content)}) {
+    if (other == nullptr || reader.peek(key)) continue;
+    others.push_back(fmt::format("\"{}\"", other));
+    if (number > 1 && reader.name(key) == key) added.push_back(fmt::format("{0}={0}", key));
+    added.push_back(fmt::format("{}={}", key, other));
+  }
+  const std::string what = fmt::format("message {} has no \"{}\"", number, printable(reader.name(known)));
+  if (others.empty()) throw std::invalid_argument(what);
+  throw RefusedRecord(
+      what, fmt::format("If {} {} that, give {}. Or leave out what is malformed with --bad-records skip.",
+                        fmt::join(others, " and "), others.size() == 1 ? "is" : "are",
+                        data_keys_option(reader.names(), fmt::format("{}", fmt::join(added, ",")))));
 }
 
 const Json& message_object(const Json& element) {
@@ -154,8 +160,7 @@ void add_messages(const Json& list, const char* role_key, const char* content_ke
   for (const Json& element : list) {
     ++number;
     const RecordReader reader(message_object(element), names);
-    if (!reader.peek(role_key))
-      refuse_without(role_key, {"role", "from", "speaker", "author", "sender"}, reader, number);
+    if (!reader.peek(role_key)) refuse_without(role_key, role_key, content_key, reader, number);
     const std::string given_role = reader.text(role_key);
     Json message = {{"role", role_of(given_role, names)}};
     if (const Json* content = reader.find(content_key)) {
@@ -166,7 +171,7 @@ void add_messages(const Json& list, const char* role_key, const char* content_ke
     } else if (reader.is_null(content_key) && says_more(element, reader, role_key) && !has_calls(element)) {
       message["content"] = "";
     } else if (!has_calls(element)) {
-      refuse_without(content_key, {"content", "value", "text", "parts", "message"}, reader, number);
+      refuse_without(content_key, role_key, content_key, reader, number);
     }
     for (const auto& [key, value] : element.items()) {
       if (value.is_null() || key == reader.name(role_key) || key == reader.name(content_key)) continue;

@@ -30,9 +30,9 @@
 
 namespace sluice {
 
-// Other names that a file has for keys ("messages", "role", "content", "prompt", ...), one each, and for
-// roles
-// ("user", "assistant", "system", "tool"), any number: by the name used here.
+// Other names that a file has for keys ("messages", "role", "content", "prompt", ...) and for roles ("user",
+// "assistant", "system", "tool"), any number each: by the name used here. Of several keys, the first that an
+// object has counts.
 using NameMap = std::multimap<std::string, std::string>;
 
 struct Conversation {

@@ -4,6 +4,7 @@
 #include <array>
 #include <cctype>
 #include <nlohmann/json.hpp>
+#include <string_view>
 
 #include "engine/base/error.h"
 
@@ -68,9 +69,26 @@ bool is_call_role(const std::string& given, const NameMap& names) {
   return lower == "function_call" || lower == "tool_call" || lower == "tool_calls";
 }
 
+std::string data_keys_option(const NameMap& given, const std::string& added) {
+  std::string all;
+  for (const auto& [known, name] : given) all += known + "=" + name + ",";
+  all += added;
+  const bool is_plain = std::all_of(all.begin(), all.end(), [](unsigned char c) {
+    return std::isalnum(c) || c >= 0x80 ||
+           std::string_view("_-.,=/:@+").find(static_cast<char>(c)) != std::string_view::npos;
+  });
+  const char* const quote = is_plain ? "" : "'";
+  return fmt::format("--data-keys {0}{1}{0}", quote, printable(all));
+}
+
 std::string RecordReader::name(const char* known) const {
-  const auto found = names_.find(known);
-  return found == names_.end() ? known : found->second;
+  const auto [first, end] = names_.equal_range(known);
+  if (first == end) return known;
+  const auto found = std::find_if(first, end, [&](const auto& named) {
+    const auto value = object_.find(named.second);
+    return value != object_.end() && !value->is_null();
+  });
+  return found == end ? first->second : found->second;
 }
 
 bool RecordReader::is_named(const std::string& key) const {

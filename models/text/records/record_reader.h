@@ -29,12 +29,15 @@ std::string role_of(const std::string& given, const NameMap& names);
 // word.
 bool is_call_role(const std::string& given, const NameMap& names);
 
+// The option that names these, "role=speaker,content=text", beside those that were given; for a shell.
+std::string data_keys_option(const NameMap& given, const std::string& added);
+
 class RecordReader {
  public:
   // Both outlive it.
   RecordReader(const nlohmann::ordered_json& object, const NameMap& names) : object_(object), names_(names) {}
 
-  // What the file calls a key; whether it calls any key so.
+  // What the object calls a key; whether the file calls any key so.
   std::string name(const char* known) const;
   bool is_named(const std::string& key) const;
   // nullptr: absent, or null

@@ -26,11 +26,12 @@ std::tm fixed_day() {
   return day;
 }
 
+bool is_of_name(char c) { return std::isalnum(static_cast<unsigned char>(c)) || c == '_'; }
+
 bool has_word(const std::string& text, const std::string& word) {
-  const auto is_part = [](char c) { return std::isalnum(static_cast<unsigned char>(c)) || c == '_'; };
   for (size_t at = text.find(word); at != text.npos; at = text.find(word, at + 1)) {
     const size_t end = at + word.size();
-    if ((at == 0 || !is_part(text[at - 1])) && (end == text.size() || !is_part(text[end]))) return true;
+    if ((at == 0 || !is_of_name(text[at - 1])) && (end == text.size() || !is_of_name(text[end]))) return true;
   }
   return false;
 }
@@ -46,7 +47,9 @@ bool is_compared_with(std::string_view text, size_t at, std::string_view word) {
        begin = rest.find_first_of("'\"", begin)) {
     const size_t end = rest.find(rest[begin], begin + 1);
     if (end == rest.npos) return false;
-    if (rest.substr(begin + 1, end - begin - 1) == word) return true;
+    // message["content"] has a key, ["user", "tool"] has literals.
+    const bool is_key = begin >= 2 && rest[begin - 1] == '[' && is_of_name(rest[begin - 2]);
+    if (!is_key && rest.substr(begin + 1, end - begin - 1) == word) return true;
     begin = end + 1;
   }
   return false;
@@ -111,8 +114,9 @@ void join_parts(Json& content, SampleNotes& notes) {
 }  // namespace
 
 std::string type_of_part(const Json& part) {
-  const auto type = part.is_object() ? part.find("type") : part.end();
-  return type != part.end() && type->is_string() ? type->get<std::string>() : "without a type";
+  if (!part.is_object() || part.empty()) return "without a type";
+  const auto type = part.find("type");
+  return type != part.end() && type->is_string() ? type->get<std::string>() : "of " + part.begin().key();
 }
 
 ChatRenderer::ChatRenderer(const TextModel& model, const std::string& template_values)

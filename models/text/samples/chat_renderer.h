@@ -23,7 +23,7 @@ namespace sluice {
 // Names of a message's reasoning; the first that a message has gives it.
 inline constexpr std::array kReasoningFields = {"reasoning_content", "thinking", "reasoning"};
 
-// The "type" of a part of a content; "without a type" where it has none.
+// The "type" of a part of a content; where it has none, "of " and its first key.
 std::string type_of_part(const nlohmann::ordered_json& part);
 
 // A conversation as the template can read it.

@@ -7,6 +7,7 @@
 
 #include "engine/base/error.h"
 #include "models/text/records/calls.h"
+#include "models/text/records/record_reader.h"
 #include "models/text/samples/answer_finder.h"
 #include "models/text/samples/unread.h"
 
@@ -49,6 +50,13 @@ std::optional<uint32_t> token_at(const Encoding& encoding, size_t byte) {
   const auto behind = std::upper_bound(encoding.begins.begin(), encoding.begins.end(), byte);
   if (behind == encoding.begins.begin() || behind_left_out(encoding, byte) != byte) return std::nullopt;
   return encoding.ids[static_cast<size_t>(behind - encoding.begins.begin()) - 1];
+}
+
+// Whether a tool is a function itself, where templates look for one within it.
+bool has_bare_functions(const Conversation& conversation) {
+  return conversation.tools && std::ranges::any_of(*conversation.tools, [](const Json& tool) {
+           return tool.is_object() && tool.contains("name") && !tool.contains("function");
+         });
 }
 
 }  // namespace
@@ -158,7 +166,13 @@ Rendered SampleMaker::rendered(const Conversation& given, bool prompts, AdaptedC
   const auto render = [&] { return renderer_.render(adapted, adapted.messages->size(), prompts); };
   try {
     return render();
-  } catch (const std::invalid_argument&) {
+  } catch (const std::invalid_argument& refusal) {
+    if (has_bare_functions(given))
+      throw RefusedRecord(
+          refusal.what(),
+          "Its tools may have to be objects with a \"function\": jq -c '.tools |= (if type == "
+          "\"string\" then fromjson else . end | map({type: \"function\", function: .}))' FILE > "
+          "OUT.jsonl");
     const bool have_contents =
         std::ranges::all_of(*given.messages, [](const Json& m) { return m.contains("content"); });
     if (given.given_arguments.empty() && have_contents) throw;
@@ -204,7 +218,7 @@ std::vector<uint32_t> SampleMaker::prompt(const std::string& text) {
 
 bool SampleMaker::is_known_role(const Conversation& conversation, const std::string& role) const {
   return role == "user" || role == "assistant" || role == "system" || role == "tool" ||
-         renderer_.knows_role(conversation, role);
+         (!role.empty() && renderer_.knows_role(conversation, role));
 }
 
 namespace {
@@ -244,11 +258,13 @@ void SampleMaker::check_roles(const Conversation& conversation, SampleNotes& not
     const bool is_answered = i + 1 < messages.size() && role(i + 1) == "assistant";
     if (is_asked && !is_answered && choices_.train_on != TrainOn::all)
       throw RefusedRecord(
-          fmt::format("message {} has the role {}, which is not known, and stands where an answer would",
+          fmt::format("message {} has the role \"{}\", which is not known, and stands where an answer would",
                       i + 1, printable(own)),
-          fmt::format("Say what it is: --data-keys assistant={0} trains it, user={0} does not. Or leave such "
-                      "records out with --bad-records skip.",
-                      printable(own)));
+          own.empty() || own.find_first_of(",=") != own.npos
+              ? "Give it another name in the data, or leave such records out with --bad-records skip."
+              : fmt::format("Say what it is: {} trains it, {} does not. Or leave such records out with "
+                            "--bad-records skip.",
+                            data_keys_option({}, "assistant=" + own), data_keys_option({}, "user=" + own)));
     count(notes.unknown_roles, own);
   }
 }

@@ -24,12 +24,12 @@ void add_strings(const Json& json, std::vector<const std::string*>& strings) {
     for (const Json& inner : json) add_strings(inner, strings);
 }
 
-// Calls f with the keys of values that are no strings.
+// Calls f with the keys of values that a text is not searched for.
 template <typename F>
 void for_each_key(const Json& json, const F& f) {
   if (json.is_object())
     for (const auto& [key, inner] : json.items())
-      if (!inner.is_string()) f(key);
+      if (!inner.is_string() || key == "type") f(key);
   if (json.is_structured())
     for (const Json& inner : json) for_each_key(inner, f);
 }
@@ -61,15 +61,24 @@ bool is_answer_field(const std::string& key) {
   return key == "tool_calls" || key == "function_call" || is_reasoning(key);
 }
 
+// What says no more than the keys beside it.
+bool is_implied_type(const Json& type) { return type == "function" || type == "object"; }
+
+// "refusal", and other names of calls: "function_calls", "toolCalls".
+bool is_answer_of_another_name(const std::string& key) {
+  return key == "refusal" || key == "audio" ||
+         (!is_answer_field(key) && !key.ends_with("_id") &&
+          (key.find("call") != key.npos || key.find("Call") != key.npos));
+}
+
 // What an answer without text says in another way: a part of its content, or a field; empty: nothing.
 std::string said_otherwise(const Json& answer) {
   if (const auto content = answer.find("content"); content != answer.end() && content->is_array())
     for (const Json& part : *content)
-      if (part.is_object() && part.contains("type") && type_of_part(part) != "text")
+      if (part.is_object() && !(part.contains("text") && type_of_part(part) == "text"))
         return "part " + printable(type_of_part(part));
-  for (const char* field : {"refusal", "audio"})
-    if (const auto found = answer.find(field); found != answer.end() && !is_without_content(*found))
-      return field;
+  for (const auto& [key, value] : answer.items())
+    if (is_answer_of_another_name(key) && !is_without_content(value)) return printable(key);
   return "";
 }
 
@@ -110,7 +119,7 @@ void UnreadStrings::add_sample(const Rendered& text, size_t messages) {
   const auto source_of = [&](size_t i) { return i < own ? i : i + later; };
   const std::string_view whole = text.text;
   for (auto& [key, use] : keys_)
-    use.is_read = use.is_read || (use.message < messages && has_bytes(text.text, key));
+    use.is_read = use.is_read || (use.message < messages && has_bytes(text.text, "\"" + key + "\":"));
   std::vector<uint64_t> bytes(uses_.size() - later);  // of strings that are not used up
   std::vector<ByteRange> places(bytes.size());
   for (const SourceRange& range : text.sources) {
@@ -154,45 +163,46 @@ UnreadStrings::Use UnreadStrings::use_of(const Json& json, size_t& source) const
   return use;
 }
 
+bool UnreadStrings::stands_in_json(const std::string& key) const {
+  const auto found = keys_.find(key);
+  return found != keys_.end() && found->second.is_read;
+}
+
 // Notes the outermost values of which nothing is read.
-void UnreadStrings::note_tree(const ChatRenderer& renderer, const Json& json, const std::string& path,
-                              size_t& source, SampleNotes& notes) const {
+void UnreadStrings::note_tree(ReadProbe& probe, const Json& json, const std::string& path, size_t& source,
+                              SampleNotes& notes) const {
   size_t inner = source;
   if (use_of(json, source).is_lost()) return count(notes.unread, path);
   if (json.is_object())
     for (const auto& [key, value] : json.items()) {
+      const std::string path_of_inner = path_of_value(path, key);
       if (key == "type" && value.is_string()) {
         ++inner;
-        continue;
+        if (!is_implied_type(value) && !stands_in_json(key) && !probe.reads(path_of_inner, value))
+          count(notes.unread, path_of_inner);
+      } else if (stands_in_json(key)) {
+        note_tree(probe, value, path_of_inner, inner, notes);
+      } else {
+        note_field(probe, value, path_of_inner, inner, notes);
       }
-      size_t behind = inner;
-      if (use_of(value, behind).given == 0 && !is_without_content(value) && !keys_.at(key).is_read &&
-          !renderer.mentions(conversation_, key)) {
-        count(notes.unread, path + "." + key);
-        inner = behind;
-        continue;
-      }
-      note_tree(renderer, value, path + "." + key, inner, notes);
     }
   if (json.is_array())
-    for (const Json& value : json) note_tree(renderer, value, path + "[]", inner, notes);
+    for (const Json& value : json) note_tree(probe, value, path + "[]", inner, notes);
 }
 
-void UnreadStrings::note_field(const ChatRenderer& renderer, const Json& value, const std::string& of,
-                               const std::string& key, size_t& source, SampleNotes& notes) const {
+void UnreadStrings::note_field(ReadProbe& probe, const Json& value, const std::string& path, size_t& source,
+                               SampleNotes& notes) const {
   size_t behind = source;
-  const std::string path = of + "." + key;
-  if (use_of(value, behind).given == 0 && !is_without_content(value) &&
-      !renderer.mentions(conversation_, key)) {
+  if (use_of(value, behind).given == 0 && !is_without_content(value) && !probe.reads(path, value)) {
     count(notes.unread, path);
     source = behind;
     return;
   }
-  note_tree(renderer, value, path, source, notes);
+  note_tree(probe, value, path, source, notes);
 }
 
 // Of a content that is read in part. Returns the use of its texts.
-UnreadStrings::Use UnreadStrings::note_parts(const ChatRenderer& renderer, const Json& parts, size_t source,
+UnreadStrings::Use UnreadStrings::note_parts(ReadProbe& probe, const Json& parts, size_t source,
                                              SampleNotes& notes) const {
   Use texts;
   for (const Json& part : parts) {
@@ -205,17 +215,19 @@ UnreadStrings::Use UnreadStrings::note_parts(const ChatRenderer& renderer, const
         else if (key == "type")
           ++source;
         else
-          note_field(renderer, value, "part", key, source, notes);
+          note_field(probe, value, "part." + key, source, notes);
       }
     } else if (use_of(part, source).used == 0) {
       count(notes.unread, "part " + type_of_part(part));
+    } else if (part.contains("text") && !probe.mentions(type_of_part(part))) {
+      count(notes.unread, "type of part " + type_of_part(part));
     }
   }
   return texts;
 }
 
-UnreadStrings::Use UnreadStrings::note_content(const ChatRenderer& renderer, const Json& message,
-                                               bool is_answer, size_t& source, SampleNotes& notes) const {
+UnreadStrings::Use UnreadStrings::note_content(ReadProbe& probe, const Json& message, bool is_answer,
+                                               size_t& source, SampleNotes& notes) const {
   const Json& content = message["content"];
   const size_t first = source;
   const Use all = use_of(content, source);
@@ -223,7 +235,7 @@ UnreadStrings::Use UnreadStrings::note_content(const ChatRenderer& renderer, con
     if (!is_answer) count(notes.unread, "message of " + role_of(message));
     return all;
   }
-  const Use texts = content.is_array() ? note_parts(renderer, content, first, notes) : all;
+  const Use texts = content.is_array() ? note_parts(probe, content, first, notes) : all;
   if (texts.used < texts.given) {
     if (message["role"] == "assistant")
       ++notes.cut;
@@ -233,7 +245,7 @@ UnreadStrings::Use UnreadStrings::note_content(const ChatRenderer& renderer, con
   return all;
 }
 
-void UnreadStrings::note_message(const ChatRenderer& renderer, size_t index, bool is_answer, size_t& source,
+void UnreadStrings::note_message(ReadProbe& probe, size_t index, bool is_answer, size_t& source,
                                  SampleNotes& notes) const {
   const Json& message = (*conversation_.messages)[index];
   Use content, beside, reasoning;  // reasoning: all its names have the same, of which one is enough
@@ -243,13 +255,14 @@ void UnreadStrings::note_message(const ChatRenderer& renderer, size_t index, boo
     if (key == "role") {
       ++source;
     } else if (key == "content") {
-      content = note_content(renderer, message, is_answer, source, notes);
+      content = note_content(probe, message, is_answer, source, notes);
     } else if (is_reasoning(key) && value == message["reasoning_content"]) {
       const Use use = use_of(value, source);
-      if (use.given == 0 && !is_without_content(value)) count(notes.unread, "message." + key);
+      if (use.given == 0 && !is_without_content(value) && (*given_.messages)[index].contains(key))
+        count(notes.unread, "message." + key);
       reasoning = {std::max(reasoning.given, use.given), std::max(reasoning.used, use.used)};
     } else {
-      note_field(renderer, value, "message", key, source, notes);
+      note_field(probe, value, "message." + key, source, notes);
     }
   }
   if (reasoning.used < reasoning.given) {
@@ -275,10 +288,11 @@ void UnreadStrings::note_message(const ChatRenderer& renderer, size_t index, boo
 
 void UnreadStrings::note(const ChatRenderer& renderer, const std::vector<size_t>& answers,
                          SampleNotes& notes) const {
+  ReadProbe probe(renderer, conversation_);
   size_t source = 0;
   for (size_t m = 0; m < conversation_.messages->size(); ++m)
-    note_message(renderer, m, std::binary_search(answers.begin(), answers.end(), m), source, notes);
-  if (conversation_.tools) note_tree(renderer, *conversation_.tools, "tools", source, notes);
+    note_message(probe, m, std::binary_search(answers.begin(), answers.end(), m), source, notes);
+  if (conversation_.tools) note_tree(probe, *conversation_.tools, "tools", source, notes);
 }
 
 }  // namespace sluice

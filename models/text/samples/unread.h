@@ -1,10 +1,9 @@
 // What of a conversation stands in no sample.
 //
 // A string counts as read if a sample has bytes of it; blank bytes, which templates cut off, count for
-// nothing. A value without strings counts as read where the template has the name of its key, and within an
-// object also where a sample has it. What is read in part, such as a list of calls, is told by the paths of
-// what is not; strings named "type" are left aside, since templates write them in words of their own. Caller:
-// SampleMaker.
+// nothing. A value without strings, and a string named "type", which templates write in words of their own,
+// count as read where a sample has the key in JSON or a probe finds that they are. What is read in part, such
+// as a list of calls, is told by the paths of what is not. Caller: SampleMaker.
 #pragma once
 
 #include <cstdint>
@@ -14,6 +13,7 @@
 #include <vector>
 
 #include "models/text/samples/chat_renderer.h"
+#include "models/text/samples/read_probe.h"
 
 namespace sluice {
 
@@ -36,26 +36,27 @@ class UnreadStrings {
   };
   // `source`: of the first string of what is given; moves behind its last.
   Use use_of(const nlohmann::ordered_json& json, size_t& source) const;
-  void note_tree(const ChatRenderer& renderer, const nlohmann::ordered_json& json, const std::string& path,
+  bool stands_in_json(const std::string& key) const;
+  void note_tree(ReadProbe& probe, const nlohmann::ordered_json& json, const std::string& path,
                  size_t& source, SampleNotes& notes) const;
-  void note_field(const ChatRenderer& renderer, const nlohmann::ordered_json& value, const std::string& of,
-                  const std::string& key, size_t& source, SampleNotes& notes) const;
-  Use note_parts(const ChatRenderer& renderer, const nlohmann::ordered_json& parts, size_t source,
+  void note_field(ReadProbe& probe, const nlohmann::ordered_json& value, const std::string& path,
+                  size_t& source, SampleNotes& notes) const;
+  Use note_parts(ReadProbe& probe, const nlohmann::ordered_json& parts, size_t source,
                  SampleNotes& notes) const;
-  Use note_content(const ChatRenderer& renderer, const nlohmann::ordered_json& message, bool is_answer,
-                   size_t& source, SampleNotes& notes) const;
-  void note_message(const ChatRenderer& renderer, size_t index, bool is_answer, size_t& source,
-                    SampleNotes& notes) const;
+  Use note_content(ReadProbe& probe, const nlohmann::ordered_json& message, bool is_answer, size_t& source,
+                   SampleNotes& notes) const;
+  void note_message(ReadProbe& probe, size_t index, bool is_answer, size_t& source, SampleNotes& notes) const;
 
   const Conversation &conversation_, &given_;
   std::vector<const std::string*> strings_;  // by source
   std::vector<size_t> first_source_;         // by message, and one more
   struct Key {
-    size_t message = 0;  // the first that has it
-    bool is_read = false;
+    size_t message = 0;    // the first that has it
+    bool is_read = false;  // a sample has it as JSON has keys
   };
-  std::map<std::string, Key> keys_;  // of objects within messages and tools
-  std::vector<Use> uses_;            // by source; `used`: the most that a sample has of it
+  std::map<std::string, Key>
+      keys_;               // of objects within messages and tools; of "type", and of what is no string
+  std::vector<Use> uses_;  // by source; `used`: the most that a sample has of it
 };
 
 }  // namespace sluice

@@ -429,8 +429,6 @@ TEST_F(FineTuning, BadInputIsRefused) {
   refused({"prepare", "--data", write("empty.jsonl", "\n\n"), "--tokenizer", model}, 5, {"hold no sample"});
   refused({"prepare", "--data", chats, "--tokenizer", model, "--data-keys", "colour=x"}, 2,
           {"`colour` of --data-keys"});
-  refused({"prepare", "--data", chats, "--tokenizer", model, "--data-keys", "prompt=a,prompt=b"}, 2,
-          {"--data-keys says twice what prompt is called.", "Only roles may have several names."});
   refused({"prepare", "--data", chats, "--tokenizer", model, "--template-values", "x=}"}, 2, {"no JSON"});
   refused({"train", "--model", model, "--data", kFixtures + "tokens.bin", "--out", directory / "run",
            "--val-split", "5%"},

@@ -108,6 +108,24 @@ TEST(RecogniseTest, PreferencesBesideMessagesAreTrainedAsTheRemedySays) {
   EXPECT_EQ(other.trained_messages, (std::vector{false, true}));
 }
 
+// What stands before them is another answer, or there is no question.
+TEST(RecogniseTest, ChosenAnswersBesideAWholeConversation) {
+  const std::string whole = R"({"messages":)" + kTwo.dump() + R"(,"chosen":"c","rejected":"r")";
+  EXPECT_EQ(remedy(whole + R"(,"prompt":"p"})"),
+            "To train the chosen answers alone, give --format completion --data-keys completion=chosen.");
+  EXPECT_EQ(remedy(whole + "}"),
+            "To train its conversation as it stands: jq -c 'del(.chosen, .rejected)' FILE > OUT.jsonl");
+}
+
+TEST(RecogniseTest, RatedAnswersAreNotTrainedTogether) {
+  const std::string rated = R"({"prompt":"q","responses":[{"text":"a","score":1},{"text":"b","score":2}]})";
+  EXPECT_EQ(fault(rated),
+            "\"responses\" has several answers, each with a score, and preferences are not trained");
+  EXPECT_EQ(remedy(rated),
+            "To train the one that is rated highest: jq -c '{prompt, completion: (.[\"responses\"] | "
+            "max_by(.score) | .text)}' FILE > OUT.jsonl");
+}
+
 TEST(RecogniseTest, OtherPreferencesAreToBeConverted) {
   const std::string beside = R"({"messages":[{"role":"user","content":"q"}],"rejected":"r"})";
   EXPECT_EQ(fault(beside),
@@ -186,7 +204,8 @@ TEST(RecogniseTest, SegmentsWithLabelsAreRefused) {
   const std::string segments = R"({"segments":[{"label":false,"text":"q"},{"label":true,"text":"a"}]})";
   EXPECT_EQ(fault(segments), "\"segments\" has a label for each part of a text, and such masks are not read");
   EXPECT_EQ(remedy(segments),
-            "To train the last part, with the others as its prompt: jq -c 'select(.[\"segments\"][-1].label) "
+            "To train the last part, with the others as its prompt, of records where that has a true label: "
+            "jq -c 'select(.[\"segments\"][-1].label) "
             "| {prompt: "
             "([.[\"segments\"][:-1][].text] | add // \"\"), completion: .[\"segments\"][-1].text}' "
             "FILE > OUT.jsonl");

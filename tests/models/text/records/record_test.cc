@@ -371,9 +371,32 @@ TEST(RecordTest, AContentUnderAnotherKeyIsNamedInTheRemedy) {
             "If \"value\" is that, give --data-keys content=value. Or leave out what is malformed with "
             "--bad-records "
             "skip.");
-  EXPECT_EQ(remedy(R"({"conversations":[{"speaker":"user","text":"q"}]})"),
-            "If \"speaker\" is that, give --data-keys from=speaker. Or leave out what is malformed with "
-            "--bad-records skip.");
+  EXPECT_EQ(
+      remedy(R"({"conversations":[{"speaker":"user","text":"q"}]})"),
+      "If \"speaker\" and \"text\" are that, give --data-keys from=speaker,value=text. Or leave out what is "
+      "malformed with --bad-records skip.");
+}
+
+// So what is given next reads the messages before, too.
+TEST(RecordTest, RemediesKeepTheNamesThatWereGiven) {
+  const std::string line = R"({"messages":[{"role":"user","content":"q"},{"speaker":"bot","text":"a"}]})";
+  const auto help = [&](const NameMap& names) {
+    try {
+      parse_record(line, RecordForm::automatic, names);
+    } catch (const RefusedRecord& error) {
+      return error.remedy.substr(0, error.remedy.find(". Or"));
+    }
+    return std::string("none");
+  };
+  EXPECT_EQ(help({}),
+            "If \"speaker\" and \"text\" are that, give --data-keys "
+            "role=role,role=speaker,content=content,content=text");
+  EXPECT_EQ(help({{"role", "role"}, {"role", "speaker"}}),
+            "If \"text\" is that, give --data-keys role=role,role=speaker,content=content,content=text");
+  const NameMap all{{"role", "role"}, {"role", "speaker"}, {"content", "content"}, {"content", "text"}};
+  EXPECT_EQ(*chat(line, RecordForm::automatic, all).messages, kTwo);
+  EXPECT_EQ(data_keys_option({{"role", "who"}}, "assistant=the answer"),
+            "--data-keys 'role=who,assistant=the answer'");
 }
 
 TEST(RecordTest, AnAnswerMayBeWithoutAContent) {

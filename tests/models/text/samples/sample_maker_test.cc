@@ -1,5 +1,7 @@
 // Conversations as samples: the same ids and marks as Hugging Face transformers
 // (tools/fixtures/chat_samples.py).
+#include <fmt/format.h>
+
 #include <fstream>
 #include <nlohmann/json.hpp>
 
@@ -227,9 +229,16 @@ TEST_F(SampleMakerTest, WhatLosesAnAnswerIsRefused) {
   };
   EXPECT_EQ(
       fault(text, Json::parse(R"([{"role":"user","content":"q"},{"role":"oracle","content":"a"}])")),
-      "message 2 has the role oracle, which is not known, and stands where an answer would / Say what it "
-      "is: --data-keys assistant=oracle trains it, user=oracle does not. Or leave such records out with "
-      "--bad-records skip.");
+      "message 2 has the role \"oracle\", which is not known, and stands where an answer would / Say what it "
+      "is: --data-keys assistant=oracle trains it, --data-keys user=oracle does not. Or leave such records "
+      "out "
+      "with --bad-records skip.");
+  for (const char* role : {"", "a,b=c"})
+    EXPECT_EQ(
+        fault(text, {kTwoTurns[0], {{"role", role}, {"content", "a"}}}),
+        fmt::format("message 2 has the role \"{}\", which is not known, and stands where an answer would / "
+                    "Give it another name in the data, or leave such records out with --bad-records skip.",
+                    role));
   const TextModel short_one = model("qwen2",
                                     "{% for m in messages %}<|im_start|>{% if loop.index != 2 %}"
                                     "{{ m['content'] }}{% endif %}{% endfor %}",

@@ -71,6 +71,8 @@ TEST_F(SampleMakerTest, RolesThatATemplateDoesNotCompareAreNotKnown) {
   EXPECT_EQ(outcome("m['role'] in [\"a\", 'developer']", "developer"), "known");
   EXPECT_EQ(outcome("m.role == 'a' and tool_call == 'tool_call'", "tool_call"), "refused");
   EXPECT_EQ(outcome("m['role'] == 'a'", "content"), "refused") << "the name of another field";
+  EXPECT_EQ(outcome("m['role'] == m['name']", "name"), "refused") << "a key beside it";
+  EXPECT_EQ(outcome("m['role'] != ''", ""), "refused");
   EXPECT_EQ(outcome("m.role == 'a'", "user"), "known");
 }
 
@@ -90,7 +92,10 @@ TEST_F(SampleMakerTest, AnswersThatSayNothingInTextAreRefused) {
   const std::string begin = "message 2 is an answer that is to be trained, and nothing of it but ",
                     end = " is given, which is not read";
   EXPECT_EQ(fault({{"content", {{{"type", "tool_use"}, {"input", "x"}}}}}), begin + "part tool_use" + end);
+  EXPECT_EQ(fault({{"content", {{{"functionCall", "f"}}}}}), begin + "part of functionCall" + end);
+  EXPECT_EQ(fault({{"content", {{{"type", "text"}, {"content", "a"}}}}}), begin + "part text" + end);
   EXPECT_EQ(fault({{"content", ""}, {"refusal", "I cannot."}}), begin + "refusal" + end);
+  EXPECT_EQ(fault({{"content", ""}, {"function_calls", "f()"}}), begin + "function_calls" + end);
   EXPECT_EQ(fault({{"content", ""}, {"name", "Ada"}}), "") << "an empty answer is told";
   EXPECT_EQ(fault({{"content", {{{"type", "text"}, {"text", "a"}}, {{"type", "image"}}}}}), "");
 }
@@ -111,6 +116,74 @@ TEST_F(SampleMakerTest, PromptsThatWereRenderedHaveControlTokens) {
   messages[2]["role"] = "tutor";
   maker.prompt(conversation(messages));
   EXPECT_EQ(maker.take_notes().unknown_roles, (SampleNotes::ByName{{"tutor", 1}}));
+}
+
+// The template has their names, but for something else, or reads only some of their kinds.
+TEST_F(SampleMakerTest, NumbersThatChangeNothingAreTold) {
+  const TextModel text =
+      model("qwen2",
+            "{% for tool in tools %}{{ tool.function.name + (' strict' if tool.function.strict else '') }}"
+            "{% for name, p in tool.function.parameters.properties | items %}{{ name + p.type | upper }}"
+            "{% if p.default is string %}{{ p.default }}{% endif %}{% endfor %}{% endfor %}"
+            "{% for m in messages %}{{ '<|im_start|>' + m.role + '\n' }}"
+            "{% if loop.index == 1 and tools | length > 9 %}{{ 'many' }}{% endif %}{{ m.content }}"
+            "{% for call in m.tool_calls or [] %}{{ call.function.name ~ (call.function.arguments | tojson) "
+            "}}{% endfor %}"
+            "{{ '<|im_end|>\n' }}{% endfor %}"
+            "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}",
+            kControls);
+  Json messages = Json::parse(
+      R"([{"role":"user","content":"q","index":0,"length":{"of":1}},{"role":"assistant","content":"a",)"
+      R"("tool_calls":[{"index":0,"type":"function","function":{"name":"f","arguments":{"city":3}}}]}])");
+  Conversation c = conversation(messages);
+  c.tools = std::make_shared<const Json>(Json::parse(
+      R"([{"type":"function","function":{"name":"f","strict":false,"parameters":{"type":"object",)"
+      R"("properties":{"city":{"type":"integer","default":10,"enum":[10,20]},)"
+      R"("day":{"type":"string","default":"today"}}},"response":{"type":"string"}}}])"));
+  SampleMaker maker(text, {});
+  maker.make(c);
+  EXPECT_EQ(maker.take_notes().unread,
+            (SampleNotes::ByName{{"message.index", 1},
+                                 {"message.length", 1},
+                                 {"message.tool_calls[].index", 1},
+                                 {"tools[].function.parameters.properties.*.default", 1},
+                                 {"tools[].function.parameters.properties.*.enum", 1},
+                                 {"tools[].function.response", 1}}));
+}
+
+// A thought would be trained as an answer.
+TEST_F(SampleMakerTest, PartsThatAreReadWhateverTheirTypeAreTold) {
+  const TextModel text =
+      model("qwen2",
+            "{% for m in messages %}{{ '<|im_start|>' + m.role + '\n' }}"
+            "{% if m.content is string %}{{ m.content }}{% else %}{% for part in m.content %}"
+            "{% if part.type == 'note' or 'text' in part %}{{ part.text }}{% endif %}{% endfor %}{% endif %}"
+            "{{ '<|im_end|>\n' }}{% endfor %}"
+            "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}",
+            kControls);
+  SampleMaker maker(text, {});
+  const Json messages =
+      Json::parse(R"([{"role":"user","content":[{"type":"note","text":"q"}]},{"role":"assistant","content":)"
+                  R"([{"type":"reasoning","text":"Hm."},{"type":"text","text":"a"}]}])");
+  EXPECT_EQ(trained_text(text, maker.make(conversation(messages))[0]), "Hm.a<|im_end|>");
+  EXPECT_EQ(maker.take_notes().unread, (SampleNotes::ByName{{"type of part reasoning", 1}}));
+}
+
+// Templates that want each tool's function within it.
+TEST_F(SampleMakerTest, ARefusalOfBareFunctionsSaysHowToWriteThem) {
+  const TextModel text = model("qwen2",
+                               "{% for tool in tools %}{{ tool.function.name }}{% endfor %}"
+                               "{% for m in messages %}<|im_start|>{{ m.content }}{% endfor %}",
+                               kControls);
+  Conversation c = conversation(kTwoTurns);
+  c.tools = std::make_shared<const Json>(Json::parse(R"([{"name":"f","parameters":{}}])"));
+  try {
+    SampleMaker(text, {}).make(c);
+    FAIL();
+  } catch (const RefusedRecord& error) {
+    EXPECT_TRUE(error.remedy.starts_with("Its tools may have to be objects with a \"function\": jq -c"))
+        << error.what();
+  }
 }
 
 // As Gemma 3: parts by their type.

@@ -1,0 +1,54 @@
+// Whether the text of a conversation depends on a value that the conversation has.
+//
+// A value is read if the template refuses the conversation without it or with another one in its place, or
+// writes another text. Strings are found in the text itself (unread.h); numbers, booleans, lists of them, and
+// words that templates write in their own way are not. One probe is for one conversation: it renders once for
+// each path, and then up to twice. Caller: UnreadStrings.
+#pragma once
+
+#include <map>
+#include <nlohmann/json_fwd.hpp>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "models/text/samples/chat_renderer.h"
+
+namespace sluice {
+
+// The path of an object's value, where the object is at `path`. Names of parameters are one path,
+// "tools[].function.parameters.properties.*", since a schema may have any number of them.
+std::string path_of_value(const std::string& path, const std::string& key);
+
+class ReadProbe {
+ public:
+  // `conversation` as adapted; both outlive this.
+  ReadProbe(const ChatRenderer& renderer, const Conversation& conversation)
+      : renderer_(renderer), conversation_(conversation) {}
+
+  // Whether the template has the name, as a whole word anywhere in it.
+  bool mentions(const std::string& name) const { return renderer_.mentions(conversation_, name); }
+  // Whether any of the values at the path and of the kind of this one is read: "message.index",
+  // "tools[].function.strict"; of a part of a content, "part.index".
+  bool reads(const std::string& path, const nlohmann::ordered_json& value);
+
+ private:
+  struct Target {
+    std::string path;
+    int kind;
+    auto operator<=>(const Target&) const = default;
+  };
+  enum class Change { remove, alter };
+  static nlohmann::ordered_json changed(const nlohmann::ordered_json& json, const std::string& at,
+                                        const Target& target, Change change);
+  // Of the conversation with this change; nullopt: the template refuses it.
+  std::optional<std::string> text_with(const Target& target, Change change) const;
+  std::optional<std::string> text_of(const Conversation& conversation) const;
+
+  const ChatRenderer& renderer_;
+  const Conversation& conversation_;
+  std::optional<std::string> text_;  // of the conversation as it is; made when it is needed
+  std::map<Target, bool> known_;
+};
+
+}  // namespace sluice
