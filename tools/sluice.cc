@@ -20,6 +20,7 @@
 #include "tools/command/screen.h"
 #include "tools/command/stop_signals.h"
 #include "tools/command/verbs.h"
+#include "tools/run_verb.h"
 
 namespace {
 
@@ -99,7 +100,7 @@ int parse_and_run(int argc, char** argv) {
     check_stacks();
     const sluice::VerbRow& verb = sluice::verb_row(command.verb);
     if (!verb.on_ranks) sluice::check_alone(command.verb);
-    const sluice::ExitCode code = verb.run(command.options, stdout);
+    const sluice::ExitCode code = sluice::run_verb(command.verb, command.options, stdout);
     return static_cast<int>(verb.prints_result ? finish_output(code) : code);
   } catch (const std::exception& error) {
     return sluice::report_error(error);

@@ -11,6 +11,7 @@
 #include "tests/support/cli_support.h"
 #include "tools/bench/bench.h"
 #include "tools/command/command_line.h"
+#include "tools/run_verb.h"
 
 namespace sluice {
 
@@ -31,7 +32,7 @@ inline Ended run_command(const Words& arguments, const BenchScale& scale = {}) {
   try {
     const ParsedCommand command = parse_command_line(static_cast<int>(argv.size()), argv.data());
     ended.code = command.verb == Verb::bench ? run_bench(command.options, out, scale)
-                                             : verb_row(command.verb).run(command.options, out);
+                                             : run_verb(command.verb, command.options, out);
   } catch (const Error& error) {
     ended.code = error.code();
     ended.what = error.what();

@@ -16,14 +16,10 @@
 
 #include "engine/program/program.h"
 #include "tests/support/random_program.h"
+#include "tests/support/sanitized.h"
 
 namespace sluice::testing {
 
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-constexpr bool kSanitized = true;
-#else
-constexpr bool kSanitized = false;
-#endif
 constexpr uint64_t kPrograms = kSanitized ? 30 : 200;  // a sanitizer costs ten times the time
 
 enum class MutationKind { drop_wait, drop_wait_before, shift_offset, swap_pieces };

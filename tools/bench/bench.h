@@ -2,7 +2,7 @@
 #pragma once
 
 #include "tools/bench/scale.h"
-#include "tools/command/verbs.h"
+#include "tools/run_verb.h"
 
 namespace sluice {
 

@@ -8,7 +8,6 @@ namespace {
 
 constexpr VerbRow kTable[] = {
     {.verb = Verb::train,
-     .run = run_train,
      .on_ranks = true,
      .prints_result = false,
      .summary = "train a model within memory budgets",
@@ -32,7 +31,6 @@ constexpr VerbRow kTable[] = {
          "sluice train --model ./Qwen3-8B --data chats.jsonl --out runs/tuned --epochs 3 --seq 2048 --lr "
          "1e-5\n"},
     {.verb = Verb::prepare,
-     .run = run_prepare,
      .on_ranks = false,
      .prints_result = true,
      .summary = "turn text and chats into tokens, and show what is trained of them",
@@ -49,7 +47,6 @@ constexpr VerbRow kTable[] = {
                  "sluice prepare --data dialogs.jsonl --tokenizer ./Qwen3-8B --data-keys "
                  "messages=dialog,role=speaker --train-on last\n"},
     {.verb = Verb::plan,
-     .run = run_plan,
      .on_ranks = false,
      .prints_result = true,
      .summary = "show what would live where, and how fast a step would be",
@@ -73,7 +70,6 @@ constexpr VerbRow kTable[] = {
                  "sluice plan --model llama-13b --batch 160 --seq 1024 --ranks 80 --machine a100-cluster "
                  "--device cuda --gpu-mem 80GiB --host-mem 100GiB\n"},
     {.verb = Verb::eval,
-     .run = run_eval,
      .on_ranks = false,
      .prints_result = true,
      .summary = "validation loss of a run, a checkpoint or Hugging Face weights",
@@ -86,7 +82,6 @@ constexpr VerbRow kTable[] = {
                  "sluice eval --from runs/first --best --data val.bin\n"
                  "sluice eval --from ./gpt2-dir --data val.bin --precision fp32 --json\n"},
     {.verb = Verb::export_run,
-     .run = run_export,
      .on_ranks = false,
      .prints_result = true,
      .summary = "write weights as a Hugging Face directory",
@@ -100,7 +95,6 @@ constexpr VerbRow kTable[] = {
                  "sluice export --from runs/first --to exported-fp32 --dtype fp32\n"
                  "sluice export --from runs/first --to shards --shards 4\n"},
     {.verb = Verb::doctor,
-     .run = run_doctor,
      .on_ranks = false,
      .prints_result = true,
      .summary = "check what on this machine stands in the way of training",
@@ -123,7 +117,6 @@ constexpr VerbRow kTable[] = {
                  "# With exact figures.\n"
                  "sluice doctor --json | python3 -m json.tool\n"},
     {.verb = Verb::profile,
-     .run = run_profile,
      .on_ranks = false,
      .prints_result = true,
      .summary = "run a few steps of a training command, and explain where their time went",
@@ -145,7 +138,6 @@ constexpr VerbRow kTable[] = {
          "/mnt/fast\n"
          "sluice profile --steps 20 --out report -- --out runs/first --resume auto --host-mem 2GiB\n"},
     {.verb = Verb::bench,
-     .run = run_bench,
      .on_ranks = true,
      .prints_result = true,
      .summary = "measure this machine, for predictions",
@@ -172,7 +164,6 @@ constexpr VerbRow kTable[] = {
                  "sluice train --model gpt2-xl --batch 16 --matmul-algorithms gpt2-xl.json --data train.bin "
                  "--out runs/xl\n"},
     {.verb = Verb::completion,
-     .run = run_completion,
      .on_ranks = false,
      .prints_result = true,
      .summary = "print what a shell needs to complete commands of sluice",
@@ -189,7 +180,6 @@ constexpr VerbRow kTable[] = {
                  "sluice completion fish > ~/.config/fish/completions/sluice.fish\n",
      .word = "shell"},
     {.verb = Verb::report,
-     .run = run_report,
      .on_ranks = false,
      .prints_result = true,
      .summary = "draw the curves of one or more runs on a page",
@@ -203,7 +193,6 @@ constexpr VerbRow kTable[] = {
                  "sluice report runs/small-lr runs/large-lr --out lr.html\n",
      .word = "run"},
     {.verb = Verb::generate,
-     .run = run_generate,
      .on_ranks = false,
      .prints_result = true,
      .summary = "let a run, a checkpoint or Hugging Face weights speak",

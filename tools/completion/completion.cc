@@ -1,5 +1,6 @@
 #include "tools/command/verbs.h"
 #include "tools/completion/scripts.h"
+#include "tools/run_verb.h"
 
 namespace sluice {
 namespace {

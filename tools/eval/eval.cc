@@ -18,8 +18,8 @@
 #include "models/families/family.h"
 #include "models/files/data_source.h"
 #include "tools/command/screen.h"
-#include "tools/command/verbs.h"
 #include "tools/prepare/child.h"
+#include "tools/run_verb.h"
 
 namespace sluice {
 

@@ -14,7 +14,7 @@
 #include "models/weights/peft_experts.h"
 #include "models/weights/stacked.h"
 #include "tools/command/screen.h"
-#include "tools/command/verbs.h"
+#include "tools/run_verb.h"
 
 namespace sluice {
 

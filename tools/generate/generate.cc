@@ -21,8 +21,8 @@
 #include "models/text/samples/prompt_file.h"
 #include "tools/command/screen.h"
 #include "tools/command/stop_signals.h"
-#include "tools/command/verbs.h"
 #include "tools/generate/line_reader.h"
+#include "tools/run_verb.h"
 
 namespace sluice {
 

@@ -2,7 +2,6 @@
 #include "engine/run/start/planning.h"
 #include "engine/run/start/stopping.h"
 #include "tools/command/screen.h"
-#include "tools/command/verbs.h"
 #include "tools/command/waiting.h"
 #include "tools/plan/advice.h"
 #include "tools/plan/explain.h"
@@ -11,6 +10,7 @@
 #include "tools/plan/report.h"
 #include "tools/plan/sweep.h"
 #include "tools/plan/why.h"
+#include "tools/run_verb.h"
 
 namespace sluice {
 

@@ -22,9 +22,9 @@
 #include "models/files/data_source.h"
 #include "tools/command/screen.h"
 #include "tools/command/stop_signals.h"
-#include "tools/command/verbs.h"
 #include "tools/command/waiting.h"
 #include "tools/prepare/request.h"
+#include "tools/run_verb.h"
 
 namespace sluice {
 

@@ -25,7 +25,6 @@
 #include "tools/command/report_error.h"
 #include "tools/command/screen.h"
 #include "tools/command/stop_signals.h"
-#include "tools/command/verbs.h"
 #include "tools/command/version.h"
 #include "tools/plan/advice.h"
 #include "tools/plan/report.h"
@@ -34,6 +33,7 @@
 #include "tools/profile/page.h"
 #include "tools/profile/text.h"
 #include "tools/profile/trace.h"
+#include "tools/run_verb.h"
 
 namespace sluice {
 
