@@ -1,4 +1,4 @@
-#include "tools/run_verb.h"
+#include "tools/command/run_verb.h"
 
 #include <utility>
 

@@ -17,10 +17,10 @@
 #include "tools/command/launch.h"
 #include "tools/command/launchers.h"
 #include "tools/command/report_error.h"
+#include "tools/command/run_verb.h"
 #include "tools/command/screen.h"
 #include "tools/command/stop_signals.h"
 #include "tools/command/verbs.h"
-#include "tools/run_verb.h"
 
 namespace {
 

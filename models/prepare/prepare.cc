@@ -182,6 +182,11 @@ void add_remarks(const SampleNotes& notes, std::vector<std::string>& remarks) {
   if (!notes.unread.empty()) remarks.push_back("not read: " + list_of(notes.unread));
   if (!notes.unknown_roles.empty())
     remarks.push_back("roles not known, whose messages are no answers: " + list_of(notes.unknown_roles));
+  if (notes.unmarked > 0)
+    remarks.push_back(
+        counted(notes.unmarked, "answer is", "answers are") +
+        " not trained, or not as a whole, since the chat template's {% generation %} marks leave "
+        "it out");
   if (notes.cut > 0)
     remarks.push_back(counted(notes.cut, "answer lacks a part, which the chat template leaves out",
                               "answers lack a part, which the chat template leaves out"));
@@ -368,7 +373,8 @@ PreparedCounts Preparation::make_samples(const Stretch& stretch, SampleMaker& ma
     } catch (const std::invalid_argument& error) {
       if (!request_.skips_bad)
         throw Error(ExitCode::malformed_file, fmt::format("{}: {}.", file.place(begin), error.what()),
-                    remedy_of(error, "Correct it, or leave out what is malformed with --bad-records skip."));
+                    remedy_of(error, "Correct it, or leave out what is malformed with --bad-records skip.",
+                              file.path(), file.division() == Division::elements));
       ++counts.bad;
       maker.note_refusal(error.what());
       return true;

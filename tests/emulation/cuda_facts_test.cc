@@ -7,7 +7,7 @@
 
 #include "gpu/cuda/facts.h"
 #include "tests/emulation/emulated_gpu.h"
-#include "tools/run_verb.h"
+#include "tools/command/run_verb.h"
 
 namespace sluice {
 namespace {

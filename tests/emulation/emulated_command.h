@@ -11,7 +11,7 @@
 #include "tests/support/cli_support.h"
 #include "tools/bench/bench.h"
 #include "tools/command/command_line.h"
-#include "tools/run_verb.h"
+#include "tools/command/run_verb.h"
 
 namespace sluice {
 

@@ -28,7 +28,7 @@ inline std::string remedy(const std::string& line) {
   try {
     parse_record(line, RecordForm::automatic, {});
   } catch (const RefusedRecord& error) {
-    return error.remedy;
+    return remedy_of(error, "");
   }
   return "";
 }

@@ -1,5 +1,5 @@
-// What a sanitizer's build leaves to the release build. It takes ten times the time and looks for races and bad
-// accesses, which do not depend on the numbers that are computed.
+// What a sanitizer's build leaves to the release build. It takes ten times the time and looks for races and
+// bad accesses, which do not depend on the numbers that are computed.
 #pragma once
 
 #include <initializer_list>

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "tools/bench/scale.h"
-#include "tools/run_verb.h"
+#include "tools/command/run_verb.h"
 
 namespace sluice {
 

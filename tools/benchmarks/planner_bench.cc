@@ -36,7 +36,7 @@
 #include "engine/run/start/planning.h"
 #include "engine/verify/verify.h"
 #include "tools/command/command_line.h"
-#include "tools/run_verb.h"
+#include "tools/command/run_verb.h"
 
 namespace sluice {
 namespace {

@@ -1,6 +1,6 @@
+#include "tools/command/run_verb.h"
 #include "tools/command/verbs.h"
 #include "tools/completion/scripts.h"
-#include "tools/run_verb.h"
 
 namespace sluice {
 namespace {

@@ -8,9 +8,9 @@
 
 #include "engine/base/clock.h"
 #include "gpu/cuda/nccl.h"
+#include "tools/command/run_verb.h"
 #include "tools/command/screen.h"
 #include "tools/doctor/report.h"
-#include "tools/run_verb.h"
 
 namespace sluice {
 namespace {

@@ -17,9 +17,9 @@
 #include "engine/run/train/batches.h"
 #include "models/families/family.h"
 #include "models/files/data_source.h"
+#include "tools/command/run_verb.h"
 #include "tools/command/screen.h"
 #include "tools/prepare/child.h"
-#include "tools/run_verb.h"
 
 namespace sluice {
 

@@ -13,8 +13,8 @@
 #include "models/weights/peft.h"
 #include "models/weights/peft_experts.h"
 #include "models/weights/stacked.h"
+#include "tools/command/run_verb.h"
 #include "tools/command/screen.h"
-#include "tools/run_verb.h"
 
 namespace sluice {
 

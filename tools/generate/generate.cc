@@ -19,10 +19,10 @@
 #include "models/prepare/prepare.h"
 #include "models/prepare/record_memory.h"
 #include "models/text/samples/prompt_file.h"
+#include "tools/command/run_verb.h"
 #include "tools/command/screen.h"
 #include "tools/command/stop_signals.h"
 #include "tools/generate/line_reader.h"
-#include "tools/run_verb.h"
 
 namespace sluice {
 

@@ -1,6 +1,7 @@
 #include "engine/run/start/planned_run.h"
 #include "engine/run/start/planning.h"
 #include "engine/run/start/stopping.h"
+#include "tools/command/run_verb.h"
 #include "tools/command/screen.h"
 #include "tools/command/waiting.h"
 #include "tools/plan/advice.h"
@@ -10,7 +11,6 @@
 #include "tools/plan/report.h"
 #include "tools/plan/sweep.h"
 #include "tools/plan/why.h"
-#include "tools/run_verb.h"
 
 namespace sluice {
 

@@ -20,11 +20,11 @@
 #include "engine/run/start/run_data.h"
 #include "engine/run/start/run_directory.h"
 #include "models/files/data_source.h"
+#include "tools/command/run_verb.h"
 #include "tools/command/screen.h"
 #include "tools/command/stop_signals.h"
 #include "tools/command/waiting.h"
 #include "tools/prepare/request.h"
-#include "tools/run_verb.h"
 
 namespace sluice {
 

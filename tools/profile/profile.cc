@@ -23,6 +23,7 @@
 #include "models/files/file.h"
 #include "tools/command/progress.h"
 #include "tools/command/report_error.h"
+#include "tools/command/run_verb.h"
 #include "tools/command/screen.h"
 #include "tools/command/stop_signals.h"
 #include "tools/command/version.h"
@@ -33,7 +34,6 @@
 #include "tools/profile/page.h"
 #include "tools/profile/text.h"
 #include "tools/profile/trace.h"
-#include "tools/run_verb.h"
 
 namespace sluice {
 

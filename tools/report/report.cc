@@ -7,10 +7,10 @@
 
 #include "engine/base/error.h"
 #include "models/files/file.h"
+#include "tools/command/run_verb.h"
 #include "tools/command/screen.h"
 #include "tools/command/version.h"
 #include "tools/report/page.h"
-#include "tools/run_verb.h"
 
 namespace sluice {
 namespace {

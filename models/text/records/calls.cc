@@ -172,15 +172,42 @@ std::vector<std::optional<std::string>> parse_arguments(Json& messages) {
   return given;
 }
 
-Conversation with_given_arguments(const Conversation& conversation) {
+Conversation with_arguments(const Conversation& conversation, Arguments as) {
   Json messages = *conversation.messages;
   const std::vector<Json*> arguments = all_arguments(messages);
-  for (size_t i = 0; i < conversation.given_arguments.size(); ++i)
-    if (conversation.given_arguments[i]) *arguments[i] = *conversation.given_arguments[i];
+  for (size_t i = 0; i < arguments.size(); ++i)
+    if (i < conversation.given_arguments.size() && conversation.given_arguments[i])
+      *arguments[i] = *conversation.given_arguments[i];
+    else if (as == Arguments::as_strings && !arguments[i]->is_string())
+      *arguments[i] = arguments[i]->dump();
   for (Json& message : messages)
     if (!message.contains("content")) message["content"] = nullptr;
   Conversation out = conversation;
   out.messages = std::make_shared<const Json>(std::move(messages));
+  return out;
+}
+
+namespace {
+bool is_bare_function(const Json& tool) {
+  return tool.is_object() && tool.contains("name") && !tool.contains("function");
+}
+}  // namespace
+
+bool has_bare_functions(const Conversation& conversation) {
+  return conversation.tools &&
+         std::any_of(conversation.tools->begin(), conversation.tools->end(), is_bare_function);
+}
+
+Conversation with_functions_in_tools(const Conversation& conversation) {
+  Json tools = *conversation.tools;
+  for (Json& tool : tools)
+    if (is_bare_function(tool)) {
+      Json function = std::move(tool);
+      function.erase("type");
+      tool = {{"type", "function"}, {"function", std::move(function)}};
+    }
+  Conversation out = conversation;
+  out.tools = std::make_shared<const Json>(std::move(tools));
   return out;
 }
 

@@ -27,8 +27,13 @@ void parse_calls(nlohmann::ordered_json& message, size_t number);
 // were; empty: none was.
 std::vector<std::optional<std::string>> parse_arguments(nlohmann::ordered_json& messages);
 
-// The conversation with the arguments of its calls as they were given, and a content of null beside calls
-// alone, as OpenAI has both.
-Conversation with_given_arguments(const Conversation& conversation);
+// The conversation with the arguments of its calls as they were given, or all as JSON in a string, and a
+// content of null beside calls alone, as OpenAI has both.
+enum class Arguments : uint8_t { as_given, as_strings };
+Conversation with_arguments(const Conversation& conversation, Arguments arguments);
+
+// Whether a tool is a function itself, as the Responses API has it, and not an object with one.
+bool has_bare_functions(const Conversation& conversation);
+Conversation with_functions_in_tools(const Conversation& conversation);
 
 }  // namespace sluice

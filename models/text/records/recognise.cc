@@ -4,8 +4,10 @@
 
 #include <algorithm>
 #include <cctype>
+#include <iterator>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <string_view>
 
 #include "engine/base/error.h"
 
@@ -52,41 +54,53 @@ std::string key_of_records(const RecordReader& reader) {
 constexpr const char* kPaths =
     "Convert the file to one conversation a line: {\"messages\": [...]}, a path through the tree.";
 
+// Keys that have content, but for these.
+std::vector<std::string> keys_beside(const Json& object, std::initializer_list<std::string_view> these) {
+  std::vector<std::string> others;
+  for (const auto& [key, value] : object.items())
+    if (std::find(these.begin(), these.end(), key) == these.end() && !is_empty(value))
+      others.push_back(printable(key));
+  return others;
+}
+std::string which_leaves_out(const std::vector<std::string>& keys) {
+  return keys.empty() ? ""
+                      : fmt::format(", which leaves out what else a record has ({})", fmt::join(keys, ", "));
+}
+
 // Of a record whose own records stand within a key.
 [[noreturn]] void refuse_holder(const RecordReader& reader, const std::string& holder) {
   const Json& held = reader.object()[holder];
   const std::string key = printable(holder);
-  const auto convert = [&](const std::string& program) {
-    return fmt::format("jq -c '{}' FILE > OUT.jsonl", program);
-  };
   if (held.is_object() && held.contains("replies"))
     throw RefusedRecord(fmt::format("\"{}\" is a tree of messages and replies", key), kPaths);
   if (held.is_array() && held[0].contains("text") && held[0].contains("label") &&
       held[0]["label"].is_boolean())
     throw RefusedRecord(
         fmt::format("\"{}\" has a label for each part of a text, and such masks are not read", key),
-        "To train the last part, with the others as its prompt, of records where that has a true label: " +
-            convert(fmt::format("select(.[\"{0}\"][-1].label) | {{prompt: ([.[\"{0}\"][:-1][].text] | add // "
-                                "\"\"), completion: .[\"{0}\"][-1].text}}",
-                                key)));
+        "To train the last part, with the others as its prompt, of records where that has a true label",
+        fmt::format("select(.[\"{0}\"][-1].label) | {{prompt: ([.[\"{0}\"][:-1][].text] | add // \"\"), "
+                    "completion: .[\"{0}\"][-1].text}}",
+                    key));
   if (const char* const score = held.is_array() ? key_among(held[0], {"score", "rating", "rank"}) : nullptr;
       score && reader.peek("prompt"))
     throw RefusedRecord(
         fmt::format("\"{}\" has several answers, each with a {}, and preferences are not trained", key,
                     score),
-        fmt::format("To train the one that is rated highest: {}",
-                    convert(fmt::format("{{prompt, completion: (.[\"{}\"] | max_by(.{}) | .text)}}", key,
-                                        std::string_view(score) == "rank" ? "rank | -." : score))));
-  std::vector<std::string> others;
-  for (const auto& [other, value] : reader.object().items())
-    if (other != holder && !is_empty(value)) others.push_back(printable(other));
+        "To train the one that is rated highest",
+        fmt::format("{{prompt, completion: (.[\"{}\"] | max_by(.{}) | .text)}}", key,
+                    std::string_view(score) == "rank" ? "rank | -." : score));
+  const std::vector<std::string> others = keys_beside(reader.object(), {holder});
+  // A file whose records have keys of their own.
+  const bool are_all =
+      reader.object().size() > 1 && std::ranges::all_of(reader.object(), [&](const Json& value) {
+        return is_record(value, reader.names());
+      });
   throw RefusedRecord(
       fmt::format("what it holds stands within \"{}\"", key),
-      fmt::format("Convert the file to one record a line{}: {}",
-                  others.empty() ? ""
-                                 : fmt::format(", which leaves out what else a record has ({})",
-                                               fmt::join(others, ", ")),
-                  convert(fmt::format(".[\"{}\"]{}", key, held.is_array() ? "[]" : ""))));
+      fmt::format("Convert the file to one record a line{}", are_all ? "" : which_leaves_out(others)),
+      are_all           ? ".[]"
+      : held.is_array() ? fmt::format("(.[\"{}\"] // [.])[]", key)
+                        : fmt::format(".[\"{}\"] // .", key));
 }
 
 // Whether a message, the first or the last of a list, is an answer; of what is no message, too.
@@ -213,7 +227,8 @@ std::string keys_that_may_help(const RecordReader& reader) {
 
 MessageKeys message_keys(const Json& value) {
   if (!value.is_object()) return {};
-  return {key_among(value, {"role", "from", "speaker", "author", "sender", "Role"}),
+  const char* const role = key_among(value, {"role", "from", "speaker", "author", "sender", "Role"});
+  return {role != nullptr && value[role].is_string() ? role : nullptr,
           key_among(value, {"content", "value", "text", "message", "parts", "Content"})};
 }
 
@@ -252,25 +267,29 @@ void refuse_preferences(const RecordReader& reader) {
              of_openai = reader.peek("non_preferred_output");
   if ((!chosen && !rejected && !of_openai) || reader.is_named("chosen") || reader.is_named("rejected"))
     return;
-  const auto with = [](const char* program) { return fmt::format("jq -c '{}' FILE > OUT.jsonl", program); };
-  std::string remedy = "Leave such records out with --bad-records skip.";
-  if (const std::string options = chosen ? options_for_chosen(reader) : ""; !options.empty())
+  std::string remedy = "Leave such records out with --bad-records skip.", conversion;
+  if (const std::string options = chosen ? options_for_chosen(reader) : ""; !options.empty()) {
     remedy = fmt::format("To train the chosen answers alone, give {}.", options);
-  else if (chosen)
-    remedy = fmt::format("To train its conversation as it stands: {}", with("del(.chosen, .rejected)"));
-  else if (of_openai)
-    remedy = fmt::format("To train the preferred answers alone: {}",
-                         with("{messages: (.input.messages + .preferred_output), tools: .input.tools}"));
-  else if (form_of(reader) && reader.peek("rejected")->is_boolean())
-    remedy = fmt::format("To train those that are not: {}", with("select(.rejected | not) | del(.rejected)"));
-  else if (form_of(reader))
-    remedy = fmt::format("To train the other answers: {}", with("del(.rejected)"));
+  } else if (chosen) {
+    remedy = "To train its conversation as it stands", conversion = "del(.chosen, .rejected)";
+  } else if (of_openai) {
+    std::vector<std::string> others =
+        keys_beside(reader.object(), {"input", "preferred_output", "non_preferred_output"});
+    if (const Json* input = reader.peek("input"); input && input->is_object())
+      std::ranges::copy(keys_beside(*input, {"messages", "tools"}), std::back_inserter(others));
+    remedy = "To train the preferred answers alone" + which_leaves_out(others);
+    conversion = "{messages: (.input.messages + .preferred_output), tools: .input.tools}";
+  } else if (form_of(reader) && reader.peek("rejected")->is_boolean()) {
+    remedy = "To train those that are not", conversion = "select(.rejected | not) | del(.rejected)";
+  } else if (form_of(reader)) {
+    remedy = "To train the other answers", conversion = "del(.rejected)";
+  }
   throw RefusedRecord(fmt::format("it prefers one answer to another ({}), and preferences are not trained",
                                   chosen && rejected ? "\"chosen\", \"rejected\""
                                   : chosen           ? "\"chosen\""
                                   : rejected         ? "\"rejected\""
                                                      : "\"non_preferred_output\""),
-                      remedy);
+                      remedy, conversion);
 }
 
 void refuse_bad_answer(const RecordReader& reader, RecordForm form) {

@@ -134,6 +134,12 @@ const Json& message_object(const Json& element) {
   return element;
 }
 
+// Data sets that are tables write them for keys that other rows have.
+void drop_nulls(Json& object) {
+  for (auto value = object.begin(); value != object.end();)
+    value = value->is_null() ? object.erase(value) : std::next(value);
+}
+
 bool has_calls(const Json& message) {
   return message.contains("tool_calls") || message.contains("function_call");
 }
@@ -168,6 +174,8 @@ void add_messages(const Json& list, const char* role_key, const char* content_ke
         malformed("\"{}\" of message {} is neither a string nor a list", printable(reader.name(content_key)),
                   number);
       message["content"] = *content;
+      for (Json& part : message["content"])
+        if (part.is_object()) drop_nulls(part);
     } else if (reader.is_null(content_key) && says_more(element, reader, role_key) && !has_calls(element)) {
       message["content"] = "";
     } else if (!has_calls(element)) {
@@ -304,9 +312,13 @@ Record read_text(const RecordReader& reader) {
 
 }  // namespace
 
-std::string remedy_of(const std::invalid_argument& refusal, const std::string& otherwise) {
+std::string remedy_of(const std::invalid_argument& refusal, const std::string& otherwise,
+                      const std::string& path, bool is_list) {
   const auto* const refused = dynamic_cast<const RefusedRecord*>(&refusal);
-  return refused ? refused->remedy : otherwise;
+  if (refused == nullptr) return otherwise;
+  if (refused->conversion.empty()) return refused->remedy;
+  return fmt::format("{}: jq -c '{}{}' {} > OUT.jsonl", refused->remedy, is_list ? ".[] | " : "",
+                     refused->conversion, shell_word(path));
 }
 
 Record parse_record(const std::string& line, RecordForm form, const NameMap& names) {

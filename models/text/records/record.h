@@ -58,15 +58,18 @@ struct PlainText {
 
 using Record = std::variant<Conversation, PlainText>;
 
-// A record that is refused although it is well-formed; `remedy` is a sentence with the option that helps.
+// A record that is refused although it is well-formed; `remedy` is a sentence with the option that helps, or
+// one that introduces `conversion`, a program of jq that makes what is read of each record.
 struct RefusedRecord : std::invalid_argument {
-  RefusedRecord(const std::string& what, std::string help)
-      : std::invalid_argument(what), remedy(std::move(help)) {}
-  std::string remedy;
+  RefusedRecord(const std::string& what, std::string help, std::string program = "")
+      : std::invalid_argument(what), remedy(std::move(help)), conversion(std::move(program)) {}
+  std::string remedy, conversion;
 };
 
-// What helps where parse_record() or a SampleMaker refuses a record: its own remedy, if it has one.
-std::string remedy_of(const std::invalid_argument& refusal, const std::string& otherwise);
+// What helps where parse_record() or a SampleMaker refuses a record of that file: its own remedy, if it has
+// one. `is_list`: the file is one list of records.
+std::string remedy_of(const std::invalid_argument& refusal, const std::string& otherwise,
+                      const std::string& path = "FILE", bool is_list = false);
 
 // `line` is one JSON object. Throws std::invalid_argument whose what() is to be put behind "FILE, line N: ";
 // names from the line are printable in it. Where the line is not JSON, it says the column. Of a

@@ -69,16 +69,21 @@ bool is_call_role(const std::string& given, const NameMap& names) {
   return lower == "function_call" || lower == "tool_call" || lower == "tool_calls";
 }
 
-std::string data_keys_option(const NameMap& given, const std::string& added) {
-  std::string all;
-  for (const auto& [known, name] : given) all += known + "=" + name + ",";
-  all += added;
-  const bool is_plain = std::all_of(all.begin(), all.end(), [](unsigned char c) {
+std::string shell_word(const std::string& text) {
+  const bool is_plain = !text.empty() && std::all_of(text.begin(), text.end(), [](unsigned char c) {
     return std::isalnum(c) || c >= 0x80 ||
            std::string_view("_-.,=/:@+").find(static_cast<char>(c)) != std::string_view::npos;
   });
-  const char* const quote = is_plain ? "" : "'";
-  return fmt::format("--data-keys {0}{1}{0}", quote, printable(all));
+  if (is_plain) return printable(text);
+  std::string quoted = "'";
+  for (const char c : printable(text)) quoted += c == '\'' ? "'\\''" : std::string(1, c);
+  return quoted + "'";
+}
+
+std::string data_keys_option(const NameMap& given, const std::string& added) {
+  std::string all;
+  for (const auto& [known, name] : given) all += known + "=" + name + ",";
+  return "--data-keys " + shell_word(all + added);
 }
 
 std::string RecordReader::name(const char* known) const {
@@ -125,7 +130,11 @@ std::string RecordReader::text_or_empty(const char* known) const {
 
 const Json& RecordReader::list(const char* known) const {
   const Json& value = at(known);
-  if (!value.is_array()) malformed("\"{}\" is no list", printable(name(known)));
+  const std::string key = printable(name(known));
+  if (value.is_string() && value.get_ref<const std::string&>().starts_with('['))
+    throw RefusedRecord(fmt::format("\"{}\" is no list, but a string", key),
+                        "If that is JSON, convert the file", fmt::format(".[\"{}\"] |= fromjson", key));
+  if (!value.is_array()) malformed("\"{}\" is no list", key);
   return value;
 }
 

@@ -29,7 +29,10 @@ std::string role_of(const std::string& given, const NameMap& names);
 // word.
 bool is_call_role(const std::string& given, const NameMap& names);
 
-// The option that names these, "role=speaker,content=text", beside those that were given; for a shell.
+// A word of a command, quoted where a shell needs that.
+std::string shell_word(const std::string& text);
+
+// The option that names these, "role=speaker,content=text", beside those that were given.
 std::string data_keys_option(const NameMap& given, const std::string& added);
 
 class RecordReader {

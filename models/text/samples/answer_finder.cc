@@ -287,4 +287,19 @@ std::vector<AnswerPart> AnswerFinder::generated(const std::vector<size_t>& answe
   return parts;
 }
 
+uint64_t AnswerFinder::unmarked(const std::vector<size_t>& answers) const {
+  const auto is_marked = [&](const SourceRange& range) {
+    return std::ranges::any_of(whole_.generation, [&](const ByteRange& marked) {
+      return marked.begin <= range.begin && range.end <= marked.end;
+    });
+  };
+  return static_cast<uint64_t>(std::ranges::count_if(answers, [&](size_t answer) {
+    return std::ranges::any_of(content_, [&](const SourceRange& range) {
+      return range.source >= first_source_[answer] && range.source < first_source_[answer + 1] &&
+             solid_bytes(std::string_view(whole_.text).substr(range.begin, range.end - range.begin)) > 0 &&
+             !is_marked(range);
+    });
+  }));
+}
+
 }  // namespace sluice

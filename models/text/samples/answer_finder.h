@@ -48,6 +48,8 @@ class AnswerFinder {
   AnswerText alone(size_t answer);
   // Of the parts that {% generation %} marks, those of these answers, which ascend.
   std::vector<AnswerPart> generated(const std::vector<size_t>& answers) const;
+  // How many of these answers stand outside of such marks, as a whole or in part.
+  uint64_t unmarked(const std::vector<size_t>& answers) const;
 
   size_t opened() const { return opened_; }  // answers of in_whole() that step 1 is about
   const std::string& opening() const { return opening_; }

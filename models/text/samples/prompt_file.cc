@@ -43,7 +43,7 @@ std::vector<std::vector<uint32_t>> read_prompts(const std::string& path, SampleM
     try {
       prompts.push_back(tokens_of(line, maker));
     } catch (const std::invalid_argument& error) {
-      refuse(error.what(), remedy_of(error, kForm));
+      refuse(error.what(), remedy_of(error, kForm, path));
     }
     if (prompts.back().empty()) refuse("the prompt is empty");
     return true;

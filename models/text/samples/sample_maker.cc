@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <exception>
 #include <nlohmann/json.hpp>
 
 #include "engine/base/error.h"
@@ -50,13 +51,6 @@ std::optional<uint32_t> token_at(const Encoding& encoding, size_t byte) {
   const auto behind = std::upper_bound(encoding.begins.begin(), encoding.begins.end(), byte);
   if (behind == encoding.begins.begin() || behind_left_out(encoding, byte) != byte) return std::nullopt;
   return encoding.ids[static_cast<size_t>(behind - encoding.begins.begin()) - 1];
-}
-
-// Whether a tool is a function itself, where templates look for one within it.
-bool has_bare_functions(const Conversation& conversation) {
-  return conversation.tools && std::ranges::any_of(*conversation.tools, [](const Json& tool) {
-           return tool.is_object() && tool.contains("name") && !tool.contains("function");
-         });
 }
 
 }  // namespace
@@ -160,33 +154,48 @@ Sample SampleMaker::next_sample(const Rendered& text, const std::vector<AnswerPa
   return sample_of(text, last_.encoding.ids, last_.encoding, parts, ends_at_control, notes);
 }
 
-// The text of all messages. A template that refuses calls without a content gets null there, and one that
-// also refuses their arguments as objects gets them as given.
+namespace {
+
+bool has_calls(const Conversation& conversation) {
+  return std::ranges::any_of(*conversation.messages, [](const Json& message) {
+    return message.contains("tool_calls") || message.contains("function_call");
+  });
+}
+
+// The other ways in which data write the same, for templates that refuse one: functions within tools; a
+// content of null beside calls; arguments as they were given; and as strings.
+std::vector<Conversation> written_otherwise(const Conversation& given) {
+  std::vector<Conversation> ways;
+  const bool are_bare = has_bare_functions(given);
+  const Conversation base = are_bare ? with_functions_in_tools(given) : given;
+  if (are_bare) ways.push_back(base);
+  if (!has_calls(given)) return ways;
+  Conversation objects = base;
+  objects.given_arguments.clear();
+  ways.push_back(with_arguments(objects, Arguments::as_given));
+  ways.push_back(with_arguments(base, Arguments::as_given));
+  ways.push_back(with_arguments(base, Arguments::as_strings));
+  return ways;
+}
+
+}  // namespace
+
+// The text of all messages, in the first way of writing them that the template accepts.
 Rendered SampleMaker::rendered(const Conversation& given, bool prompts, AdaptedConversation& adapted) const {
   const auto render = [&] { return renderer_.render(adapted, adapted.messages->size(), prompts); };
+  std::exception_ptr refusal;
   try {
-    return render();
-  } catch (const std::invalid_argument& refusal) {
-    if (has_bare_functions(given))
-      throw RefusedRecord(
-          refusal.what(),
-          "Its tools may have to be objects with a \"function\": jq -c '.tools |= (if type == "
-          "\"string\" then fromjson else . end | map({type: \"function\", function: .}))' FILE > "
-          "OUT.jsonl");
-    const bool have_contents =
-        std::ranges::all_of(*given.messages, [](const Json& m) { return m.contains("content"); });
-    if (given.given_arguments.empty() && have_contents) throw;
-  }
-  Conversation with_objects = given;
-  with_objects.given_arguments.clear();
-  SampleNotes noted;
-  try {
-    adapted = renderer_.adapted(with_given_arguments(with_objects), noted);
     return render();
   } catch (const std::invalid_argument&) {
-    adapted = renderer_.adapted(with_given_arguments(given), noted);
-    return render();
+    refusal = std::current_exception();
   }
+  SampleNotes noted;
+  for (const Conversation& other : written_otherwise(given)) try {
+      adapted = renderer_.adapted(other, noted);
+      return render();
+    } catch (const std::invalid_argument&) {
+    }
+  std::rethrow_exception(refusal);
 }
 
 std::vector<uint32_t> SampleMaker::prompt(const Conversation& given) {
@@ -286,6 +295,7 @@ Samples SampleMaker::of_answers(const AdaptedConversation& conversation, const R
       for (const ByteRange& marked : whole.generation) parts.push_back({marked, false});
     else
       parts = finder.generated(answers);
+    notes.unmarked += finder.unmarked(answers);
     add(whole, all, parts, false);
     return samples;
   }

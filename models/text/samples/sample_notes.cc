@@ -23,7 +23,7 @@ SampleNotes& SampleNotes::operator+=(const SampleNotes& other) {
   for (const auto& [name, times] : other.unread) count(unread, name, times);
   for (const auto& [name, times] : other.unknown_roles) count(unknown_roles, name, times);
   for (const auto& [token, times] : other.ends) ends[token] += times;
-  endless += other.endless, cut += other.cut, empty += other.empty;
+  endless += other.endless, unmarked += other.unmarked, cut += other.cut, empty += other.empty;
   masked += other.masked, whole += other.whole, unwanted += other.unwanted;
   rendered += other.rendered, opened += other.opened;
   if (no_end.empty()) no_end = other.no_end;
@@ -33,13 +33,13 @@ SampleNotes& SampleNotes::operator+=(const SampleNotes& other) {
 }
 
 std::string json_of(const SampleNotes& notes) {
-  nlohmann::ordered_json json{{"unread", notes.unread},    {"unknown_roles", notes.unknown_roles},
-                              {"endless", notes.endless},  {"no_end", notes.no_end},
-                              {"cut", notes.cut},          {"empty", notes.empty},
-                              {"masked", notes.masked},    {"whole", notes.whole},
-                              {"refusal", notes.refusal},  {"rendered", notes.rendered},
-                              {"opened", notes.opened},    {"opening", notes.opening},
-                              {"unwanted", notes.unwanted}};
+  nlohmann::ordered_json json{{"unread", notes.unread},     {"unknown_roles", notes.unknown_roles},
+                              {"endless", notes.endless},   {"no_end", notes.no_end},
+                              {"unmarked", notes.unmarked}, {"cut", notes.cut},
+                              {"empty", notes.empty},       {"masked", notes.masked},
+                              {"whole", notes.whole},       {"refusal", notes.refusal},
+                              {"rendered", notes.rendered}, {"opened", notes.opened},
+                              {"opening", notes.opening},   {"unwanted", notes.unwanted}};
   auto& ends = json["ends"] = nlohmann::ordered_json::array();
   for (const auto& [token, times] : notes.ends) ends.push_back({token, times});
   return json.dump();
@@ -53,6 +53,7 @@ SampleNotes notes_of_json(const std::string& text) try {
   for (const auto& end : json.at("ends")) notes.ends[end.at(0).get<uint32_t>()] = end.at(1).get<uint64_t>();
   json.at("endless").get_to(notes.endless);
   json.at("no_end").get_to(notes.no_end);
+  json.at("unmarked").get_to(notes.unmarked);
   json.at("cut").get_to(notes.cut);
   json.at("empty").get_to(notes.empty);
   json.at("masked").get_to(notes.masked);

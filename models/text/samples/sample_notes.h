@@ -19,6 +19,7 @@ struct SampleNotes {
   std::map<uint32_t, uint64_t> ends;  // trained answers and texts, by the control token that ends them
   uint64_t endless = 0;               // trained answers and texts that no control token ends
   std::string no_end;                 // why texts have none, as a clause; empty: they have one
+  uint64_t unmarked = 0;              // trained answers of which a part is outside of {% generation %}
   uint64_t cut = 0;                   // answers of which the chat template leaves a part out of every sample
   uint64_t empty = 0;                 // trained answers of which nothing but blanks is given
   uint64_t masked = 0;                // answers that are trained although their records say that they are not

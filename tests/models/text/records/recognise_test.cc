@@ -182,9 +182,12 @@ TEST(RecogniseTest, OtherKeysAreNamedInTheRemedy) {
 TEST(RecogniseTest, FilesThatAreNoRecordsAreToBeConverted) {
   const std::string nested = R"({"data":[{"messages":[{"role":"user","content":"q"}]}]})";
   EXPECT_EQ(fault(nested), "what it holds stands within \"data\"");
-  EXPECT_EQ(remedy(nested), R"(Convert the file to one record a line: jq -c '.["data"][]' FILE > OUT.jsonl)");
+  EXPECT_EQ(remedy(nested),
+            R"(Convert the file to one record a line: jq -c '(.["data"] // [.])[]' FILE > OUT.jsonl)");
   EXPECT_EQ(remedy(R"({"row":{"text":"t"}})"),
-            R"(Convert the file to one record a line: jq -c '.["row"]' FILE > OUT.jsonl)");
+            R"(Convert the file to one record a line: jq -c '.["row"] // .' FILE > OUT.jsonl)");
+  EXPECT_EQ(remedy(R"({"1":{"text":"t"},"2":{"text":"u"}})"),
+            "Convert the file to one record a line: jq -c '.[]' FILE > OUT.jsonl");
   EXPECT_TRUE(fault(R"({"question":"q","meta":{"id":1}})").starts_with("it has none of the keys"));
   const std::string strings = R"({"conversations":["q","a"]})";
   EXPECT_EQ(fault(strings), "a message is a string, which does not tell who says it");
@@ -192,10 +195,22 @@ TEST(RecogniseTest, FilesThatAreNoRecordsAreToBeConverted) {
             "Convert the file: a message is an object, as {\"role\": \"user\", \"content\": \"Hello\"}.");
 }
 
+// The elements of a list are the records.
+TEST(RecogniseTest, ConversionsAreForTheFileAsItIs) {
+  const RefusedRecord refused("why", "Convert it", ".a");
+  EXPECT_EQ(remedy_of(refused, "", "my file.json", true),
+            "Convert it: jq -c '.[] | .a' 'my file.json' > OUT.jsonl");
+  EXPECT_EQ(remedy_of(refused, "", "f.jsonl", false), "Convert it: jq -c '.a' f.jsonl > OUT.jsonl");
+}
+
 TEST(RecogniseTest, WhatAConversionLeavesOutIsSaid) {
+  EXPECT_TRUE(
+      remedy(R"({"input":{"messages":[],"parallel_tool_calls":true},"id":"x","non_preferred_output":[1]})")
+          .starts_with("To train the preferred answers alone, which leaves out what else a record has (id, "
+                       "parallel_tool_calls): jq -c"));
   EXPECT_EQ(remedy(R"({"request":{"messages":[]},"response":{"choices":[]}, "id":""})"),
             R"(Convert the file to one record a line, which leaves out what else a record has (response): )"
-            R"(jq -c '.["request"]' FILE > OUT.jsonl)");
+            R"(jq -c '.["request"] // .' FILE > OUT.jsonl)");
   EXPECT_TRUE(fault(R"({"question":"q","answers":{"text":["a"]}})").starts_with("it has none of the keys"));
 }
 
@@ -216,7 +231,8 @@ TEST(RecogniseTest, RecordsWithLabelsWithinAKeyAreNoSegments) {
   for (const char* line : {R"({"data":[{"text":"t","label":1}]})",
                            R"({"data":[{"prompt":"q","completion":"a","label":true}]})"}) {
     EXPECT_EQ(fault(line), "what it holds stands within \"data\"") << line;
-    EXPECT_EQ(remedy(line), R"(Convert the file to one record a line: jq -c '.["data"][]' FILE > OUT.jsonl)");
+    EXPECT_EQ(remedy(line),
+              R"(Convert the file to one record a line: jq -c '(.["data"] // [.])[]' FILE > OUT.jsonl)");
   }
 }
 

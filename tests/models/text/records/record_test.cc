@@ -259,10 +259,37 @@ TEST(RecordTest, ArgumentsInAStringBecomeAnObject) {
   const Conversation c =
       chat(R"({"messages":[{"role":"assistant","tool_calls":[{"function":{"arguments":{"a":1}}},)"
            R"({"function":{"arguments":"{\"b\": 2}"}}],"function_call":{"arguments":"{ }"}}]})");
-  const Json as_given = (*with_given_arguments(c).messages)[0];
+  const Json as_given = (*with_arguments(c, Arguments::as_given).messages)[0];
   EXPECT_EQ(as_given["tool_calls"].dump(),
             R"([{"function":{"arguments":{"a":1}}},{"function":{"arguments":"{\"b\": 2}"}}])");
   EXPECT_EQ(as_given["function_call"]["arguments"], "{ }");
+  EXPECT_EQ((*with_arguments(c, Arguments::as_strings).messages)[0]["tool_calls"].dump(),
+            R"([{"function":{"arguments":"{\"a\":1}"}},{"function":{"arguments":"{\"b\": 2}"}}])");
+}
+
+TEST(RecordTest, FunctionsMayBePutIntoTools) {
+  const Conversation c = chat(R"({"messages":[{"role":"user","content":"q"}],)"
+                              R"("tools":[{"type":"function","name":"f","parameters":{}},)"
+                              R"({"type":"function","function":{"name":"g"}}]})");
+  EXPECT_TRUE(has_bare_functions(c));
+  const Conversation wrapped = with_functions_in_tools(c);
+  EXPECT_FALSE(has_bare_functions(wrapped));
+  EXPECT_EQ(wrapped.tools->dump(), R"([{"type":"function","function":{"name":"f","parameters":{}}},)"
+                                   R"({"type":"function","function":{"name":"g"}}])");
+}
+
+// Tables have every key in every row.
+TEST(RecordTest, NullsOfPartsAreDropped) {
+  EXPECT_EQ(chat(R"({"messages":[{"role":"user","content":[{"type":"text","text":"q","image":null}]}]})")
+                .messages->dump(),
+            R"([{"role":"user","content":[{"type":"text","text":"q"}]}])");
+}
+
+TEST(RecordTest, AListInAStringIsToBeConverted) {
+  const std::string line = R"({"messages":"[{\"role\":\"user\"}]"})";
+  EXPECT_EQ(fault(line), "\"messages\" is no list, but a string");
+  EXPECT_EQ(remedy(line),
+            "If that is JSON, convert the file: jq -c '.[\"messages\"] |= fromjson' FILE > OUT.jsonl");
 }
 
 TEST(RecordTest, ToolsInStringsBecomeObjects) {
@@ -397,6 +424,7 @@ TEST(RecordTest, RemediesKeepTheNamesThatWereGiven) {
   EXPECT_EQ(*chat(line, RecordForm::automatic, all).messages, kTwo);
   EXPECT_EQ(data_keys_option({{"role", "who"}}, "assistant=the answer"),
             "--data-keys 'role=who,assistant=the answer'");
+  EXPECT_EQ(shell_word("it's"), R"('it'\''s')");
 }
 
 TEST(RecordTest, AnAnswerMayBeWithoutAContent) {

@@ -169,21 +169,47 @@ TEST_F(SampleMakerTest, PartsThatAreReadWhateverTheirTypeAreTold) {
   EXPECT_EQ(maker.take_notes().unread, (SampleNotes::ByName{{"type of part reasoning", 1}}));
 }
 
-// Templates that want each tool's function within it.
-TEST_F(SampleMakerTest, ARefusalOfBareFunctionsSaysHowToWriteThem) {
-  const TextModel text = model("qwen2",
-                               "{% for tool in tools %}{{ tool.function.name }}{% endfor %}"
-                               "{% for m in messages %}<|im_start|>{{ m.content }}{% endfor %}",
-                               kControls);
-  Conversation c = conversation(kTwoTurns);
-  c.tools = std::make_shared<const Json>(Json::parse(R"([{"name":"f","parameters":{}}])"));
-  try {
-    SampleMaker(text, {}).make(c);
-    FAIL();
-  } catch (const RefusedRecord& error) {
-    EXPECT_TRUE(error.remedy.starts_with("Its tools may have to be objects with a \"function\": jq -c"))
-        << error.what();
-  }
+// Functions are put into their tools, and arguments become strings, for templates that refuse them otherwise.
+TEST_F(SampleMakerTest, TemplatesGetToolsAndArgumentsInTheWayThatTheyAccept) {
+  const TextModel text = model(
+      "qwen2",
+      "{% for tool in tools %}{{ tool.function.name + '\n' }}{% endfor %}"
+      "{% for m in messages %}{{ '<|im_start|>' + m.role + '\n' }}{% if m.content %}{{ m.content }}{% endif "
+      "%}"
+      "{% for call in m.tool_calls or [] %}{{ call.function.name + call.function.arguments }}{% endfor %}"
+      "{{ '<|im_end|>\n' }}{% endfor %}"
+      "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}",
+      kControls);
+  Conversation c = conversation(
+      Json::parse(R"([{"role":"user","content":"q"},)"
+                  R"({"role":"assistant","tool_calls":[{"function":{"name":"f","arguments":{"a":1}}}]}])"));
+  c.tools = std::make_shared<const Json>(Json::parse(R"([{"name":"f","description":"d"}])"));
+  SampleMaker maker(text, {});
+  const Sample sample = maker.make(c)[0];
+  EXPECT_EQ(text.tokenizer.decode(sample.ids, false),
+            "f\n<|im_start|>user\nq<|im_end|>\n<|im_start|>assistant\nf{\"a\":1}<|im_end|>\n");
+  EXPECT_EQ(maker.take_notes().unread, (SampleNotes::ByName{{"tools[].function.description", 1}}));
+}
+
+TEST_F(SampleMakerTest, AnswersOutsideOfGenerationMarksAreTold) {
+  const auto unmarked = [&](const std::string& answer) {
+    const TextModel text = model("qwen2",
+                                 "{% for m in messages %}{{ '<|im_start|>' + m.role + '\n' }}"
+                                 "{% if m.role != 'assistant' %}{{ m.content }}{% else %}" +
+                                     answer + "{% endif %}{{ '<|im_end|>\n' }}{% endfor %}",
+                                 kControls);
+    Json messages = kTwoTurns;
+    messages[1]["reasoning_content"] = "Hm.";
+    SampleMaker maker(text, {});
+    maker.make(conversation(messages));
+    return maker.take_notes().unmarked;
+  };
+  EXPECT_EQ(unmarked("{% generation %}{{ m.content }}{% endgeneration %}"), 0u)
+      << "what is not read is told otherwise";
+  EXPECT_EQ(unmarked("{{ m.reasoning_content }}{% generation %}{{ m.content }}{% endgeneration %}"), 1u);
+  EXPECT_EQ(unmarked("{% if loop.last %}{% generation %}{{ m.content }}{% endgeneration %}{% else %}"
+                     "{{ m.content }}{% endif %}"),
+            1u);
 }
 
 // As Gemma 3: parts by their type.
