@@ -215,10 +215,6 @@ struct Operand {
   // The host reads it, in the lowest memory tier, before it carries out or enqueues the instruction, to know
   // what there is to do. Such a buffer is transient and has one piece. An instruction has one at most.
   bool by_host = false;
-  // 0: all of these pieces. Otherwise at most so many of them, chosen by an index when the task runs, such as
-  // rows of an embedding table. Such an operand is read or added to; its place, versions and hazards are
-  // those of the whole range.
-  uint32_t indexed = 0;
 
   bool operator==(const Operand&) const = default;
 };

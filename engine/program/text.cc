@@ -243,7 +243,6 @@ class Printer {
       print("[{}]", o.first);
     else if (o.first != 0 || o.last != program_.buffers[o.buffer].pieces())
       print("[{}:{}]", o.first, o.last);
-    if (o.indexed != 0) print("<={}", o.indexed);
     print("@{}", o.version);
   }
 

@@ -368,11 +368,6 @@ class Parser {
     o.access = access;
     auto [place, version] = halves(word, '@', "buffer[pieces]@version");
     o.version = parse_number<uint32_t>(version);
-    const size_t indexed = place.find("<=");
-    if (indexed != std::string_view::npos) {
-      o.indexed = parse_number<uint32_t>(place.substr(indexed + 2));
-      place = place.substr(0, indexed);
-    }
     const size_t bracket = place.find('[');
     std::string_view pieces;
     if (bracket != std::string_view::npos) {

@@ -276,10 +276,6 @@ class Structure {
     if (!require(o.first < o.last && o.last <= b.pieces(), "names pieces [{}, {}) of {}", o.first, o.last,
                  Name{b.name}) ||
         !require(o.back < slots_of(program_, b), "names slot {} back of {}", o.back, Name{b.name}) ||
-        !require(o.indexed <= o.last - o.first, "chooses {} of {} pieces of {}", o.indexed, o.last - o.first,
-                 Name{b.name}) ||
-        !require(o.indexed == 0 || o.access != Access::write, "replaces pieces of {} that it does not write",
-                 Name{b.name}) ||
         !require(o.access <= Access::add, "has an unknown access to {}", Name{b.name}) ||
         !require(place.tier < machine_.tiers.size(), "has {} in tier {}", Name{b.name}, place.tier))
       return false;
@@ -350,7 +346,6 @@ class Structure {
         from.buffer == to.buffer && from.first == to.first && from.last == to.last && from.back == to.back,
         "copies between different ranges");
     require(program_.buffers[from.buffer].kind != BufferClass::workspace, "copies a workspace");
-    require(from.indexed == 0 && to.indexed == 0, "is a transfer of pieces that an index chooses");
     const TierId source = instruction.places[0].tier, target = instruction.places[1].tier;
     const auto link = std::find_if(machine_.links.begin(), machine_.links.end(), [&](const Link& l) {
       return l.from == source && l.to == target && l.lane == instruction.lane;

@@ -277,6 +277,19 @@ inline Machine machine_of(Tiers tiers) {
   return machine_of(c);
 }
 
+// All layers of a micro-batch before the next micro-batch, as gradient accumulation usually runs.
+inline StepSchedule slice_major(const Model& model, uint32_t slices) {
+  uint32_t uses = 0;
+  for (uint32_t l = 0; l < model.trained_layers(); ++l)
+    uses += static_cast<uint32_t>(model.layers[l].segments.size());
+  StepSchedule schedule;
+  for (uint32_t m = 0; m < slices; ++m) {
+    for (uint32_t u = 0; u < uses; ++u) schedule.forward.push_back({u, m});
+    for (uint32_t u = uses; u-- > 0;) schedule.backward.push_back({u, m});
+  }
+  return schedule;
+}
+
 inline LowerOptions random_lower_options(Random& random, const Model& model) {
   LowerOptions o;
   o.batch = model.micro_batch * static_cast<int64_t>(pick(random, 1, 4));

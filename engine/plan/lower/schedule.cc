@@ -7,23 +7,6 @@ namespace sluice {
 
 namespace {
 
-// Segment uses [begin, end), of consecutive layers. A micro-batch passes through all of them before the next
-// micro-batch does.
-struct Run {
-  uint32_t begin, end;
-};
-
-StepSchedule schedule_of(const std::vector<Run>& runs, uint32_t slices) {
-  StepSchedule schedule;
-  for (const Run& run : runs)
-    for (uint32_t m = 0; m < slices; ++m)
-      for (uint32_t u = run.begin; u < run.end; ++u) schedule.forward.push_back({u, m});
-  for (auto run = runs.rbegin(); run != runs.rend(); ++run)
-    for (uint32_t m = 0; m < slices; ++m)
-      for (uint32_t u = run->end; u-- > run->begin;) schedule.backward.push_back({u, m});
-  return schedule;
-}
-
 bool meets_each_once(const std::vector<ScheduledUse>& visits, uint32_t uses, uint32_t slices) {
   std::vector<bool> met(size_t{uses} * slices, false);
   for (const ScheduledUse& v : visits) {
@@ -36,21 +19,20 @@ bool meets_each_once(const std::vector<ScheduledUse>& visits, uint32_t uses, uin
 }  // namespace
 
 StepSchedule layer_major(const Model& model, uint32_t slices) {
-  std::vector<Run> runs;
+  StepSchedule schedule;
   uint32_t begin = 0;
   for (uint32_t l = 0; l < model.trained_layers(); ++l) {
     const uint32_t end = begin + static_cast<uint32_t>(model.layers[l].segments.size());
-    runs.push_back({begin, end});
+    for (uint32_t m = 0; m < slices; ++m)
+      for (uint32_t u = begin; u < end; ++u) schedule.forward.push_back({u, m});
     begin = end;
   }
-  return schedule_of(runs, slices);
-}
-
-StepSchedule slice_major(const Model& model, uint32_t slices) {
-  uint32_t uses = 0;
-  for (uint32_t l = 0; l < model.trained_layers(); ++l)
-    uses += static_cast<uint32_t>(model.layers[l].segments.size());
-  return schedule_of({{0, uses}}, slices);
+  for (uint32_t l = model.trained_layers(), end = begin; l-- > 0; end = begin) {
+    begin = end - static_cast<uint32_t>(model.layers[l].segments.size());
+    for (uint32_t m = 0; m < slices; ++m)
+      for (uint32_t u = end; u-- > begin;) schedule.backward.push_back({u, m});
+  }
+  return schedule;
 }
 
 void check_schedule(const StepSchedule& schedule, uint32_t uses, uint32_t slices) {

@@ -27,9 +27,6 @@ struct StepSchedule {
 // travel twice a step, however many micro-batches there are.
 StepSchedule layer_major(const Model& model, uint32_t slices);
 
-// All layers of a micro-batch before the next micro-batch, as gradient accumulation usually runs.
-StepSchedule slice_major(const Model& model, uint32_t slices);
-
 // Throws std::invalid_argument unless each use meets each micro-batch once in each of the two lists.
 void check_schedule(const StepSchedule& schedule, uint32_t uses, uint32_t slices);
 

@@ -220,7 +220,6 @@ class Emitter {
     source.last = piece + 1;
     source.version = version;
     source.access = Access::read;
-    source.indexed = 0;
     source.by_host = false;
     Operand target = source;
     target.access = Access::write;

@@ -1,6 +1,6 @@
 // What the data types allow, on a device that does nothing: branches, shared and frozen groups, layers of two
-// segments, other schedules and optimizers, groups with their own ranks, inputs of other names, rings of
-// other lengths, and pieces that an index chooses.
+// segments, other schedules and optimizers, groups with their own ranks, inputs of other names, and rings
+// of other lengths.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -356,35 +356,6 @@ TEST(PlanOpenness, ARingHasItsOwnSlots) {
   EXPECT_EQ(home_bytes(c.program, scalars), 5 * scalars.slot_stride);
   EXPECT_EQ(program_from_text(to_text(c.program)).rings[kTrainRing].slots, 5);
   c.program.rings[kTrainRing].slots = 1;
-  EXPECT_FALSE(verify(c.program).empty());
-}
-
-// A forward reads at most three shards of a group's weights, which are chosen when it runs. They are staged,
-// ordered and verified like the whole group.
-TEST(PlanOpenness, AnOperandMayBePiecesThatAnIndexChooses) {
-  Case c = lowered(branches(), 1, true);
-  c.options.shard_elements = kGroupPadding / 4;
-  lower_case(c, machine_of(Tiers::device_host));
-  uint32_t indexed = 0;
-  for (Body& body : c.program.bodies)
-    for (Task& t : body.tasks)
-      for (Operand& o : t.operands)
-        if (t.kind == TaskKind::forward && c.program.buffers[o.buffer].name == "w.own" &&
-            o.last - o.first > 3)
-          o.indexed = 3, ++indexed;
-  ASSERT_GT(indexed, 0u);
-  Arrangement arrangement;
-  arrangement.homes.assign(c.program.buffers.size(), 1);
-  arrangement.leads.assign(c.program.machine.tiers.size(), 2);
-  ASSERT_FALSE(assemble(c.program, arrangement));
-  EXPECT_TRUE(verify(c.program).empty());
-  const std::string text = to_text(c.program);
-  EXPECT_NE(text.find("w.own<=3@"), std::string::npos);
-  EXPECT_EQ(to_text(program_from_text(text)), text);
-  for (Body& body : c.program.bodies)
-    for (Instruction& in : body.instructions)
-      for (Operand& o : in.operands)
-        if (o.indexed) in.waits.clear();  // it must wait for the fetches of all pieces
   EXPECT_FALSE(verify(c.program).empty());
 }
 
