@@ -6,6 +6,7 @@
 //              Of these, googletest's filter chooses.
 //   --update   writes golden files anew instead of comparing with them (tests/support/golden.h)
 #include <gtest/gtest.h>
+#include <malloc.h>
 
 #include <cstdio>
 #include <string>
@@ -44,6 +45,9 @@ std::string filter_of(const std::string& source, const std::string& chosen) {
 }  // namespace sluice
 
 int main(int argc, char** argv) {
+  // A sanitizer replaces glibc's allocator, which then sets itself up in the first call that still reaches
+  // it, planning's malloc_trim. Of two threads at once, that would end the process.
+  malloc_trim(0);
   testing::InitGoogleTest(&argc, argv);
   for (int i = 1; i < argc; ++i) {
     if (std::string_view(argv[i]) == "--update") {
