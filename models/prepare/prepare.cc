@@ -183,10 +183,9 @@ void add_remarks(const SampleNotes& notes, std::vector<std::string>& remarks) {
   if (!notes.unknown_roles.empty())
     remarks.push_back("roles not known, whose messages are no answers: " + list_of(notes.unknown_roles));
   if (notes.unmarked > 0)
-    remarks.push_back(
-        counted(notes.unmarked, "answer is", "answers are") +
-        " not trained, or not as a whole, since the chat template's {% generation %} marks leave "
-        "it out");
+    remarks.push_back(counted(notes.unmarked, "answer is", "answers are") +
+                      " not trained, or not as a whole, since the {% generation %} marks of the chat "
+                      "template are elsewhere");
   if (notes.cut > 0)
     remarks.push_back(counted(notes.cut, "answer lacks a part, which the chat template leaves out",
                               "answers lack a part, which the chat template leaves out"));

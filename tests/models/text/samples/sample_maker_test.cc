@@ -231,8 +231,7 @@ TEST_F(SampleMakerTest, WhatLosesAnAnswerIsRefused) {
       fault(text, Json::parse(R"([{"role":"user","content":"q"},{"role":"oracle","content":"a"}])")),
       "message 2 has the role \"oracle\", which is not known, and stands where an answer would / Say what it "
       "is: --data-keys assistant=oracle trains it, --data-keys user=oracle does not. Or leave such records "
-      "out "
-      "with --bad-records skip.");
+      "out with --bad-records skip.");
   for (const char* role : {"", "a,b=c"})
     EXPECT_EQ(
         fault(text, {kTwoTurns[0], {{"role", role}, {"content", "a"}}}),
