@@ -1,6 +1,6 @@
 #!/bin/bash
 # Installs what is missing, builds, and runs the tests: a part of them under the address and thread
-# sanitizers, then all in the release build. Ends with what took longest. Fails if any test fails.
+# sanitizers, then all in the build of preset check. Ends with what took longest. Fails if any test fails.
 # usage: tools/test.sh [--quick]     --quick leaves the sanitizers out
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -34,8 +34,8 @@ run_tests_at_fixed_addresses() {
 tools/setup.sh
 tools/build.sh check
 if PATH=$PATH:/usr/local/cuda/bin command -v nvcc > /dev/null &&
-  ! grep --quiet '^SLUICE_CUDA_BUILT:INTERNAL=ON$' build/release/CMakeCache.txt; then
-  echo "test: there is a CUDA Toolkit, but build/release was configured without the cuda device: remove that" \
+  ! grep --quiet '^SLUICE_CUDA_BUILT:INTERNAL=ON$' build/check/CMakeCache.txt; then
+  echo "test: there is a CUDA Toolkit, but build/check was configured without the cuda device: remove that" \
     "folder and see what cmake says of CUDA." >&2
   exit 1
 fi
@@ -45,5 +45,5 @@ if [[ $quick == false ]]; then
   tools/build.sh tsan tests
   run_tests_at_fixed_addresses tsan "$(nproc)"
 fi
-run_tests release "$(($(nproc) + 1))"  # one more than cores, since tests of several ranks mostly wait
+run_tests check "$(($(nproc) + 1))"  # one more than cores, since tests of several ranks mostly wait
 tools/test_costs.py

@@ -79,7 +79,7 @@ def markdown(presets, built, tested):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--markdown", action="store_true", help="print the tables of docs/measurements/ci.md")
-    parser.add_argument("presets", nargs="*", default=["release", "asan", "tsan"])
+    parser.add_argument("presets", nargs="*", default=["check", "asan", "tsan"])
     options = parser.parse_args()
     presets = [p for p in options.presets if os.path.exists(os.path.join(ROOT, "build", p, ".ninja_log"))]
     built = {preset: edges(preset) for preset in presets}

@@ -53,16 +53,22 @@ int64_t with_zeros_most(const OpShapes& in, int64_t rows) {
   return expert_rows_most(rows_of_expert_most(in.attributes.routing, rows));
 }
 
-// The ranks that the experts of an op between ranks are divided over.
+// The ranks that experts are divided over.
 int64_t checked_ranks(const OpShapes& in) {
   check_operands(in);
   check_routing(in);
   const Routing& r = in.attributes.routing;
-  require(r.ranks >= 1 && r.experts % r.ranks == 0, in, "{} experts cannot be divided over {} ranks.",
-          r.experts, r.ranks);
-  require(r.node_ranks >= 1 && r.ranks % r.node_ranks == 0, in, "{} ranks are not nodes of {}.", r.ranks,
-          r.node_ranks);
-  return r.ranks;
+  require(r.ranks() >= 1 && r.experts % r.ranks() == 0, in, "{} experts cannot be divided over {} ranks.",
+          r.experts, r.ranks());
+  return r.ranks();
+}
+// The same of an op that all of them carry out together.
+int64_t checked_ranks_together(const OpShapes& in) {
+  const int64_t ranks = checked_ranks(in);
+  const ProcessGroup& among = in.attributes.among;
+  require(among.is_same_as(in.attributes.routing.over), in, "{} ranks carry it out, and {} have experts.",
+          among.count, ranks);
+  return ranks;
 }
 
 // An op of an expert on tensors of M rows, with the rows' weights where these count.
@@ -228,7 +234,7 @@ void infer_add_shared_sum(const OpShapes& in, std::vector<Shape>& outputs, std::
 }
 
 void infer_all_gather(const OpShapes& in, std::vector<Shape>& outputs, std::vector<DType>& dtypes) {
-  const int64_t ranks = checked_ranks(in);
+  const int64_t ranks = checked_ranks_together(in);
   checked_rows(in);
   set_outputs(in, outputs, dtypes, {{ranks * in.inputs[0][0]}}, {DType::i32});
 }
@@ -240,14 +246,16 @@ void infer_repeat(const OpShapes& in, std::vector<Shape>& outputs, std::vector<D
 }
 
 void infer_all_to_all(const OpShapes& in, std::vector<Shape>& outputs, std::vector<DType>& dtypes) {
-  const int64_t ranks = checked_ranks(in);
+  const int64_t ranks = checked_ranks_together(in);
   check_rank(in, in.inputs[0], 2, "the input");
   require(in.inputs[0][0] % ranks == 0, in, "{} rows are not {} equal parts.", in.inputs[0][0], ranks);
   set_outputs(in, outputs, dtypes, {in.inputs[0]}, {DType::f32});
 }
 
 void infer_all_to_allv(const OpShapes& in, std::vector<Shape>& outputs, std::vector<DType>& dtypes) {
-  const int64_t ranks = checked_ranks(in), rows = checked_rows(in);
+  const int64_t ranks = checked_ranks(in), rows = checked_rows(in), node = travel_node_ranks(in.attributes);
+  const ProcessGroup& among = in.attributes.among;
+  require(among.count > 0 && node > 0 && ranks % node == 0, in, "{} ranks are not nodes of {}.", ranks, node);
   check_shape(in, in.inputs[1], {ranks * in.inputs[0][0]}, "the routing of all ranks");
   check_rank(in, in.inputs[2], 2, "the input");
   check_shape(in, in.inputs[2], {ranks * with_zeros_most(in, rows), in.inputs[2][1]}, "the input");
@@ -377,7 +385,7 @@ std::vector<OpExample> add_shared_sum_examples(const ExampleSizes& n) {
 
 std::vector<OpExample> repeat_examples(const ExampleSizes& n) {
   Routing r = example_routing();
-  r.ranks = 2;
+  r.over.count = 2;
   return {{{.routing = r}, {{n.rows, n.width}}, {}}, {{.routing = r}, {{n.rows / 8, n.width}}, {}}};
 }
 

@@ -40,11 +40,15 @@ bool any_op(const Model& model, const Is& is) {
 
 }  // namespace
 
-std::string name_on(const Group& group, const Parameter& parameter, uint32_t rank) {
+uint32_t part_on(const Mesh& mesh, const Group& group, uint32_t rank) {
+  return mesh.group_of(group.divided).place_of(rank);
+}
+
+std::string name_in(const Group& group, const Parameter& parameter, uint32_t part) {
   if (group.prefixes.empty()) return parameter.name;
   for (const std::string& prefix : group.prefixes)
     if (parameter.name.starts_with(prefix))
-      return group.prefixes[rank % group.prefixes.size()] + parameter.name.substr(prefix.size());
+      return group.prefixes[part] + parameter.name.substr(prefix.size());
   reject(fmt::format("{} has none of the prefixes of group {}.", parameter.name, group.name));
 }
 
@@ -118,40 +122,24 @@ uint64_t parameter_count(const Model& model, bool trainable_only) {
   for (const Group& group : model.groups)
     for (const Parameter& parameter : group.parameters)
       if ((group.trainable && !parameter.frozen) || !trainable_only)
-        count += group.divided_over() * parameter_elements(parameter);
+        count += group.parts() * parameter_elements(parameter);
   return count;
 }
 
 std::vector<Group> groups_of_all_ranks(const Model& model) {
   std::vector<Group> all;
-  const auto on = [](Group group, uint32_t rank) {
-    for (Parameter& parameter : group.parameters) parameter.name = name_on(group, parameter, rank);
+  const auto part_of = [](Group group, uint32_t part) {
+    for (Parameter& parameter : group.parameters) parameter.name = name_in(group, parameter, part);
     return group;
   };
   for (size_t g = 0; g < model.groups.size();) {
     size_t end = g + 1;  // of the experts of one layer
-    while (end < model.groups.size() && model.groups[g].divided_over() > 1 &&
-           model.groups[end].divided_over() > 1)
-      ++end;
-    for (uint32_t rank = 0; rank < model.groups[g].divided_over(); ++rank)
-      for (size_t of = g; of < end; ++of) all.push_back(on(model.groups[of], rank));
+    while (end < model.groups.size() && model.groups[g].parts() > 1 && model.groups[end].parts() > 1) ++end;
+    for (uint32_t part = 0; part < model.groups[g].parts(); ++part)
+      for (size_t of = g; of < end; ++of) all.push_back(part_of(model.groups[of], part));
     g = end;
   }
   return all;
-}
-
-Segment::Together Segment::together() const {
-  if (!is_between_ranks()) return {};
-  const Routing& routing = ops.front().attributes.routing;
-  switch (routing.step) {
-    case TravelStep::in_nodes:
-      return {routing.node_ranks, 1};
-    case TravelStep::across:
-      return {routing.ranks / routing.node_ranks, routing.node_ranks};
-    case TravelStep::whole:
-      break;
-  }
-  return {routing.ranks, 1};
 }
 
 bool Segment::is_for_host(size_t input) const {

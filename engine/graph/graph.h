@@ -12,6 +12,7 @@
 #include <string_view>
 #include <vector>
 
+#include "engine/graph/mesh.h"
 #include "engine/graph/op.h"
 
 namespace sluice {
@@ -39,19 +40,23 @@ struct Group {
   // Of a model with adapters, these are its adapters. All other groups are its base: they come from files
   // that stay as they are, so no checkpoint holds them.
   bool adapter = false;
-  // An expert, where experts are divided over ranks: on each of these it is another one, of the same shapes.
-  // Names of its parameters begin with the prefix of the rank. Empty: it is not divided.
-  std::vector<std::string> prefixes;  // by rank
+  // Ranks that differ along these axes have different parts of the model in it, of the same shapes. None: it
+  // is whole, and the same on all ranks.
+  Axes divided;
+  // Names of its parameters begin with that of the part; empty where it is whole.
+  std::vector<std::string> prefixes;  // by part: by place in Mesh::group_of(divided)
   std::vector<Parameter> parameters;
   uint64_t elements = 0;  // flat length with padding, a multiple of kGroupPadding
 
-  uint32_t divided_over() const { return prefixes.empty() ? 1 : static_cast<uint32_t>(prefixes.size()); }
+  uint32_t parts() const { return prefixes.empty() ? 1 : static_cast<uint32_t>(prefixes.size()); }
 };
 constexpr uint64_t kTensorPadding = 64;   // elements: whole cache lines in every precision
 constexpr uint64_t kGroupPadding = 2048;  // elements: 4096 bytes in 16-bit, for O_DIRECT
 
-// The parameter's name on the rank of those that experts are divided over.
-std::string name_on(const Group& group, const Parameter& parameter, uint32_t rank);
+// Which part of the group a rank of the model's mesh has.
+uint32_t part_on(const Mesh& mesh, const Group& group, uint32_t rank);
+// The parameter's name in a part of the group.
+std::string name_in(const Group& group, const Parameter& parameter, uint32_t part);
 
 // Assigns offsets and the padded length from the shapes, in order. Throws std::invalid_argument on overflow.
 void lay_out_group(Group& group);
@@ -77,13 +82,9 @@ struct Segment {  // a template: ops over tensors, parameters named by group slo
   std::vector<uint32_t> outputs;  // tensors that other segments may read, in binding order
   bool loss = false;  // ends in the loss: forward runs only in evaluation, backward emits the loss
 
-  // The ranks that carry it out together: their number, which is 1 if each does by itself, and how far they
-  // are apart.
-  struct Together {
-    int64_t ranks = 1, stride = 1;
-  };
-  Together together() const;
+  // Its only op is between ranks, which carry it out together (OpAttributes::among).
   bool is_between_ranks() const { return sluice::is_between_ranks(ops.front().kind); }
+  const ProcessGroup& among() const { return ops.front().attributes.among; }
   bool is_for_host(size_t input) const;  // OpRule::host_inputs
 };
 
@@ -133,6 +134,7 @@ struct Reading {
 struct Model {
   std::string family;  // its name in models/families
   DType precision = DType::bf16;
+  Mesh mesh;  // of the ranks that it is built for
   // Where it only generates, they are those of its readings: `sequence` is their context.
   int64_t micro_batch = 1, sequence = 0, vocabulary = 0;
   // Rows are packed: the batch has an input `documents` with the document begin of each token (op.h).

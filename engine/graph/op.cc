@@ -93,7 +93,7 @@ uint64_t op_bytes(const OpShapes& s, Pass pass) {
   // Of tensors of rows, an op touches those of its expert, or of the ranks' experts.
   const bool between = is_between_ranks(s.kind),
              of_experts = rule.of_an_expert || s.kind == OpKind::all_to_allv;
-  const double ranks = between ? static_cast<double>(s.attributes.routing.ranks) : 1;
+  const double ranks = between ? static_cast<double>(s.attributes.routing.ranks()) : 1;
   const double touched = of_experts ? ranks * assumed_rows(s) : 0;
   const auto moved = [&](const Shape& shape, DType type) {
     if (!of_experts || shape.size() == 1) return bytes_of(shape, type);

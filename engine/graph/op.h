@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "engine/base/dtype.h"
+#include "engine/graph/mesh.h"
 
 namespace sluice {
 
@@ -133,12 +134,6 @@ struct Required {
   constexpr operator Function*() const { return function; }
 };
 
-// The steps of an all_to_allv between N ranks on nodes of L each. In `whole` part i of the rows goes to rank
-// i. In `in_nodes` each rank gets, from the ranks of its node, what is for the ranks in its place of all
-// nodes: block n, at part n * L, is for node n, and its rows lie one after the other. In `across` blocks are
-// exchanged with these ranks.
-enum class TravelStep : uint8_t { whole, in_nodes, across };
-
 // How a layer with a mixture of experts chooses the experts of a row, and what its routers' loss is.
 struct Routing {
   int64_t experts = 0, chosen = 0;  // E, and K: experts of a row
@@ -170,13 +165,13 @@ struct Routing {
   bool weighted = false;  // the last input holds the rows' weights
   // For predictions alone: the rows of an op's expert, over the mean of all experts (imbalance.h).
   double rows_over_mean = 1;
-  // The ranks that the experts are divided over: rank n of them has the n-th part. Each has rows of its own.
-  int64_t ranks = 1;
-  int64_t node_ranks = 1;  // of these, the ranks of one node; all_to_allv in steps
-  TravelStep step = TravelStep::whole;
+  // The ranks that the experts are divided over: the rank in place n has the n-th part. Each has rows of its
+  // own.
+  ProcessGroup over;
   bool returns = false;  // all_to_allv: from experts, not to them
 
-  int64_t of_rank() const { return experts / ranks; }
+  int64_t ranks() const { return over.count; }
+  int64_t of_rank() const { return experts / ranks(); }
   double factor() const { return scale == 0 ? 1 : scale; }
   bool drops() const { return capacity_factor > 0 || random_second; }
   int64_t counted_choices() const { return counted == 0 ? chosen : counted; }
@@ -222,6 +217,9 @@ struct OpAttributes {
   // ignored row is not.
   bool counts_right = false;
   Routing routing;
+  // Of an op between ranks: those that carry it out together. An all_to_allv may move rows in two steps
+  // (routing.h).
+  ProcessGroup among;
 
   double factor() const { return scale == 0 ? 1 : scale; }  // of all but attention
 };

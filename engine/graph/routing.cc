@@ -74,8 +74,27 @@ std::vector<int32_t> make_routing(const RoutingLayout& layout, std::span<const i
   return routing;
 }
 
+TravelStep travel_step(const OpAttributes& attributes) {
+  const ProcessGroup &among = attributes.among, &over = attributes.routing.over;
+  if (among.is_same_as(over)) return TravelStep::whole;
+  return among.stride == over.stride ? TravelStep::in_nodes : TravelStep::across;
+}
+
+int64_t travel_node_ranks(const OpAttributes& attributes) {
+  const ProcessGroup &among = attributes.among, &over = attributes.routing.over;
+  switch (travel_step(attributes)) {
+    case TravelStep::in_nodes:
+      return among.count;
+    case TravelStep::across:
+      return over.count / among.count;
+    case TravelStep::whole:
+      break;
+  }
+  return 1;
+}
+
 uint64_t workspace_between_ranks(const OpShapes& s) {
-  const bool in_blocks = s.attributes.routing.step == TravelStep::across;
+  const bool in_blocks = travel_step(s.attributes) == TravelStep::across;
   return in_blocks ? static_cast<uint64_t>(element_count(s.outputs[0])) * dtype_bytes(s.precision) : 0;
 }
 

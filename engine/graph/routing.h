@@ -67,6 +67,17 @@ std::vector<int32_t> make_routing(const RoutingLayout& layout, std::span<const i
 // The numbers that router_statistics writes: OpKind says which.
 constexpr int64_t router_statistics_count(int64_t experts) { return 2 * experts + 2; }
 
+// How an all_to_allv moves rows between N ranks on nodes of L each. In `whole` part i of the rows goes to
+// rank i. In `in_nodes` each rank gets, from the ranks of its node, what is for the ranks in its place of all
+// nodes: block n, at part n * L, is for node n, and its rows lie one after the other. In `across` blocks are
+// exchanged with these ranks.
+enum class TravelStep : uint8_t { whole, in_nodes, across };
+// Which of them an op takes: the ranks that carry it out are all that have experts, or a level of these
+// (Mesh::Levels).
+TravelStep travel_step(const OpAttributes& attributes);
+// L; 1 in `whole`.
+int64_t travel_node_ranks(const OpAttributes& attributes);
+
 // Bytes of workspace of an op between ranks: blocks of rows.
 uint64_t workspace_between_ranks(const OpShapes& s);
 

@@ -51,6 +51,7 @@ constexpr uint64_t kSearchWork = 2'000'000;
 struct PlanRequest {
   Machine machine;  // capacities are arena bytes
   MachineRates rates;
+  Mesh mesh;  // of the ranks that the models are for
   std::function<Model(int64_t micro_batch, int64_t sequence)> model;
   int64_t sequence = 1;                // tokens
   std::vector<int64_t> micro_batches;  // candidates, largest first; each divides the batch

@@ -16,7 +16,7 @@ constexpr double kNearly = 0.9;       // of the gain of the largest change
 }  // namespace
 
 double tokens_of(const Plan& plan) {
-  return static_cast<double>(plan.lowering.ranks * plan.lowering.micro_batches()) *
+  return static_cast<double>(plan.lowering.mesh.ranks() * plan.lowering.micro_batches()) *
          static_cast<double>(plan.model.micro_batch * plan.model.sequence);
 }
 

@@ -103,13 +103,6 @@ constexpr bool is_collective(TaskKind kind) {
          kind == TaskKind::travel_back;
 }
 
-// A process group has `count` ranks, `stride` apart. All ranks are divided into such groups; the first begins
-// with rank 0.
-struct ProcessGroup {
-  std::string name;
-  uint32_t count = 1, stride = 1;
-};
-
 // Where a kind of task can run.
 struct Unit {
   TaskKind kind;

@@ -184,7 +184,7 @@ class Meeting {
     };
     const ProcessGroup &of_a = a.processes(i), &of_b = b.processes(j);
     const size_t operands = a.instruction(i).operands.size();
-    if (a.task(i).kind != b.task(j).kind || of_a.count != of_b.count || of_a.stride != of_b.stride ||
+    if (a.task(i).kind != b.task(j).kind || !of_a.is_same_as(of_b) ||
         operands != b.instruction(j).operands.size())
       return false;
     for (size_t k = 0; k < operands; ++k)

@@ -108,19 +108,19 @@ class NcclCommunicator final : public StreamCommunicator {
   int size() const override { return host_.size(); }
   std::string transport() const override { return "NCCL " + nccl_version_text(version_); }
 
-  void all_gather(const RankSet& among, const void* part, uint64_t bytes, void* all) override {
-    if (among.count < size())
+  void all_gather(const ProcessGroup& among, const void* part, uint64_t bytes, void* all) override {
+    if (among.count < everyone().count)
       return call([&] { swap(among, {static_cast<const std::byte*>(part), 0}, bytes, all); });
     call([&] {
       settle(api_.ncclAllGather(part, all, bytes, NcclApi::kBytes, rank_, stream_), "ncclAllGather");
     });
   }
 
-  void all_to_all(const RankSet& among, const void* parts, uint64_t bytes, void* received) override {
+  void all_to_all(const ProcessGroup& among, const void* parts, uint64_t bytes, void* received) override {
     call([&] { swap(among, {static_cast<const std::byte*>(parts), bytes}, bytes, received); });
   }
 
-  void exchange(const RankSet& among, std::span<const std::span<const std::byte>> parts,
+  void exchange(const ProcessGroup& among, std::span<const std::span<const std::byte>> parts,
                 std::span<const std::span<std::byte>> received) override {
     call([&] {
       swap(
@@ -239,7 +239,7 @@ class NcclCommunicator final : public StreamCommunicator {
   };
 
   // Exchanges equal parts among some ranks.
-  void swap(const RankSet& among, const Outgoing& out, uint64_t bytes, void* received) {
+  void swap(const ProcessGroup& among, const Outgoing& out, uint64_t bytes, void* received) {
     using Part = std::span<const std::byte>;
     using Place = std::span<std::byte>;
     swap(
@@ -253,8 +253,8 @@ class NcclCommunicator final : public StreamCommunicator {
   // ranges by place. An NCCL group is ended whatever happened in it; otherwise the thread's later calls would
   // belong to it.
   template <typename From, typename To>
-  void swap(const RankSet& among, const From& from, const To& to) {
-    const int own = among.place_of(rank());
+  void swap(const ProcessGroup& among, const From& from, const To& to) {
+    const int own = place_in(among);
     if (to(own).data() != from(own).data() && !from(own).empty())
       check_step(cudaMemcpyAsync(to(own).data(), from(own).data(), from(own).size(), cudaMemcpyDeviceToDevice,
                                  stream_));
@@ -263,12 +263,13 @@ class NcclCommunicator final : public StreamCommunicator {
       if (failed == NcclApi::kSuccess && result != NcclApi::kInProgress) failed = result;
     };
     require(api_.ncclGroupStart(), "ncclGroupStart");
-    for (int i = 0; i < among.count; ++i) {
+    for (int i = 0; i < static_cast<int>(among.count); ++i) {
       if (i == own) continue;
       if (!from(i).empty())
-        note(api_.ncclSend(from(i).data(), from(i).size(), NcclApi::kBytes, among[i], rank_, stream_));
+        note(api_.ncclSend(from(i).data(), from(i).size(), NcclApi::kBytes, rank_at(among, i), rank_,
+                           stream_));
       if (!to(i).empty())
-        note(api_.ncclRecv(to(i).data(), to(i).size(), NcclApi::kBytes, among[i], rank_, stream_));
+        note(api_.ncclRecv(to(i).data(), to(i).size(), NcclApi::kBytes, rank_at(among, i), rank_, stream_));
     }
     const int ended = api_.ncclGroupEnd();
     require(failed, "ncclSend or ncclRecv");

@@ -20,12 +20,12 @@ std::string Communicator::doing(std::string_view purpose, const char* verb) cons
 
 // Pairs of ranks, in the order of the lower one, then of the higher one: the first pair that is not done can
 // always go on.
-void Communicator::exchange(const RankSet& among, std::span<const std::span<const std::byte>> parts,
+void Communicator::exchange(const ProcessGroup& among, std::span<const std::span<const std::byte>> parts,
                             std::span<const std::span<std::byte>> received) {
-  for (int i = 0; i < among.count; ++i) {
+  for (int i = 0; i < static_cast<int>(among.count); ++i) {
     const std::span<const std::byte> part = parts[static_cast<size_t>(i)];
     const std::span<std::byte> to = received[static_cast<size_t>(i)];
-    const int other = among[i];
+    const int other = rank_at(among, i);
     if (other == rank()) std::ranges::copy(part, to.begin());
     if (rank() < other) send(part.data(), part.size(), other);
     if (rank() != other) receive(to.data(), to.size(), other);

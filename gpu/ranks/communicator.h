@@ -16,16 +16,10 @@
 #include <string_view>
 #include <vector>
 
+#include "engine/graph/mesh.h"
 #include "gpu/ranks/waiting.h"
 
 namespace sluice {
-
-// Some of the ranks, in order.
-struct RankSet {
-  int first = 0, count = 1, stride = 1;
-  int operator[](int place) const { return first + place * stride; }
-  int place_of(int rank) const { return (rank - first) / stride; }
-};
 
 class Communicator {
  public:
@@ -34,7 +28,7 @@ class Communicator {
   virtual int rank() const = 0;
   virtual int size() const = 0;
   virtual std::string transport() const = 0;  // for people: "MPI, through host memory"
-  RankSet everyone() const { return {0, size(), 1}; }
+  ProcessGroup everyone() const { return {"all", static_cast<uint32_t>(size()), 1}; }
 
   // All calls throw Error(rank_lost) once a rank was lost or has called abort(). A call that gets nothing
   // from another rank for longer than the patience throws too, and ends all ranks' calls.
@@ -42,15 +36,15 @@ class Communicator {
   // What later calls are for, as their errors name it: "at step 12 for ...". Allocates nothing.
   void note(std::string_view purpose) noexcept { purpose_.set(purpose); }
 
-  // `all` gets the parts of all ranks of `among`, in order, on each of them. `part`, this rank's, may lie at
-  // its place in `all`.
-  virtual void all_gather(const RankSet& among, const void* part, uint64_t bytes, void* all) = 0;
+  // `among` is divided from all ranks, and speaks of the group that has this rank. `all` gets the parts of
+  // all its ranks, in order, on each of them. `part`, this rank's, may lie at its place in `all`.
+  virtual void all_gather(const ProcessGroup& among, const void* part, uint64_t bytes, void* all) = 0;
   // Part i of `parts` goes to the i-th rank of `among`. `received` gets, in their order, the part that each
   // of them has for this rank. `parts` and `received` do not overlap.
-  virtual void all_to_all(const RankSet& among, const void* parts, uint64_t bytes, void* received) = 0;
+  virtual void all_to_all(const ProcessGroup& among, const void* parts, uint64_t bytes, void* received) = 0;
   // The same of parts that lie anywhere and have lengths of their own, by rank of `among`. What a rank
   // receives from another is as long as what that one has for it; both know how long it is.
-  virtual void exchange(const RankSet& among, std::span<const std::span<const std::byte>> parts,
+  virtual void exchange(const ProcessGroup& among, std::span<const std::span<const std::byte>> parts,
                         std::span<const std::span<std::byte>> received);
   // The root's bytes to every rank.
   virtual void broadcast(void* data, uint64_t bytes, int root) = 0;
@@ -69,6 +63,14 @@ class Communicator {
   virtual void abort(const std::string& reason) noexcept = 0;
 
  protected:
+  // This rank's place in its group, and the rank in another place of it.
+  int place_in(const ProcessGroup& group) const {
+    return static_cast<int>(group.place_of(static_cast<uint32_t>(rank())));
+  }
+  int rank_at(const ProcessGroup& group, int place) const {
+    return static_cast<int>(group.rank_at(static_cast<uint32_t>(place), static_cast<uint32_t>(rank())));
+  }
+
   double patience() const { return patience_; }
   // "rank 0 waits at step 12 for ..."
   std::string doing(const char* verb = "waits") const { return doing(purpose_.text(), verb); }

@@ -160,12 +160,12 @@ class InProcessCommunicator final : public Communicator {
   int size() const override { return static_cast<int>(room_->ranks()); }
   std::string transport() const override { return "threads of one process, through host memory"; }
 
-  void all_gather(const RankSet& among, const void* part, uint64_t bytes, void* all) override {
+  void all_gather(const ProcessGroup& among, const void* part, uint64_t bytes, void* all) override {
     copy_from_each(among, Call::all_gather, part, bytes, 0, all);
   }
-  void all_to_all(const RankSet& among, const void* parts, uint64_t bytes, void* received) override {
-    copy_from_each(among, Call::all_to_all, parts, bytes,
-                   static_cast<uint64_t>(among.place_of(rank_)) * bytes, received);
+  void all_to_all(const ProcessGroup& among, const void* parts, uint64_t bytes, void* received) override {
+    copy_from_each(among, Call::all_to_all, parts, bytes, static_cast<uint64_t>(place_in(among)) * bytes,
+                   received);
   }
 
   void broadcast(void* data, uint64_t bytes, int root) override {
@@ -187,13 +187,18 @@ class InProcessCommunicator final : public Communicator {
 
  private:
   // All ranks meet, also those of other process groups. `offset`: where each rank's bytes for this one begin.
-  void copy_from_each(const RankSet& among, Call call, const void* data, uint64_t bytes, uint64_t offset,
+  void copy_from_each(const ProcessGroup& among, Call call, const void* data, uint64_t bytes, uint64_t offset,
                       void* to) {
-    const Post mine{call, bytes, 0, among.count, among.stride, static_cast<const std::byte*>(data)};
+    const Post mine{call,
+                    bytes,
+                    0,
+                    static_cast<int>(among.count),
+                    static_cast<int>(among.stride),
+                    static_cast<const std::byte*>(data)};
     room_->meet(caller(), mine, [&](const std::vector<Post>& posts) {
       auto* place = static_cast<std::byte*>(to);
-      for (int i = 0; i < among.count; ++i, place += bytes) {
-        const std::byte* const from = posts[static_cast<size_t>(among[i])].data + offset;
+      for (int i = 0; i < static_cast<int>(among.count); ++i, place += bytes) {
+        const std::byte* const from = posts[static_cast<size_t>(rank_at(among, i))].data + offset;
         if (from != place) std::memcpy(place, from, bytes);
       }
     });

@@ -12,6 +12,7 @@
 
 #include "engine/base/dtype.h"
 #include "engine/base/error.h"
+#include "engine/graph/mesh.h"
 #include "models/families/adapters.h"
 #include "models/families/rope_frequencies.h"
 
@@ -22,12 +23,6 @@ enum class LayerType : uint8_t {
   full,     // attention sees all keys up to its own
   sliding,  // it sees `window` keys
   no_rope,  // full, without rotary positions
-};
-
-// The ranks that a model's experts are divided over, and which of them this one is.
-struct ExpertRanks {
-  int64_t count = 1, here = 0;
-  int64_t of_node = 1;  // of these, if they are several whole nodes; else 1
 };
 
 struct ModelConfig {
@@ -74,7 +69,8 @@ struct ModelConfig {
   bool has_router_loss = false;               // it counts
   double router_z_loss = 0;                   // factor of the routers' z-loss; no config.json has it
   Adapters adapters;                          // which no config.json names
-  ExpertRanks expert_ranks;                   // which no config.json names
+  Mesh mesh;                                  // of the ranks that train it
+  uint32_t rank = 0;                          // the one that the model is for
   bool nested = false;                        // it was the text part of a larger model's (Family::nested)
   // bos_token_id and the like, as JSON text; carried to exports.
   std::map<std::string, std::string> special_tokens;

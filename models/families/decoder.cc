@@ -91,10 +91,8 @@ std::string adapters_in(const Model& model, const LayerGroups& groups) {
   return names;
 }
 
-// The ranks that these experts are divided over. An expert of all tokens is on each.
-int64_t ranks_of(const ModelConfig& c, const Experts& experts) {
-  return experts.numbered ? c.expert_ranks.count : 1;
-}
+// The axes along which these experts are divided. An expert of all tokens is on each rank.
+Axes divided_along(const Experts& experts) { return experts.numbered ? Axes{Axis::expert} : Axes{}; }
 
 LayerGroups add_layer_groups(const ModelConfig& c, const Decoder& decoder, Model& model, int64_t layer) {
   const std::string name = fmt::format("{}.{}", decoder.layers, layer);
@@ -104,16 +102,20 @@ LayerGroups add_layer_groups(const ModelConfig& c, const Decoder& decoder, Model
   for (const Experts& of : decoder.mixture.experts) {
     std::vector<Adapted>& added = groups.experts.emplace_back();
     const int64_t count = groups.experts.size() == 1 ? experts : of.routing.experts;
-    const int64_t ranks = ranks_of(c, of), of_rank = count / ranks;
+    const ProcessGroup over = c.mesh.group_of(divided_along(of));
+    const int64_t of_rank = count / over.count, here = over.place_of(c.rank);
     const auto name_of = [&](int64_t e) {
       return fmt::format("{}.{}{}", name, of.name, of.numbered ? fmt::format(".{}", e) : "");
     };
     for (int64_t e = 0; e < of_rank; ++e) {
-      const std::string expert = name_of(ranks > 1 ? c.expert_ranks.here * of_rank + e : e);
+      const std::string expert = name_of(here * of_rank + e);
       added.push_back(add_adapted(c, decoder, model, expert, of.parameters(expert + ".")));
-      for (int64_t rank = 0; rank < ranks && ranks > 1; ++rank)
-        for (const uint32_t group : added.back())
-          model.groups[group].prefixes.push_back(name_of(rank * of_rank + e) + ".");
+      for (const uint32_t g : added.back()) {
+        if (over.count == 1) continue;
+        model.groups[g].divided = divided_along(of);
+        for (int64_t part = 0; part < over.count; ++part)
+          model.groups[g].prefixes.push_back(name_of(part * of_rank + e) + ".");
+      }
       if (adapters_in(model, added.back()) != adapters_in(model, added.front()))
         throw Error(ExitCode::usage,
                     fmt::format("--lora-targets names a matrix of {} and not of {}.", expert, name_of(0)),
@@ -398,8 +400,9 @@ class Way {
     std::optional<uint32_t> sum;
     for (size_t set = 0; set < sets; ++set) {
       const LayerOfExperts of{name, router, set, groups.experts[set], routed};
-      sum = ranks_of(c_, decoder_.mixture.experts[set]) > 1 ? add_divided_experts(of, segments, sum)
-                                                            : add_experts(of, segments, sum);
+      sum = c_.mesh.group_of(divided_along(decoder_.mixture.experts[set])).count > 1
+                ? add_divided_experts(of, segments, sum)
+                : add_experts(of, segments, sum);
     }
     if (!sum_) sum_ = add_segment(sum_segment(model_.activations[*sum].shape, beside));
     std::vector<uint32_t> added = {routed[kMiddle], *sum};
@@ -436,11 +439,10 @@ class Way {
   uint32_t add_divided_experts(const LayerOfExperts& of, SegmentsOfExperts& segments,
                                std::optional<uint32_t> sum) {
     const Experts& experts = decoder_.mixture.experts[of.set];
-    const ExpertRanks& ranks = c_.expert_ranks;
     const auto bind_groups = [this](SegmentBuilder& b, const Adapted& groups) { bind(b, groups); };
     DividedExperts& divided =
         segments.divided
-            .try_emplace(of.set, model_, experts, static_cast<int64_t>(of.groups.size()) * ranks.count, ranks,
+            .try_emplace(of.set, model_, experts, static_cast<int64_t>(of.groups.size()), c_.mesh,
                          suffix_of(of.set), bind_groups)
             .first->second;
     return divided.add(of.name + "." + experts.name,

@@ -6,17 +6,18 @@
 
 namespace sluice {
 
-DividedExperts::DividedExperts(Model& model, const Experts& experts, int64_t count, const ExpertRanks& ranks,
+DividedExperts::DividedExperts(Model& model, const Experts& experts, int64_t count, const Mesh& mesh,
                                std::string suffix, Bind bind)
     : model_(model),
       experts_(experts),
       routing_(experts.routing),
       suffix_(std::move(suffix)),
       bind_(std::move(bind)) {
-  routing_.experts = count;
+  const ProcessGroup over = mesh.group_of({Axis::expert});
+  routing_.experts = count * over.count;
   routing_ = builder("").routing(routing_);
-  routing_.ranks = ranks.count;
-  routing_.node_ranks = ranks.of_node;
+  routing_.over = over;
+  levels_ = mesh.levels_of(over);
 }
 
 SegmentBuilder::Tensor DividedExperts::input(SegmentBuilder& b, const char* name, uint32_t activation) const {
@@ -42,7 +43,8 @@ uint32_t DividedExperts::add_activation(std::string name, uint32_t segment, size
 uint32_t DividedExperts::segment_of(OpKind kind, const char* name, const char* input_name,
                                     uint32_t activation) {
   SegmentBuilder b = builder(name);
-  b.output(b.op(kind, "y", {input(b, input_name, activation)}, {}, {.routing = routing_}));
+  b.output(b.op(kind, "y", {input(b, input_name, activation)}, {},
+                {.routing = routing_, .among = is_between_ranks(kind) ? routing_.over : ProcessGroup{}}));
   return add_segment(b.take());
 }
 
@@ -70,19 +72,18 @@ DividedExperts::OfAll DividedExperts::gather(const std::string& name, const Rout
 
 uint32_t DividedExperts::dispatch_segment(const Routed& routed) {
   SegmentBuilder b = builder("dispatch");
-  b.in_parts(routing_.ranks);
+  b.in_parts(routing_.over);
   const auto routing = input(b, "routing", routed.routing), x = input(b, "x", routed.rows);
   b.output(b.op(OpKind::dispatch, "expert_rows", {routing, x}, {}, {.routing = routing_}));
   return add_segment(b.take());
 }
 
-uint32_t DividedExperts::travel_segment(const char* name, bool returns, TravelStep step, uint32_t routing,
-                                        uint32_t all, uint32_t rows) {
+uint32_t DividedExperts::travel_segment(const char* name, bool returns, const ProcessGroup& among,
+                                        uint32_t routing, uint32_t all, uint32_t rows) {
   SegmentBuilder b = builder(name);
   const auto own = input(b, "routing", routing), of_all = input(b, "routing_of_all", all);
-  OpAttributes attributes{.routing = routing_};
+  OpAttributes attributes{.routing = routing_, .among = among};
   attributes.routing.returns = returns;
-  attributes.routing.step = step;
   b.output(b.op(OpKind::all_to_allv, "y", {own, of_all, input(b, "x", rows)}, {}, attributes));
   return add_segment(b.take());
 }
@@ -90,7 +91,7 @@ uint32_t DividedExperts::travel_segment(const char* name, bool returns, TravelSt
 uint32_t DividedExperts::expert_segment(const std::vector<uint32_t>& groups, uint32_t all, uint32_t weights,
                                         uint32_t rows) {
   SegmentBuilder b = builder("expert");
-  b.in_parts(routing_.ranks);
+  b.in_parts(routing_.over);
   bind_(b, groups);
   const auto routing = input(b, "routing_of_all", all), of_rows = input(b, "weights_of_all", weights);
   b.output(experts_.ops(b, input(b, "x", rows), of_rows, routing, routing_));
@@ -99,7 +100,7 @@ uint32_t DividedExperts::expert_segment(const std::vector<uint32_t>& groups, uin
 
 uint32_t DividedExperts::combine_segment(const Routed& routed, uint32_t rows) {
   SegmentBuilder b = builder("combine");
-  b.in_parts(routing_.ranks);
+  b.in_parts(routing_.over);
   const auto routing = input(b, "routing", routed.routing), x = input(b, "x", rows);
   b.output(b.op(OpKind::combine, "sum", {routing, x}, {}, {.routing = routing_}));
   return add_segment(b.take());
@@ -108,18 +109,18 @@ uint32_t DividedExperts::combine_segment(const Routed& routed, uint32_t rows) {
 // In one step, or inside nodes and then across them. What is halfway is not kept.
 uint32_t DividedExperts::travel(Layer& layer, bool returns, uint32_t routing, uint32_t all, uint32_t rows,
                                 const std::string& to) {
-  const bool in_steps = routing_.node_ranks > 1;
+  const bool in_steps = levels_.across.count > 1;
   Way& way = returns ? back_ : there_;
-  const auto step = [&](TravelStep of, std::optional<uint32_t>& segment, const char* name,
+  const auto step = [&](const ProcessGroup& among, std::optional<uint32_t>& segment, const char* name,
                         const std::string& arrives) {
     const std::string whole = (returns ? "return" : "travel") + std::string(name);
-    if (!segment) segment = travel_segment(whole.c_str(), returns, of, routing, all, rows);
+    if (!segment) segment = travel_segment(whole.c_str(), returns, among, routing, all, rows);
     const uint32_t made = add_activation(arrives, *segment, 0, !returns);
     layer.segments.push_back({*segment, {}, {routing, all, rows}, {made}, expert_});
     rows = made;
   };
-  if (in_steps) step(TravelStep::in_nodes, way.in_nodes, ".in_nodes", to + ".in_node");
-  step(in_steps ? TravelStep::across : TravelStep::whole, way.whole, "", to);
+  if (in_steps) step(levels_.in_node, way.in_nodes, ".in_nodes", to + ".in_node");
+  step(in_steps ? levels_.across : routing_.over, way.whole, "", to);
   return rows;
 }
 

@@ -24,9 +24,9 @@ class DividedExperts {
   // Binds an expert's groups to a segment that is being built.
   using Bind = std::function<void(SegmentBuilder& builder, const std::vector<uint32_t>& groups)>;
 
-  // Of layers with `count` of them on all ranks. `suffix` tells these experts' segments from those of others.
-  DividedExperts(Model& model, const Experts& experts, int64_t count, const ExpertRanks& ranks,
-                 std::string suffix, Bind bind);
+  // Of layers with `count` of them on each rank. `suffix` tells these experts' segments from those of others.
+  DividedExperts(Model& model, const Experts& experts, int64_t count, const Mesh& mesh, std::string suffix,
+                 Bind bind);
 
   // Activations that a layer's router makes.
   struct Routed {
@@ -50,8 +50,8 @@ class DividedExperts {
   OfAll gather(const std::string& name, const Routed& routed);
   uint32_t segment_of(OpKind kind, const char* name, const char* input_name, uint32_t activation);
   uint32_t dispatch_segment(const Routed& routed);
-  uint32_t travel_segment(const char* name, bool returns, TravelStep step, uint32_t routing, uint32_t all,
-                          uint32_t rows);
+  uint32_t travel_segment(const char* name, bool returns, const ProcessGroup& among, uint32_t routing,
+                          uint32_t all, uint32_t rows);
   uint32_t expert_segment(const std::vector<uint32_t>& groups, uint32_t all, uint32_t weights, uint32_t rows);
   uint32_t travel(Layer& layer, bool returns, uint32_t routing, uint32_t all, uint32_t rows,
                   const std::string& to);
@@ -60,6 +60,7 @@ class DividedExperts {
   Model& model_;
   const Experts& experts_;
   Routing routing_;
+  Mesh::Levels levels_;  // of the ranks that the experts are divided over
   std::string suffix_;
   Bind bind_;
   // Of the first layer; those of the others are the same.

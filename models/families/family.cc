@@ -88,6 +88,7 @@ Model built(const ModelConfig& config, Model model) {
   const Family* family = find_family(config.family);
   CHECK(family != nullptr, config.family);
   model.family = config.family;
+  model.mesh = config.mesh;
   model.vocabulary = config.vocabulary;
   family->build(config, model);
   const bool generates = model.generates();

@@ -148,8 +148,7 @@ namespace {
 
 // dispatch makes each rank's rows of this rank's tokens, combine adds what comes back of them. In between,
 // an expert has rows of each rank.
-Parts parts_of(OpKind kind, int64_t ranks) {
-  const auto count = static_cast<uint32_t>(ranks);
+Parts parts_of(OpKind kind, uint32_t count) {
   if (count == 1 || !op_rule(kind).of_an_expert) return {};
   if (kind == OpKind::dispatch) return {count, 0, 1};
   if (kind == OpKind::combine) return {count, 0b10, 0};
@@ -162,8 +161,8 @@ SegmentBuilder::Tensor SegmentBuilder::op(OpKind kind, std::string name, std::ve
                                           std::vector<Weight> weights, const OpAttributes& attributes) {
   Op op{
       .kind = kind, .attributes = attributes, .inputs = std::move(inputs), .parameters = std::move(weights)};
-  op.parts = parts_of(kind, ranks_);
-  if (op.parts.count > 1) op.attributes.routing.ranks = ranks_;
+  op.parts = parts_of(kind, over_.count);
+  if (op.parts.count > 1) op.attributes.routing.over = over_;
   std::vector<Shape> shapes;
   std::vector<DType> dtypes;
   op_rule(kind).infer(shapes_of(segment_, op, precision_), shapes, dtypes);

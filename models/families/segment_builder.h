@@ -84,9 +84,9 @@ class SegmentBuilder {
   // The same of an expert's rows. With `weights`, the rows' weights, the bias is times these.
   Tensor expert_linear(const std::string& name, Tensor routing, Tensor x, bool weight_out_in,
                        const Routing& of, std::optional<Tensor> weights = {});
-  // From here on, ops of experts run for each of so many parts: an expert has rows of so many ranks, which
-  // its experts are divided over.
-  void in_parts(int64_t ranks) { ranks_ = ranks; }
+  // From here on, ops of experts run for each of so many parts: experts are divided over these ranks, and
+  // each has rows of all of them.
+  void in_parts(ProcessGroup over) { over_ = std::move(over); }
   // Attention of q, k and v, or of all three packed; in a reading over the input "cache", in which earlier
   // tokens of the sequence are.
   Tensor attention(std::string name, std::vector<Tensor> projections, const OpAttributes& scores,
@@ -116,7 +116,7 @@ class SegmentBuilder {
   bool documents_;                        // whether there are document begins
   std::optional<Tensor> begins_, draws_;  // once an op reads these
   double adapter_scale_ = 1;
-  int64_t ranks_ = 1;
+  ProcessGroup over_;
   uint32_t slots_ = 0;
   std::vector<Named> bound_;
   Segment segment_;

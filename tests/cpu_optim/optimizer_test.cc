@@ -148,7 +148,7 @@ TEST(AdamW, StepsDecayAndScaleToTheBit) {
     for (const int64_t t : {int64_t{1}, int64_t{1000000}})
       for (const bool decay : {false, true})
         for (const double loss_scale : {1.0, 65536.0}) {
-          SCOPED_TRACE(testing::Message() << dtype_name(precision) << " t " << t << " decay " << decay);
+          SCOPED_TRACE(::testing::Message() << dtype_name(precision) << " t " << t << " decay " << decay);
           const AdamWConstants c = adamw_constants({0.9, 0.999, 1e-8, 0.1}, {t, 1e-3, 1.0, loss_scale});
           const State start = random_state(1000, precision, static_cast<uint32_t>(t));
           State expected = start;
@@ -202,7 +202,7 @@ TEST(AdamW, RepairsAndVisitsMakeTheWeightsOfLaterUpdates) {
         const State start = random_state(n, precision, static_cast<uint32_t>(n));
         const std::vector<uint16_t> next = random_state(n, precision, 77).gradient16;
         for (const UpdateForm form : {UpdateForm::optimize, UpdateForm::repair, UpdateForm::visit}) {
-          SCOPED_TRACE(testing::Message()
+          SCOPED_TRACE(::testing::Message()
                        << dtype_name(precision) << " " << n << " form " << static_cast<int>(form));
           const State expected = after(start, form, precision, c, guessed, next, decay);
           on_every_target([&] {

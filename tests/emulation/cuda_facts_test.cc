@@ -7,19 +7,18 @@
 
 #include "gpu/cuda/facts.h"
 #include "tests/emulation/emulated_gpu.h"
+#include "tests/support/units.h"
 #include "tools/command/run_verb.h"
 
 namespace sluice {
 namespace {
-
-constexpr uint64_t kMiB = 1 << 20;
 
 double ticking_clock() {
   static double now = 0;
   return now += 1.0 / 16;
 }
 
-class CudaFactsTest : public testing::Test {
+class CudaFactsTest : public ::testing::Test {
  protected:
   void TearDown() override {
     const emulation::Counts counts = emulation::counts();

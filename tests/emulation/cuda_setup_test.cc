@@ -85,7 +85,7 @@ TEST(CudaSetUp, AProductWithoutAnAlgorithmIsRefusedBeforeTheFirstStep) {
   }
 }
 
-class CudaSetUpDeathTest : public testing::Test {
+class CudaSetUpDeathTest : public ::testing::Test {
  protected:
   void SetUp() override { GTEST_FLAG_SET(death_test_style, "threadsafe"); }
 };

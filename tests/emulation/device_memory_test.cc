@@ -10,13 +10,14 @@
 #include "offload/nvme_files.h"
 #include "tests/emulation/emulated_command.h"
 #include "tests/support/training_support.h"
+#include "tests/support/units.h"
 
 namespace sluice {
 namespace {
 
 using emulation::Counts;
 
-constexpr uint64_t kMiB = uint64_t{1} << 20, kGranule = 2 * kMiB;
+constexpr uint64_t kGranule = 2 * kMiB;
 
 class DeviceMemory : public EmulatedRun {};
 

@@ -73,8 +73,8 @@ TEST(EmulatedGeneration, OnlyExpertsThatAreNeededAreRead) {
                         Case{small, Placement::lowest, ExecutorKind::threaded},
                         Case{small, Placement::lowest, ExecutorKind::shuffled},
                         Case{large, Placement::lowest, ExecutorKind::threaded}}) {
-    SCOPED_TRACE(testing::Message() << c.model << static_cast<int>(c.placement)
-                                    << static_cast<int>(c.executor));
+    SCOPED_TRACE(::testing::Message()
+                 << c.model << static_cast<int>(c.placement) << static_cast<int>(c.executor));
     const bool nvme = c.model == large;
     Speech speech{
         .model = c.model, .sizes = {nvme ? 1 : 2, 40, 5}, .tokens_max = 3, .device = DeviceKind::cuda};

@@ -14,6 +14,7 @@
 
 #include "tests/emulation/emulated_gpu.h"
 #include "tests/emulation/gpu_model.h"
+#include "tests/support/units.h"
 
 namespace sluice::emulation {
 namespace {
@@ -58,7 +59,7 @@ struct Memory {
   void* gpu = nullptr;
 };
 
-class GpuTest : public testing::Test {
+class GpuTest : public ::testing::Test {
  protected:
   void SetUp() override {
     GTEST_FLAG_SET(death_test_style, "threadsafe");  // the GPU has a thread
@@ -398,7 +399,6 @@ TEST_F(GpuTest, MemoryThatNobodyHasTouchedIsCountedWhenItIsPinned) {
 // ---- Failures.
 
 TEST_F(GpuTest, FailsWhereItIsTold) {
-  constexpr uint64_t kMiB = 1 << 20;
   set_up({.used_by_others = (uint64_t{8} << 30) - 5 * kMiB,
           .pinned_bytes_max = 4096,
           .allocation_that_fails = 1,

@@ -10,7 +10,7 @@ namespace {
 const cuda::Queue kNullStream{nullptr, 1};
 
 // The GPU has a thread, so the process that is to die begins anew instead of forking.
-class KernelDeathTest : public testing::Test {
+class KernelDeathTest : public ::testing::Test {
  protected:
   void SetUp() override { GTEST_FLAG_SET(death_test_style, "threadsafe"); }
 };

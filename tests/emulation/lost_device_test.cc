@@ -13,8 +13,6 @@
 namespace sluice {
 namespace {
 
-Figures& figures = Figures::print_at_end();
-
 const std::string kModel = "gpt2:layers=1,width=16,heads=1,vocab=256,context=16";
 
 // What a GPU that is lost returns, and how the run then ends.

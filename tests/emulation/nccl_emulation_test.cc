@@ -46,7 +46,7 @@ void on_all_ranks(int count, const std::function<void(Communicator&)>& work) {
   });
 }
 
-class Nccl : public testing::Test {
+class Nccl : public ::testing::Test {
  protected:
   static constexpr int kGpus = 4;
   static EmulatedGpu gpus(uint32_t seed = 0) { return {.seed = seed, .count = kGpus}; }

@@ -71,7 +71,7 @@ TEST(EmulatedOps, GiveBackWhatTheyTake) {
 
 // Where cuBLASLt has no algorithm that adds a bias, a kernel of Sluice writes it first. The bits are the
 // same, since the bias is added before the only rounding.
-class EmulatedBias : public testing::TestWithParam<OpCase> {};
+class EmulatedBias : public ::testing::TestWithParam<OpCase> {};
 
 TEST_P(EmulatedBias, IsWrittenByOurKernelWhereTheLibraryHasNoEpilogue) {
   const auto oracle = make_reference_device();
@@ -95,7 +95,7 @@ std::vector<OpCase> cases_with_a_bias() {
   return out;
 }
 
-INSTANTIATE_TEST_SUITE_P(Ops, EmulatedBias, testing::ValuesIn(cases_with_a_bias()),
+INSTANTIATE_TEST_SUITE_P(Ops, EmulatedBias, ::testing::ValuesIn(cases_with_a_bias()),
                          [](const auto& test) { return test.param.name; });
 
 // The first values of an expert's product, with all of its rows and with only some of them.

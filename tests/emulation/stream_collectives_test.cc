@@ -115,7 +115,7 @@ class Rank {
     plan_.model.groups = {{.name = "g", .trainable = false, .parameters = {}, .elements = kElements}};
     plan_.lowering.groups.resize(1);
     plan_.lowering.groups[0].shards = {0, kElements};
-    plan_.lowering.ranks = kRanks;
+    plan_.lowering.mesh = Mesh({kRanks, 1}, kRanks);
     Accelerator& accelerator = *device_->accelerator();
     connected_ = accelerator.connect(lane);
     CHECK(connected_.communicator != nullptr, connected_.reason);
@@ -216,7 +216,7 @@ bool comes_true(const Condition& condition) {
   return condition();
 }
 
-class StreamCollectives : public testing::Test {
+class StreamCollectives : public ::testing::Test {
  protected:
   void SetUp() override { emulation::set_up(two_gpus(1)); }
   void TearDown() override {

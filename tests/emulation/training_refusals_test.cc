@@ -6,14 +6,13 @@
 
 #include "engine/run/checkpoint/checkpoint.h"
 #include "tests/emulation/emulated_command.h"
+#include "tests/support/units.h"
 
 namespace sluice {
 namespace {
 
 using emulation::EmulatedGpu;
 using emulation::Nvml;
-
-constexpr uint64_t kMiB = uint64_t{1} << 20;
 
 class Refusals : public EmulatedRun {
  protected:

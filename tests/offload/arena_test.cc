@@ -11,11 +11,10 @@
 #include "engine/base/error.h"
 #include "offload/system/memory_limits.h"
 #include "tests/support/memory_policy.h"
+#include "tests/support/units.h"
 
 namespace sluice {
 namespace {
-
-constexpr uint64_t kMiB = 1 << 20;
 
 // Resident bytes of this process.
 uint64_t resident() {

@@ -14,14 +14,14 @@
 #include "engine/base/error.h"
 #include "offload/arena.h"
 #include "tests/support/offload_test_support.h"
+#include "tests/support/units.h"
 
 namespace sluice {
 namespace {
 
 namespace fs = std::filesystem;
-constexpr uint64_t kMiB = 1 << 20;
 
-class NvmeFilesTest : public testing::Test {
+class NvmeFilesTest : public ::testing::Test {
  protected:
   // The sentence with which these directories are refused; empty if they are not.
   static std::string refusal(const std::vector<NvmeDirectory>& directories, uint64_t bytes = kMiB,

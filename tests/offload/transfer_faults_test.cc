@@ -38,7 +38,7 @@ TEST(TransferLaneFaults, PassingFaultsLeaveIdenticalBytes) {
   for (const FaultKind kind : {FaultKind::short_transfer, FaultKind::eagain, FaultKind::eintr})
     for (uint64_t n = 1; n <= kFaultRequests; ++n)
       for (const bool in_writes : {true, false}) {
-        SCOPED_TRACE(testing::Message() << "kind " << int(kind) << " at " << n << " writes " << in_writes);
+        SCOPED_TRACE(::testing::Message() << "kind " << int(kind) << " at " << n << " writes " << in_writes);
         rig.reset(++seed);
         const Outcome outcome = write_and_read(rig, {kind, n, 1 + n % 3, seed}, in_writes);
         EXPECT_FALSE(outcome.error.has_value());

@@ -33,7 +33,7 @@ namespace {
 const std::vector<uint64_t> kOddSizes{
     1, 511, 4096, 4097, kMiB - 1, kMiB, kMiB + 1, 3 * kMiB, 3670139 + 17, 12345678, 5 * kMiB + 4096, 0, 77};
 
-class LaneOnEveryBackEnd : public testing::TestWithParam<const IoBackend*> {
+class LaneOnEveryBackEnd : public ::testing::TestWithParam<const IoBackend*> {
  protected:
   void SetUp() override {
     if (!works_here(GetParam())) GTEST_SKIP() << "this system has no usable " << GetParam()->title;
@@ -92,7 +92,7 @@ TEST_P(LaneOnEveryBackEnd, StopAwaitsWhatIsInFlight) {
   EXPECT_FALSE(lane.can_start());
 }
 
-INSTANTIATE_TEST_SUITE_P(BackEnds, LaneOnEveryBackEnd, testing::ValuesIn(kIoBackends), name_of_backend);
+INSTANTIATE_TEST_SUITE_P(BackEnds, LaneOnEveryBackEnd, ::testing::ValuesIn(kIoBackends), name_of_backend);
 
 TEST(TransferLane, ChecksumsAreOfEachPieceAndNothingElse) {
   Rig rig({2 * kMiB + 1000, 5});

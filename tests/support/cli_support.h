@@ -21,7 +21,7 @@ inline constexpr const char* kExperts =
     "mixtral:layers=2,width=32,heads=2,kv_heads=1,ffn=48,vocab=256,context=32,experts=4,top=2";
 inline constexpr const char* kTiny = "gpt2:layers=2,width=32,heads=2,vocab=256,context=32";
 
-class Cli : public testing::Test {
+class Cli : public ::testing::Test {
  protected:
   void SetUp() override;
   Words train(const std::string& out, int64_t steps, const Words& more = {}) const;

@@ -84,17 +84,18 @@ inline void expect_own_part_kept_in_place(OnAllRanks& on_all_ranks) {
 inline void expect_groups_keep_to_themselves(OnAllRanks& on_all_ranks) {
   on_all_ranks(4, [](Communicator& c) {
     const int rank = c.rank();
-    for (const RankSet& pair : {RankSet{rank / 2 * 2, 2, 1}, RankSet{rank % 2, 2, 2}}) {
+    for (const ProcessGroup& group : {ProcessGroup{"near", 2, 1}, ProcessGroup{"apart", 2, 2}}) {
+      const int first = group.stride == 1 ? rank / 2 * 2 : rank % 2;
+      const int pair[] = {first, first + static_cast<int>(group.stride)}, place = rank == first ? 0 : 1;
       std::vector<int> all(2), received(2);
-      c.all_gather(pair, &rank, sizeof(int), all.data());
+      c.all_gather(group, &rank, sizeof(int), all.data());
       EXPECT_EQ(all, (std::vector<int>{pair[0], pair[1]}));
-      int* const own = &all[static_cast<size_t>(pair.place_of(rank))];
+      int* const own = &all[static_cast<size_t>(place)];
       *own = 7 * rank;
-      c.all_gather(pair, own, sizeof(int), all.data());
+      c.all_gather(group, own, sizeof(int), all.data());
       EXPECT_EQ(all, (std::vector<int>{7 * pair[0], 7 * pair[1]}));
       const std::vector<int> parts{10 * rank, 10 * rank + 1};
-      c.all_to_all(pair, parts.data(), sizeof(int), received.data());
-      const int place = pair.place_of(rank);
+      c.all_to_all(group, parts.data(), sizeof(int), received.data());
       EXPECT_EQ(received, (std::vector<int>{10 * pair[0] + place, 10 * pair[1] + place}));
     }
   });

@@ -19,7 +19,7 @@ class HostMemoryCommunicator final : public Communicator {
   int size() const override { return gpus_.size(); }
   std::string transport() const override { return gpus_.transport(); }
 
-  void all_gather(const RankSet& among, const void* part, uint64_t bytes, void* all) override {
+  void all_gather(const ProcessGroup& among, const void* part, uint64_t bytes, void* all) override {
     const uint64_t whole = bytes * static_cast<uint64_t>(among.count);
     const cuda::GpuBytes gpu_part(bytes), gpu_all(whole);
     const auto offset = static_cast<const std::byte*>(part) - static_cast<const std::byte*>(all);
@@ -31,7 +31,7 @@ class HostMemoryCommunicator final : public Communicator {
     gpus_.finish();
     from_gpu(all, gpu_all.data, whole);
   }
-  void all_to_all(const RankSet& among, const void* parts, uint64_t bytes, void* received) override {
+  void all_to_all(const ProcessGroup& among, const void* parts, uint64_t bytes, void* received) override {
     const uint64_t whole = bytes * static_cast<uint64_t>(among.count);
     const cuda::GpuBytes from(whole), to(whole);
     to_gpu(from.data, parts, whole);
@@ -39,7 +39,7 @@ class HostMemoryCommunicator final : public Communicator {
     gpus_.finish();
     from_gpu(received, to.data, whole);
   }
-  void exchange(const RankSet& among, std::span<const std::span<const std::byte>> parts,
+  void exchange(const ProcessGroup& among, std::span<const std::span<const std::byte>> parts,
                 std::span<const std::span<std::byte>> received) override {
     const cuda::GpuBytes from(bytes_of(parts)), to(bytes_of(received));
     std::vector<std::span<const std::byte>> gpu_parts;

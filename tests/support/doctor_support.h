@@ -7,12 +7,11 @@
 #include <vector>
 
 #include "offload/io/uring_queue.h"
+#include "tests/support/units.h"
 #include "tools/doctor/gpu_checks.h"
 #include "tools/doctor/report.h"
 
 namespace sluice {
-
-inline constexpr uint64_t kMiB = 1 << 20, kGiB = 1 << 30;
 
 inline DirectoryFacts fast_drive() {
   return {

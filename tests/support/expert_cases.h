@@ -157,8 +157,8 @@ inline std::vector<OpCase> expert_cases() {
   cases.push_back({"add_sum", add_sum, {}, {{37, 33}, {37, 33}}, {}});
   cases.push_back({"add_sum_one", add_sum, {}, {{1, 1}, {1, 1}}, {}});
   cases.push_back({"add_sum_many", add_sum, {}, {{74, 1000}, {74, 1000}}, {}});
-  const OpAttributes two{.routing = {.experts = 4, .chosen = 2, .ranks = 2}},
-      four{.routing = {.experts = 4, .chosen = 2, .ranks = 4}};
+  const OpAttributes two{.routing = {.experts = 4, .chosen = 2, .over = {"experts", 2}}},
+      four{.routing = {.experts = 4, .chosen = 2, .over = {"experts", 4}}};
   cases.push_back({"repeat", repeat, two, {{37, 3}}, {}});
   cases.push_back({"repeat_one", repeat, two, {{1, 1}}, {}});
   cases.push_back({"repeat_many", repeat, four, {{2100, 8}}, {}});

@@ -1,7 +1,6 @@
 // The figures that tests measure for the tables of docs/numbers.md: each is printed beside its limit after
 // the last test, as benchmarks print theirs. The tests themselves still judge.
 //
-//   Figures& figures = Figures::print_at_end();                // once a source, at namespace scope
 //   figures.at_most("fp32 loss, relative", difference, 1e-5);  // keeps the largest
 //   figures.holds("faults that are caught", caught, planted);  // adds up; all must be caught
 #pragma once
@@ -67,5 +66,7 @@ class Figures : public ::testing::Environment {
 
   std::vector<Row> rows_;
 };
+
+inline Figures& figures = Figures::print_at_end();
 
 }  // namespace sluice

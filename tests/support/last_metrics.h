@@ -2,6 +2,7 @@
 #pragma once
 
 #include <filesystem>
+#include <nlohmann/json_fwd.hpp>
 #include <string>
 
 #include "tests/support/cli_support.h"
@@ -16,5 +17,7 @@ inline std::string last_metrics_line(const std::string& file) {
   const auto lines = lines_of(text);
   return lines.empty() ? "{}" : lines.back();
 }
+
+nlohmann::json last_metrics(const std::string& file);  // the same, parsed
 
 }  // namespace sluice

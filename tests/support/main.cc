@@ -48,7 +48,7 @@ int main(int argc, char** argv) {
   // A sanitizer replaces glibc's allocator, which then sets itself up in the first call that still reaches
   // it, planning's malloc_trim. Of two threads at once, that would end the process.
   malloc_trim(0);
-  testing::InitGoogleTest(&argc, argv);
+  ::testing::InitGoogleTest(&argc, argv);
   for (int i = 1; i < argc; ++i) {
     if (std::string_view(argv[i]) == "--update") {
       sluice::updates_golden_files() = true;

@@ -27,7 +27,7 @@ inline std::vector<const IoBackend*> working_io_backends() {
     if (works_here(backend)) working.push_back(backend);
   return working;
 }
-inline std::string name_of_backend(const testing::TestParamInfo<const IoBackend*>& test) {
+inline std::string name_of_backend(const ::testing::TestParamInfo<const IoBackend*>& test) {
   return test.param->name;
 }
 

@@ -49,13 +49,13 @@ std::vector<DType> precisions(const OpCase& c) {
   return {DType::f32, DType::bf16, DType::f16};
 }
 
-class DeviceConformance : public testing::Test {
+class DeviceConformance : public ::testing::Test {
  protected:
   void SetUp() override {
     if (const std::string reason = skip_reason(); !reason.empty()) GTEST_SKIP() << reason;
   }
 };
-class OpConformance : public DeviceConformance, public testing::WithParamInterface<OpCase> {};
+class OpConformance : public DeviceConformance, public ::testing::WithParamInterface<OpCase> {};
 class SmallOpConformance : public OpConformance {};  // without the large cases
 
 double step_of(DType type) { return type == DType::bf16 ? 0x1p-7 : type == DType::f16 ? 0x1p-10 : 0; }
@@ -514,11 +514,11 @@ std::vector<OpCase> small_cases() {
   return out;
 }
 
-std::string name_of(const testing::TestParamInfo<OpCase>& test) { return test.param.name; }
+std::string name_of(const ::testing::TestParamInfo<OpCase>& test) { return test.param.name; }
 
-INSTANTIATE_TEST_SUITE_P(Ops, OpConformance, testing::ValuesIn(judged_cases()), name_of);
-INSTANTIATE_TEST_SUITE_P(Ops, ForwardConformance, testing::ValuesIn(judged_forward_cases()), name_of);
-INSTANTIATE_TEST_SUITE_P(Ops, SmallOpConformance, testing::ValuesIn(small_cases()), name_of);
+INSTANTIATE_TEST_SUITE_P(Ops, OpConformance, ::testing::ValuesIn(judged_cases()), name_of);
+INSTANTIATE_TEST_SUITE_P(Ops, ForwardConformance, ::testing::ValuesIn(judged_forward_cases()), name_of);
+INSTANTIATE_TEST_SUITE_P(Ops, SmallOpConformance, ::testing::ValuesIn(small_cases()), name_of);
 
 }  // namespace
 }  // namespace sluice

@@ -15,7 +15,7 @@ namespace sluice {
 inline constexpr const char* kProfiledModel = "gpt2:layers=3,width=64,heads=4,vocab=256,context=64";
 inline constexpr int64_t kProfiledSteps = 6;
 
-class Profiles : public testing::Test {
+class Profiles : public ::testing::Test {
  protected:
   // Three tiers with little room, so that everything moves.
   TestRun three_tiers() {

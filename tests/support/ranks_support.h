@@ -13,7 +13,7 @@ namespace sluice {
 
 constexpr const char* kRanksModel = "gpt2:layers=2,width=64,heads=2,vocab=256,context=32";
 
-class RanksTest : public testing::Test {
+class RanksTest : public ::testing::Test {
  protected:
   void SetUp() override { write_bytes(directory_ / "text.txt", sample_text(40'000)); }
 

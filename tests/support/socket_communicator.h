@@ -46,12 +46,12 @@ class SocketCommunicator final : public Communicator {
   int size() const override { return 2; }
   std::string transport() const override { return "a socket, through host memory"; }
 
-  void all_gather(const RankSet&, const void* part, uint64_t bytes, void* all) override {
+  void all_gather(const ProcessGroup&, const void* part, uint64_t bytes, void* all) override {
     std::byte* const to = static_cast<std::byte*>(all);
     swap(part, to + static_cast<uint64_t>(1 - rank_) * bytes, bytes);
     std::memmove(to + static_cast<uint64_t>(rank_) * bytes, part, bytes);
   }
-  void all_to_all(const RankSet&, const void* parts, uint64_t bytes, void* received) override {
+  void all_to_all(const ProcessGroup&, const void* parts, uint64_t bytes, void* received) override {
     const uint64_t own = static_cast<uint64_t>(rank_) * bytes;
     const uint64_t other = static_cast<uint64_t>(1 - rank_) * bytes;
     const auto* const from = static_cast<const std::byte*>(parts);

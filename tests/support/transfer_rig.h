@@ -13,10 +13,10 @@
 #include "offload/nvme_files.h"
 #include "offload/transfer_lane.h"
 #include "tests/support/offload_test_support.h"
+#include "tests/support/units.h"
 
 namespace sluice {
 
-constexpr uint64_t kMiB = kRequestBytes;
 constexpr int64_t kWait = 100'000;  // microseconds
 
 inline uint64_t blocks_up(uint64_t bytes, uint64_t unit) { return (bytes + unit - 1) / unit * unit; }

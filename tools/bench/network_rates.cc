@@ -25,12 +25,12 @@ class NetworkBench {
       : ranks_(ranks), communicator_(communicator), memory_(memory), seconds_each_(seconds_each), say_(say) {}
 
   // `unit`: number of ranks that share the bandwidth of the level.
-  NetworkLevel measure(const char* name, const RankSet& among, int unit, int joined) const {
+  NetworkLevel measure(const ProcessGroup& among, int unit, int joined) const {
     std::vector<OpPoint> points;
     std::string rates;
     for (const uint64_t bytes : kMessages) {
       if (bytes > kMessages[0] && needed(among.count, bytes) > memory_.size()) break;
-      const double messages = among.count - 1;
+      const double messages = static_cast<double>(among.count) - 1;
       const double moved = messages * unit * static_cast<double>(bytes);
       double fastest = 0;
       for (const Collective what : {Collective::gather, Collective::exchange}) {
@@ -43,22 +43,22 @@ class NetworkBench {
     const OpFit fit = fit_op(points);
     const OpPoint& longest = points.back();
     const bool bound = std::isfinite(fit.bytes_per_second);  // else latency alone decides the times
-    NetworkLevel level{name, static_cast<uint32_t>(joined),
+    NetworkLevel level{among.name, static_cast<uint32_t>(joined),
                        bound ? fit.bytes_per_second : longest.bytes / longest.seconds,
                        1 / fit.flops_per_second};
     say_(fmt::format(
         "{} of {} ranks: {:.2f} GB/s sent by {}, {:.1f} us a message; this fit is off by {:.0f} % at most",
-        name, joined, level.bytes_per_second / 1e9, unit == 1 ? "each" : "each machine",
+        level.name, joined, level.bytes_per_second / 1e9, unit == 1 ? "each" : "each machine",
         level.latency_seconds * 1e6, 100 * fit.error_max));
     say_("  messages: " + rates);
     return level;
   }
 
-  static uint64_t needed(int count, uint64_t bytes) { return 2 * static_cast<uint64_t>(count) * bytes; }
+  static uint64_t needed(uint32_t count, uint64_t bytes) { return uint64_t{2} * count * bytes; }
 
  private:
   // The largest of the ranks' median seconds. Every rank makes as many runs as the first rank decides.
-  double seconds_of(Collective what, const RankSet& among, uint64_t bytes) const {
+  double seconds_of(Collective what, const ProcessGroup& among, uint64_t bytes) const {
     constexpr double kRunsLeast = 5, kRunsMost = 2000;
     std::byte* const parts = memory_.data();
     std::byte* const all = parts + static_cast<uint64_t>(among.count) * bytes;
@@ -98,13 +98,16 @@ std::vector<NetworkLevel> measure_network(const Ranks& ranks, Communicator& comm
                                           std::span<std::byte> memory, double seconds_each,
                                           const std::function<void(const std::string&)>& say) {
   const NetworkBench bench(ranks, communicator, memory, seconds_each, say);
-  const int all = ranks.size(), rank = ranks.rank(), here = ranks_together(ranks.all(ranks.first_here));
+  const int all = ranks.size(), here = ranks_together(ranks.all(ranks.first_here));
+  const auto of_node = static_cast<uint32_t>(here), nodes = static_cast<uint32_t>(all / here);
   std::vector<NetworkLevel> levels;
-  if (here > 1) levels.push_back(bench.measure("node", {rank - rank % here, here, 1}, 1, here));
-  if (all > here) levels.push_back(bench.measure("cluster", {rank % here, all / here, here}, here, all));
+  if (here > 1) levels.push_back(bench.measure({"node", of_node, 1}, 1, here));
+  if (all > here) levels.push_back(bench.measure({"cluster", nodes, of_node}, here, all));
   return levels;
 }
 
-uint64_t network_bytes_least(int ranks) { return NetworkBench::needed(ranks, kMessages[0]); }
+uint64_t network_bytes_least(int ranks) {
+  return NetworkBench::needed(static_cast<uint32_t>(ranks), kMessages[0]);
+}
 
 }  // namespace sluice

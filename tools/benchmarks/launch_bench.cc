@@ -178,7 +178,8 @@ class Launches {
         host_(kBytes),
         streams_(std::move(streams)) {
     plan_.program = ranks.size() > 1 ? step_of_collectives() : step_of_copies();
-    plan_.lowering.ranks = static_cast<uint32_t>(ranks.size());
+    const auto count = static_cast<uint32_t>(ranks.size());
+    plan_.lowering.mesh = Mesh({count, 1}, count);
     plan_.lowering.groups.resize(1);
     plan_.lowering.groups[0].shards = {0, kElements};
     plan_.lowering.groups[0].accumulators.resize(1);

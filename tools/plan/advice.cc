@@ -102,7 +102,7 @@ std::string advice_text(const Options& given, const PlannedRun& run, const Plan&
                        keeps_batch ? "" : " or batch", tasks - kTasksOfSearch);
   bool all_tried = true;
   const Waiting waiting(stderr, keeps_batch ? "trying other budgets" : "trying other budgets and batches");
-  const uint64_t ranks = plan.lowering.ranks;
+  const uint64_t ranks = plan.lowering.mesh.ranks();
   const auto as_typed = [&](const Change& change) -> std::optional<Plan> {
     if (!all_tried) return std::nullopt;
     Options options = given;

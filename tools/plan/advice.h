@@ -31,7 +31,7 @@ std::vector<Amounts> amounts_to_try(const Options& options, const PlanRequest& r
 
 // Tasks of the programs of a plan and of all that are tried for advice: about a minute. A plan also counts
 // for kTasksOfSearch, since its search takes as long as laying out so many.
-constexpr uint64_t kAdviceTasks = 1'200'000, kTasksOfSearch = 37'000;
+constexpr uint64_t kAdviceTasks = 850'000, kTasksOfSearch = 37'000;
 
 // What planning for the request counts for.
 uint64_t tasks_to_plan(const PlanRequest& request);

@@ -263,7 +263,7 @@ PlanFacts facts_of(const Plan& plan, const Options& options) {
       simulate(program, plan.rates, std::span(sequence).first((kSteps - 1) * step.size()));
   const History history{program, sequence, run.times};
   PlanFacts f;
-  f.ranks = static_cast<uint64_t>(ranks_per_node(options.ranks, plan.rates));
+  f.ranks = plan.lowering.mesh.node_ranks();
   f.seconds = plan.step_seconds;
   f.saving = predicted_saving(options, plan);
   f.slowed = run.lane_slowed;

@@ -66,7 +66,7 @@ const Tier& exchange_tier(const Machine& machine) {
 }
 
 std::optional<BreakEven> break_even(const Plan& plan, PlanRequest request) {
-  if (request.lower.compress_rank == 0 || plan.lowering.ranks == 1) return std::nullopt;
+  if (request.lower.compress_rank == 0 || plan.lowering.mesh.ranks() == 1) return std::nullopt;
   request.lower.compress_rank = 0;
   const auto result = make_plan(request);
   const Plan* const whole = std::get_if<Plan>(&result);

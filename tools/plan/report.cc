@@ -109,20 +109,13 @@ std::string waves_text(const Plan& plan) {
                      counted(l.slices, "micro-batch", "micro-batches"));
 }
 
-uint32_t experts_over(const Model& model) {
-  uint32_t ranks = 1;
-  for (const Group& group : model.groups) ranks = std::max(ranks, group.divided_over());
-  return ranks;
-}
-
-std::string ranks_text(const Plan& plan, const Options& options) {
-  if (plan.lowering.ranks == 1) return "";
-  const uint32_t over = experts_over(plan.model);
-  return fmt::format("  {} ranks at ZeRO stage {}{}, {} on a node{}, each with:\n", plan.lowering.ranks,
-                     plan.lowering.sharing.zero_stage,
-                     plan.lowering.sharing.weights_in_node_group ? " within nodes" : "",
-                     ranks_per_node(options.ranks, plan.rates),
-                     over > 1 ? fmt::format(", experts divided over {}", over) : "");
+std::string ranks_text(const Plan& plan) {
+  if (plan.lowering.mesh.ranks() == 1) return "";
+  const uint32_t over = plan.lowering.mesh.size(Axis::expert);
+  return fmt::format(
+      "  {} ranks at ZeRO stage {}{}, {} on a node{}, each with:\n", plan.lowering.mesh.ranks(),
+      plan.lowering.sharing.zero_stage, plan.lowering.sharing.weights_in_node_group ? " within nodes" : "",
+      plan.lowering.mesh.node_ranks(), over > 1 ? fmt::format(", experts divided over {}", over) : "");
 }
 
 std::string network_text(const Plan& plan) {
@@ -223,7 +216,7 @@ std::string plan_text(const Plan& plan, const Budgets& budgets, const Options& o
   out += fmt::format("  recompute {}: {} a step\n", levels_words(segment_levels(plan)),
                      readable_seconds(recompute_seconds(plan)));
   out += waves_text(plan);
-  out += ranks_text(plan, options);
+  out += ranks_text(plan);
   out += memory_text(plan, budgets);
   out += "  moved a step:";
   const std::vector<uint64_t> moved = moved_bytes(plan, plan.lowering.bodies().usual());
@@ -234,7 +227,7 @@ std::string plan_text(const Plan& plan, const Budgets& budgets, const Options& o
   out += fmt::format("  predicted: {} a step, {:.0f} tokens/s ({} candidates weighed){}\n",
                      readable_seconds(plan.step_seconds), tokens_per_second(plan), plan.candidates,
                      options.memory.machine.empty() ? ", at another machine's rates" : "");
-  if (plan.lowering.ranks == 1 && options.ranks.compression.rank > 0)
+  if (plan.lowering.mesh.ranks() == 1 && options.ranks.compression.rank > 0)
     out += "  one rank sends nothing: --compress changes nothing\n";
   out += phases_text(plan, even);
   out += samples_text(plan, options);
@@ -266,11 +259,11 @@ std::string plan_json(const Plan& plan, const Budgets& budgets, const Options& o
   out["micro_batch"] = plan.model.micro_batch;
   out["waves"] = plan.lowering.waves;
   out["sequence"] = plan.model.sequence;
-  out["ranks"] = plan.lowering.ranks;
-  if (plan.lowering.ranks > 1) {
-    out["ranks_per_node"] = ranks_per_node(options.ranks, plan.rates);
+  out["ranks"] = plan.lowering.mesh.ranks();
+  if (plan.lowering.mesh.ranks() > 1) {
+    out["ranks_per_node"] = plan.lowering.mesh.node_ranks();
     out["zero_stage"] = plan.lowering.sharing.zero_stage;
-    out["experts_over"] = experts_over(plan.model);
+    out["experts_over"] = plan.lowering.mesh.size(Axis::expert);
     out["weights_in_machines"] = plan.lowering.sharing.weights_in_node_group;
     out["ranks_exchange_in"] = exchange_tier(p.machine).name;
     for (const LevelBytes& l : sent_over_network(plan))

@@ -41,7 +41,7 @@ std::string subject_name(const Plan& plan, const Work& work, uint32_t subject) {
 }
 
 ChangeWords words_told(const ProfiledRun& run, const Change& change) {
-  ChangeWords words = words_of(change, run.budgets, run.plan.lowering.ranks);
+  ChangeWords words = words_of(change, run.budgets, run.plan.lowering.mesh.ranks());
   if (!words.besides.empty()) words.words += ", more than is here,";
   return words;
 }
@@ -144,7 +144,7 @@ void add_run(const ProfiledRun& run, ordered_json& out) {
   out["batch"] = o.batch.batch;
   out["micro_batch"] = plan.model.micro_batch;
   out["sequence"] = plan.model.sequence;
-  out["ranks"] = plan.lowering.ranks;
+  out["ranks"] = plan.lowering.mesh.ranks();
   out["record_bytes"] = run.recorder.bytes();
 }
 

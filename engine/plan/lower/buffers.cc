@@ -72,13 +72,12 @@ class BufferMaker {
     for (const Group& g : model_.groups) {
       GroupBuffers b;
       const size_t index = out_.groups.size();
-      const bool own = index < options_.sharing.size() && options_.sharing[index];
-      b.sharing = own ? *options_.sharing[index] : divided_sharing(out_.sharing, g.divided_over());
+      b.sharing = sharing_of(model_.mesh, g.divided, options_);
       if (options_.optimizer.whole_tensors && b.sharing.shares_state())
         throw std::invalid_argument("updates of whole tensors cannot be shared by ranks");
-      b.processes = processes_for(b.sharing, program_);
-      b.divided_over = g.divided_over();
-      if (g.divided_over() > 1) b.divided = process_group("experts", g.divided_over(), 1, program_);
+      add_process_groups(b.sharing, program_);
+      b.parts = model_.mesh.group_of(g.divided);
+      if (b.parts.count > 1) process_group(b.parts, program_);
       b.saved = g.adapter || !adapted;
       b.updated_in_backward = g.trainable && options_.updates_in_backward(static_cast<uint32_t>(index));
       sharing_ = b.sharing;
@@ -106,13 +105,13 @@ class BufferMaker {
   }
   // The cuts of what optimizers read and write.
   std::vector<uint64_t> updated_cuts(const std::vector<uint64_t>& whole) const {
-    return part_cuts(whole, sharing_.shares_state() ? sharing_.ranks : 1);
+    return part_cuts(whole, sharing_.shares_state() ? sharing_.ranks() : 1);
   }
-  // 1 / node_group_ranks of something; kNone where there is one node group only.
+  // What one of the ranks of a node group has of something; kNone where there is one node group only.
   BufferId across_buffer(const std::string& name, BufferClass kind, const std::vector<uint64_t>& whole,
                          bool permanent = false) {
     if (!sharing_.has_node_groups()) return kNone;
-    return buffer(name, kind, part_cuts(whole, sharing_.node_group_ranks), permanent);
+    return buffer(name, kind, part_cuts(whole, sharing_.in_node_group.count), permanent);
   }
 
   // A bank has the pieces of its first group, then those of the second, and so on. Each group begins where a
@@ -186,9 +185,9 @@ class BufferMaker {
       b.accumulators.push_back(buffer(uses == 1 ? "a." + g.name : "a." + g.name + "." + std::to_string(k),
                                       kind, whole_fp32, out_.waves > 1));
     b.summed = {b.gradient, kNone, b.gradient};
-    if (sharing_.ranks == 1) return;
+    if (sharing_.ranks() == 1) return;
     if (!sharing_.shares_state())
-      b.summed = {buffer("p." + g.name, kind, part_cuts(whole, sharing_.ranks)),
+      b.summed = {buffer("p." + g.name, kind, part_cuts(whole, sharing_.ranks())),
                   across_buffer("pm." + g.name, kind, whole), b.gradient};
     b.reduction.own = buffer("r." + g.name, kind, whole);
     if (sharing_.has_node_groups()) {
@@ -212,7 +211,7 @@ class BufferMaker {
 
   // Every rank has an equal part of each shard, in whole pages of a file.
   std::vector<uint64_t> shards_of(const Group& g) const {
-    const uint64_t ranks = sharing_.ranks;
+    const uint64_t ranks = sharing_.ranks();
     const uint64_t shard = ranks * shard_elements_;
     const uint64_t elements = round_up(g.elements, ranks * kGroupPadding);
     if (options_.optimizer.whole_tensors) return {0, elements};
@@ -225,7 +224,7 @@ class BufferMaker {
   void make_shard_buffers(const Group& g, GroupBuffers& b) {
     std::vector<uint64_t> sums{0};
     for (size_t k = 0; k + 1 < b.shards.size(); ++k) {
-      const uint64_t elements = b.shards[k + 1] - b.shards[k], part = elements / sharing_.ranks;
+      const uint64_t elements = b.shards[k + 1] - b.shards[k], part = elements / sharing_.ranks();
       const uint64_t blocks = (part + kNormBlock - 1) / kNormBlock;
       sums.push_back(sums.back() + round_up(8 * blocks, kScalarAlignment));
       const uint64_t plane = options_.optimizer.plane_stride(sharing_.shares_state() ? part : elements);
@@ -234,20 +233,20 @@ class BufferMaker {
     }
     b.block_sums = buffer("n." + g.name, BufferClass::scalars, sums);
     b.all_block_sums = {b.block_sums, kNone, b.block_sums};
-    const std::vector<uint64_t> of_all{0, sharing_.ranks * sums.back()};
-    if (sharing_.ranks > 1) {
+    const std::vector<uint64_t> of_all{0, sharing_.ranks() * sums.back()};
+    if (sharing_.ranks() > 1) {
       b.all_block_sums.across = across_buffer("nm." + g.name, BufferClass::scalars, of_all);
       b.all_block_sums.whole = buffer("nn." + g.name, BufferClass::scalars, of_all);
     }
     b.norm_sums = b.all_block_sums.whole;
-    if (g.divided_over() > 1)
-      b.norm_sums = buffer("nd." + g.name, BufferClass::scalars, {0, g.divided_over() * of_all.back()});
+    if (b.parts.count > 1)
+      b.norm_sums = buffer("nd." + g.name, BufferClass::scalars, {0, b.parts.count * of_all.back()});
   }
 
   // Only where the factors are smaller than the gradient.
   void make_compression(const Group& g, const std::vector<bool>& high_rank, GroupBuffers& b,
                         const std::vector<uint64_t>& error_cuts) {
-    if (options_.compress_rank == 0 || sharing_.ranks == 1 || g.divided_over() > 1) return;
+    if (options_.compress_rank == 0 || sharing_.ranks() == 1 || b.parts.count > 1) return;
     CompressionBuffers c;
     c.layout = low_rank_layout(g, options_.compress_rank, high_rank);
     if (c.layout.matrices.empty()) return;
@@ -268,7 +267,7 @@ class BufferMaker {
     } else {
       f.reduction.received = buffer(name + ".received", kind, whole);
     }
-    f.reduction.sum = f.sum.part = buffer(name + ".part", kind, part_cuts(whole, sharing_.ranks));
+    f.reduction.sum = f.sum.part = buffer(name + ".part", kind, part_cuts(whole, sharing_.ranks()));
     f.sum.across = across_buffer(name + ".node_group", kind, whole);
     f.sum.whole = buffer(name, permanent ? BufferClass::state : kind, whole, permanent);
     return f;

@@ -33,13 +33,13 @@ class Lowerer {
     if (options_.waves > 1 && (options_.share_layers_until > 0 || uses_.shares_layers))
       throw std::invalid_argument("where layers share parameter groups, a step is one wave");
     CHECK(!options_.usual_only || !model_.generates(), "such a model has no step");
-    if (model_.generates() && (options_.waves > 1 || options_.ranks > 1))
+    if (model_.generates() && (options_.waves > 1 || model_.mesh.ranks() > 1))
       throw std::invalid_argument("a model that generates has one wave and one rank");
     out_.slices = micro_batches / options_.waves;
     out_.waves = options_.waves;
     out_.update_waits_for_norm = options_.update_waits_for_norm;
-    out_.ranks = options_.ranks;
-    out_.sharing = sharing_of(options_);
+    out_.mesh = model_.mesh;
+    out_.sharing = sharing_of(model_.mesh, {}, options_);
     program_.rings = {{"train"}, {"validation"}, {"wave"}};
     // The trainer prepares all waves of a step while the last two of the step before may run.
     program_.rings[kWaveRing].slots = static_cast<uint16_t>(out_.waves + 2);
@@ -156,7 +156,7 @@ class Lowerer {
       bodies.readings = lower_readings();
       return out_.phases.push_back(bodies);
     }
-    const bool compresses = options_.compress_rank > 0 && options_.ranks > 1;
+    const bool compresses = options_.compress_rank > 0 && model_.mesh.ranks() > 1;
     const int64_t share = options_.share_layers_until, plain = compresses ? options_.compress_after : 0;
     if (share > 0) {
       stand_ins_ = find_stand_ins();

@@ -42,12 +42,9 @@ struct LowerOptions {
   // A model that only generates: a reading whose tokens cannot need all experts of a layer has as many places
   // as they can need, and reads the weights of no others (Pick). Bits are the same.
   bool picks_experts = true;
-  uint32_t ranks = 1;
-  int zero_stage = 3;                  // with several ranks
-  uint32_t node_group_ranks = 0;       // ranks of a node group: a power of two, or all ranks; 0: all ranks
-  bool weights_in_node_group = false;  // StateSharing says what this is
-  // By group: replaces the four settings above for this group. May be empty.
-  std::vector<std::optional<StateSharing>> sharing;
+  // With several ranks; StateSharing says what they are.
+  int zero_stage = 3;
+  bool weights_in_node_group = false;
   uint32_t compress_rank = 0;  // PowerSGD: matrix rank of the factors; 0: gradients travel whole
   int64_t compress_after = 0;  // until this step, counted from 0, gradients travel whole
   int64_t share_layers_until =
@@ -116,24 +113,18 @@ struct GroupBuffers {
   BufferId norm_sums = kNone;    // these, and those of the ranks that have other experts
   std::optional<CompressionBuffers> compression;  // none: the factors would not be smaller than the gradient
   StateSharing sharing;
-  SharingProcesses processes;
-  // Of an expert: the ranks that have different ones in this group, and their index in Program::processes.
-  uint32_t divided_over = 1;
-  uint8_t divided = 0;
+  ProcessGroup parts;                // the ranks that have different parts of the model in this group
   bool saved = true;                 // into checkpoints; false: a base of adapters, which files hold
   bool updated_in_backward = false;  // else in the forward of the next step
 
   uint32_t pieces() const { return static_cast<uint32_t>(shards.size() - 1); }  // of its weights
-  // Whether the rank of the run is one of those that hold the group's state once.
-  bool is_owned_by(uint32_t rank) const {
-    if (!sharing.shares_state()) return rank < divided_over;
-    return divided_over > 1 || sharing.is_with_first(rank);
-  }
   // Elements of a shard that each rank sums: its part.
-  uint64_t part_elements(uint32_t shard) const { return (shards[shard + 1] - shards[shard]) / sharing.ranks; }
+  uint64_t part_elements(uint32_t shard) const {
+    return (shards[shard + 1] - shards[shard]) / sharing.ranks();
+  }
   // Elements of a shard that each rank updates: its part, or at stage 0 the whole shard.
   uint64_t updated_elements(uint32_t shard) const {
-    return part_elements(shard) * (sharing.shares_state() ? 1 : sharing.ranks);
+    return part_elements(shard) * (sharing.shares_state() ? 1 : sharing.ranks());
   }
 };
 
@@ -240,8 +231,8 @@ struct Lowering {
   std::vector<BodyIds> phases;     // in order; the last one never ends
   uint32_t slices = 1, waves = 1;  // micro-batches of a wave; waves of a step
   bool update_waits_for_norm = true;
-  uint32_t ranks = 1;    // of the run
-  StateSharing sharing;  // of groups without an entry in LowerOptions::sharing
+  Mesh mesh;             // the model's
+  StateSharing sharing;  // of groups that are whole on all ranks
 
   const std::vector<SegmentPlan>& plans() const { return segments->plans; }
   uint32_t micro_batches() const { return slices * waves; }  // of a step

@@ -7,54 +7,48 @@
 
 namespace sluice {
 
-StateSharing sharing_of(const LowerOptions& options) {
-  const uint32_t ranks = options.ranks,
-                 node_group = options.node_group_ranks ? options.node_group_ranks : ranks;
-  // There are no node groups of one rank.
-  StateSharing sharing{ranks, 1, node_group > 1 ? node_group : ranks, options.zero_stage};
-  if (ranks % node_group != 0)
-    throw std::invalid_argument("the number of ranks is not a multiple of the ranks of a node group");
+namespace {
+
+std::optional<uint8_t> find_process_group(const ProcessGroup& group, const Program& program) {
+  const auto found = std::ranges::find_if(program.processes,
+                                          [&](const ProcessGroup& known) { return known.is_same_as(group); });
+  if (found == program.processes.end()) return std::nullopt;
+  return static_cast<uint8_t>(found - program.processes.begin());
+}
+
+}  // namespace
+
+StateSharing sharing_of(const Mesh& mesh, Axes divided, const LowerOptions& options) {
+  const ProcessGroup all = mesh.group_of(~divided);
+  const Mesh::Levels levels = mesh.summing_levels_of(all);
+  StateSharing sharing;
+  const auto set = [](ProcessGroup& group, const ProcessGroup& ranks) {
+    group.count = ranks.count, group.stride = ranks.stride;
+  };
+  set(sharing.all, all);
+  set(sharing.in_node_group, levels.in_node);
+  set(sharing.across_node_groups, levels.across);
+  sharing.zero_stage = options.zero_stage;
   sharing.weights_in_node_group =
       options.weights_in_node_group && sharing.has_node_groups() && sharing.shares_weights();
   return sharing;
 }
 
-StateSharing divided_sharing(StateSharing sharing, uint32_t experts_over) {
-  if (experts_over == 1) return sharing;
-  if (sharing.ranks % experts_over != 0)
-    throw std::invalid_argument(
-        "the number of ranks is not a multiple of those that experts are divided over");
-  sharing.ranks /= experts_over, sharing.stride *= experts_over;
-  const uint32_t in_node_group = sharing.node_group_ranks / experts_over;
-  const bool several = sharing.node_group_ranks % experts_over == 0 && in_node_group > 1;
-  sharing.node_group_ranks = several ? in_node_group : sharing.ranks;
-  sharing.weights_in_node_group = sharing.weights_in_node_group && sharing.has_node_groups();
-  return sharing;
+uint8_t process_group(const ProcessGroup& group, Program& program) {
+  if (const std::optional<uint8_t> found = find_process_group(group, program)) return *found;
+  ProcessGroup added = group;
+  if (std::ranges::any_of(program.processes, [&](const ProcessGroup& g) { return g.name == group.name; }))
+    added.name = fmt::format("{}.{}x{}", group.name, group.count, group.stride);
+  program.processes.push_back(std::move(added));
+  return static_cast<uint8_t>(program.processes.size() - 1);
 }
 
-uint8_t process_group(const char* name, uint32_t count, uint32_t stride, Program& program) {
-  std::vector<ProcessGroup>& all = program.processes;
-  const auto same = [&](const ProcessGroup& g) { return g.count == count && g.stride == stride; };
-  const auto found = std::find_if(all.begin(), all.end(), same);
-  if (found != all.end()) return static_cast<uint8_t>(found - all.begin());
-  const bool taken =
-      std::any_of(all.begin(), all.end(), [&](const ProcessGroup& g) { return g.name == name; });
-  all.push_back({taken ? fmt::format("{}.{}x{}", name, count, stride) : name, count, stride});
-  return static_cast<uint8_t>(all.size() - 1);
-}
-
-SharingProcesses processes_for(const StateSharing& sharing, Program& program) {
-  const auto find_or_add = [&](const char* name, uint32_t count, uint32_t stride) {
-    return process_group(name, count, stride, program);
-  };
-  SharingProcesses processes;
-  if (sharing.ranks == 1) return processes;
-  processes.all = find_or_add("all", sharing.ranks, sharing.stride);
-  if (!sharing.has_node_groups()) return processes;
-  processes.in_node_group = find_or_add("block", sharing.node_group_ranks, sharing.stride);
-  processes.across_node_groups = find_or_add("across", sharing.ranks / sharing.node_group_ranks,
-                                             sharing.node_group_ranks * sharing.stride);
-  return processes;
+void add_process_groups(const StateSharing& sharing, Program& program) {
+  if (sharing.ranks() == 1) return;
+  process_group(sharing.all, program);
+  if (!sharing.has_node_groups()) return;
+  process_group(sharing.in_node_group, program);
+  process_group(sharing.across_node_groups, program);
 }
 
 void count_operand_bytes(const Program& program, Task& task) {
@@ -74,38 +68,39 @@ Task& RankTasks::task(BodyBuilder& body, TaskKind kind, const Subject& of, std::
   return t;
 }
 
-void RankTasks::collective(BodyBuilder& body, TaskKind kind, uint8_t SharingProcesses::*among,
-                           const Subject& of, BufferId from, BufferId to) const {
-  task(body, kind, of, from, to).processes = out_.groups[of.group].processes.*among;
+void RankTasks::collective(BodyBuilder& body, TaskKind kind, const ProcessGroup& among, const Subject& of,
+                           BufferId from, BufferId to) const {
+  task(body, kind, of, from, to).processes = find_process_group(among, program_).value();
 }
 
 Task& RankTasks::sum(BodyBuilder& body, const Subject& of, const ReductionBuffers& r) const {
+  const StateSharing& sharing = out_.groups[of.group].sharing;
   if (r.in_node_group != kNone) {
-    collective(body, TaskKind::exchange, &SharingProcesses::in_node_group, of, r.own, r.in_node_group);
+    collective(body, TaskKind::exchange, sharing.in_node_group, of, r.own, r.in_node_group);
     task(body, TaskKind::sum, of, r.in_node_group, r.partial_sum);
-    collective(body, TaskKind::exchange, &SharingProcesses::across_node_groups, of, r.partial_sum,
-               r.received);
+    collective(body, TaskKind::exchange, sharing.across_node_groups, of, r.partial_sum, r.received);
   } else {
-    collective(body, TaskKind::exchange, &SharingProcesses::all, of, r.own, r.received);
+    collective(body, TaskKind::exchange, sharing.all, of, r.own, r.received);
   }
   return task(body, TaskKind::sum, of, r.received, r.sum);
 }
 
 // Leaves out a step that lacks a buffer, or would gather into the buffer that it reads.
 void RankTasks::gather(BodyBuilder& body, const Subject& of, const SharedBuffers& s) const {
-  const auto step = [&](uint8_t SharingProcesses::*among, BufferId from, BufferId to) {
+  const StateSharing& sharing = out_.groups[of.group].sharing;
+  const auto step = [&](const ProcessGroup& among, BufferId from, BufferId to) {
     if (from != kNone && to != kNone && from != to) collective(body, TaskKind::gather, among, of, from, to);
   };
-  if (s.across == kNone) return step(&SharingProcesses::all, s.part, s.whole);
-  step(&SharingProcesses::across_node_groups, s.part, s.across);
-  step(&SharingProcesses::in_node_group, s.across, s.whole);
+  if (s.across == kNone) return step(sharing.all, s.part, s.whole);
+  step(sharing.across_node_groups, s.part, s.across);
+  step(sharing.in_node_group, s.across, s.whole);
 }
 
-// From the ranks with other experts.
+// From the ranks with other parts.
 void RankTasks::gather_norm_sums(BodyBuilder& body, uint32_t g) const {
   const GroupBuffers& b = out_.groups[g];
   if (b.norm_sums == b.all_block_sums.whole) return;
-  task(body, TaskKind::gather, {g, {}}, b.all_block_sums.whole, b.norm_sums).processes = b.divided;
+  collective(body, TaskKind::gather, b.parts, {g, {}}, b.all_block_sums.whole, b.norm_sums);
 }
 
 // From the accumulator to the gradient, rounded and summed over ranks.
@@ -115,7 +110,7 @@ void RankTasks::reduce_shard(BodyBuilder& body, uint32_t g, uint32_t shard, Buff
   const auto into = [&](BufferId buffer) { return buffer == b.gradient ? gradient : buffer; };
   ReductionBuffers reduction = b.reduction;
   reduction.sum = into(reduction.sum);
-  const bool alone = b.sharing.ranks == 1;
+  const bool alone = b.sharing.ranks() == 1;
   if (!alone) task(body, TaskKind::round, of, b.accumulators, b.reduction.own);
   Task& t = alone ? task(body, TaskKind::round, of, b.accumulators, gradient) : sum(body, of, reduction);
   body.add(t, b.block_sums, shard, shard + 1, Access::write);

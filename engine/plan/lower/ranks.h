@@ -11,20 +11,16 @@
 
 namespace sluice {
 
-// The sharing of groups that have none of their own.
-StateSharing sharing_of(const LowerOptions& options);
+// The sharing of a group that is divided along these axes: ranks that have the same part of it share its
+// state.
+StateSharing sharing_of(const Mesh& mesh, Axes divided, const LowerOptions& options);
 
-// That of a group of experts which are divided over so many ranks, next to each other. Throws
-// std::invalid_argument if the ranks are not a multiple of these.
-StateSharing divided_sharing(StateSharing sharing, uint32_t experts_over);
+// The index of a process group in the program. Without one of the same ranks there, it is added; a name that
+// is taken gets its size.
+uint8_t process_group(const ProcessGroup& group, Program& program);
 
-// The index of the process group of that count and stride, which is added to the program under this name if
-// it has none.
-uint8_t process_group(const char* name, uint32_t count, uint32_t stride, Program& program);
-
-// Adds the process groups that a sharing needs to the program. A group of the program that has the same count
-// and stride is used instead.
-SharingProcesses processes_for(const StateSharing& sharing, Program& program);
+// Adds the process groups that a sharing needs to the program.
+void add_process_groups(const StateSharing& sharing, Program& program);
 
 void count_operand_bytes(const Program& program, Task& task);
 
@@ -64,7 +60,7 @@ class RankTasks {
   Task& task(BodyBuilder& body, TaskKind kind, const Subject& of, BufferId from, BufferId to) const {
     return task(body, kind, of, std::span(&from, 1), to);
   }
-  void collective(BodyBuilder& body, TaskKind kind, uint8_t SharingProcesses::*among, const Subject& of,
+  void collective(BodyBuilder& body, TaskKind kind, const ProcessGroup& among, const Subject& of,
                   BufferId from, BufferId to) const;
   // Returns the last sum's task.
   Task& sum(BodyBuilder& body, const Subject& of, const ReductionBuffers& r) const;

@@ -58,10 +58,8 @@ void SegmentTasks::add_output(BodyBuilder& body, Task& t, uint32_t a, uint32_t m
 Task& SegmentTasks::task(BodyBuilder& body, uint32_t u, uint32_t m, Pass pass) {
   const bool back = pass == Pass::backward;
   if (!segment(u).is_between_ranks()) return body.task(back ? TaskKind::backward : TaskKind::forward, u, m);
-  const auto [ranks, stride] = segment(u).together();
   Task& t = body.task(back ? TaskKind::travel_back : TaskKind::travel, u, m);
-  t.processes =
-      process_group("experts", static_cast<uint32_t>(ranks), static_cast<uint32_t>(stride), program_);
+  t.processes = process_group(segment(u).among(), program_);
   return t;
 }
 

@@ -20,37 +20,32 @@
 #include <cstdint>
 
 #include "engine/base/pack.h"
-#include "engine/program/program.h"
+#include "engine/graph/mesh.h"
 
 namespace sluice {
 
 struct StateSharing {
-  uint32_t ranks = 1, stride = 1;  // the process group: so many ranks, so far apart
-  uint32_t node_group_ranks = 1;   // ranks of a node group: a power of two, or `ranks`: a single node group
+  ProcessGroup all{"all"};
+  // With several node groups: the ranks of one, and those in the same place of each. Else `all` and a rank
+  // alone.
+  ProcessGroup in_node_group{"block"}, across_node_groups{"across"};
   int zero_stage = 3;
   // Stage 3: weights are shared, and gathered for forwards and backwards, within node groups only
   // (Zhang et al. 2022, "MiCS: near-linear scaling for training gigantic model on public cloud").
   bool weights_in_node_group = false;
 
-  bool has_node_groups() const { return node_group_ranks < ranks; }
-  bool shares_state() const { return ranks > 1 && zero_stage >= 1; }
-  bool shares_weights() const { return ranks > 1 && zero_stage == 3; }
-  // Whether a rank of the run is in the process group of rank 0.
-  bool is_with_first(uint32_t rank) const { return rank % stride == 0 && rank / stride < ranks; }
+  uint32_t ranks() const { return all.count; }
+  bool has_node_groups() const { return across_node_groups.count > 1; }
+  bool shares_state() const { return ranks() > 1 && zero_stage >= 1; }
+  bool shares_weights() const { return ranks() > 1 && zero_stage == 3; }
+  // Whether the rank has state that is to be saved: where all have the same, the first has.
+  bool is_owner(uint32_t rank) const { return shares_state() || all.place_of(rank) == 0; }
   // Which part of a shard is the rank's. The parts of a cross-node group follow each other.
   uint32_t part_of(uint32_t rank) const {
-    const uint32_t place = rank / stride % ranks;
-    return place % node_group_ranks * (ranks / node_group_ranks) + place / node_group_ranks;
+    return in_node_group.place_of(rank) * across_node_groups.count + across_node_groups.place_of(rank);
   }
   // A factor's length with padding: equally many whole pages for every rank.
-  uint64_t factor_elements(uint64_t used) const { return round_up(used, uint64_t{1024} * ranks); }
-
-  bool operator==(const StateSharing&) const = default;
-};
-
-// Indices into Program::processes of the process groups that a sharing communicates in.
-struct SharingProcesses {
-  uint8_t all = 0, in_node_group = 0, across_node_groups = 0;
+  uint64_t factor_elements(uint64_t used) const { return round_up(used, uint64_t{1024} * ranks()); }
 };
 
 }  // namespace sluice

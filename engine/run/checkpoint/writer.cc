@@ -64,7 +64,7 @@ std::vector<TensorPart> parts_of(const Model& model, const OwnedRange& range, ui
                    to = std::min(range.first + range.elements, p.offset + elements);
     if (from >= to) continue;
     const uint64_t first = from - p.offset;
-    const std::string name = name_on(group, p, rank);
+    const std::string name = name_in(group, p, part_on(model.mesh, group, rank));
     parts.push_back({range.group, i, first, to - from, name,
                      to - from == elements ? name : fmt::format("{}@{}", name, first)});
   }
@@ -228,13 +228,13 @@ struct CheckpointWriter::Files {
 // Fills the manifest with all ranks' files, without other ranks' checksums, and opens this rank's.
 void CheckpointWriter::Files::list_files(const Model& model,
                                          const std::vector<std::vector<OwnedRange>>& by_rank) {
-  // By group: of the first rank that has other parameters in it, then of the next.
+  // By group: of its first part, then of the next.
   std::vector<std::vector<ManifestTensor>> tensors;
   for (const Group& group : model.groups) {
     tensors.emplace_back();
-    for (uint32_t rank = 0; rank < group.divided_over(); ++rank)
+    for (uint32_t part = 0; part < group.parts(); ++part)
       for (const Parameter& parameter : group.parameters)
-        tensors.back().push_back({name_on(group, parameter, rank), parameter.shape, {}});
+        tensors.back().push_back({name_in(group, parameter, part), parameter.shape, {}});
   }
   const uint32_t moments = optimizer_of(manifest.state.optimizer).moments;
   const auto own = static_cast<size_t>(ranks.rank());
@@ -259,7 +259,7 @@ void CheckpointWriter::Files::list_files(const Model& model,
         listed.sections.push_back({range.elements * width, 0});
         if (range.what != Owned::state) continue;
         const Group& group = model.groups[range.group];
-        const size_t first = rank % group.divided_over() * group.parameters.size();
+        const size_t first = part_on(model.mesh, group, rank) * group.parameters.size();
         for (const TensorPart& part : parts_of(model, range, rank))
           tensors[part.group][first + part.parameter].planes[p].push_back(
               {index, part.stored_as, part.first, part.count});
@@ -424,12 +424,12 @@ std::vector<OwnedRange> whole_groups(const Model& model) {
 }
 
 std::vector<std::vector<OwnedRange>> owned_ranges(const Lowering& lowering) {
-  std::vector<std::vector<OwnedRange>> by_rank(lowering.ranks);
+  std::vector<std::vector<OwnedRange>> by_rank(lowering.mesh.ranks());
   for (uint32_t g = 0; g < lowering.groups.size(); ++g) {
     const GroupBuffers& group = lowering.groups[g];
     if (!group.saved) continue;
-    for (uint32_t rank = 0; rank < lowering.ranks; ++rank) {
-      if (!group.is_owned_by(rank)) continue;
+    for (uint32_t rank = 0; rank < lowering.mesh.ranks(); ++rank) {
+      if (!group.sharing.is_owner(rank)) continue;
       if (!group.sharing.shares_state()) {
         by_rank[rank].push_back({g, 0, group.shards.back()});
         continue;
@@ -469,14 +469,14 @@ CheckpointSpace checkpoint_space(const Plan& plan, OptimizerKind optimizer) {
   constexpr uint64_t kOfManifest = 64 << 10, kOfPiece = 150;  // measured: 100 for each plane of a tensor
   uint64_t tensors = 0;
   for (const auto& group : plan.model.groups) tensors += group.parameters.size();
-  const uint64_t pieces = tensors * (1 + optimizer_of(optimizer).moments) * plan.lowering.ranks;
+  const uint64_t pieces = tensors * (1 + optimizer_of(optimizer).moments) * plan.lowering.mesh.ranks();
   constexpr uint64_t kOtherFiles = 3;  // the directory, the manifest, its temporary
   const auto planes =
       static_cast<uint64_t>(std::count_if(kEveryPlane.begin(), kEveryPlane.end(), [&](Plane plane) {
         return has_plane(optimizer_of(optimizer).moments, plane);
       }));
   return {checkpoint_bytes(plan, optimizer) + kOfManifest + kOfPiece * pieces,
-          plan.lowering.ranks * planes + kOtherFiles};
+          plan.lowering.mesh.ranks() * planes + kOtherFiles};
 }
 
 uint64_t largest_checkpoint_file(const Plan& plan, OptimizerKind optimizer) {

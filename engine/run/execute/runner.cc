@@ -41,7 +41,8 @@ Runner::Runner(const Plan& plan, const Memory& memory, Device& device, const Upd
       optimizer_workers_(threads),
       ranks_(ranks),
       sent_to_experts_(plan.program.rings.size() > kWaveRing ? plan.program.rings[kWaveRing].slots : 0) {
-  CHECK(plan.lowering.ranks == static_cast<uint32_t>(ranks.size()), "a plan for another number of ranks");
+  CHECK(plan.lowering.mesh.ranks() == static_cast<uint32_t>(ranks.size()),
+        "a plan for another number of ranks");
   for (const Group& g : plan.model.groups) find_rates(g);
   for (const SegmentPlan& p : plan.lowering.plans()) {
     const Segment& segment = plan.model.segments[p.segment];

@@ -157,7 +157,7 @@ class Runner {
   using PurposeText = std::array<char, 160>;
   std::string_view purpose(const Instruction& in, const RingPositions& rings, PurposeText& text) const;
   Communicator& communicator(const Instruction& in, const RingPositions& rings);
-  RankSet among(const Task& task) const;
+  const ProcessGroup& among(const Task& task) const;  // it is carried out
   void gather(const Task& task, const Instruction& in, const RingPositions& rings);
   void exchange(const Task& task, const Instruction& in, const RingPositions& rings);
   struct OperandsOfOp;
@@ -184,7 +184,7 @@ class Runner {
   }
   // Whether this rank writes what it has of a group's state into checkpoints.
   bool owns_state(uint32_t group) const {
-    return plan_.lowering.groups[group].is_owned_by(static_cast<uint32_t>(ranks_.rank()));
+    return plan_.lowering.groups[group].sharing.is_owner(static_cast<uint32_t>(ranks_.rank()));
   }
   ShardView shard_view(uint32_t group, uint32_t shard, std::byte* state, std::byte* weights) const;
   void add_compression(const Task& task, const Instruction& in, size_t operand, const RingPositions& rings,

@@ -67,12 +67,7 @@ void Runner::abandon(const Body& body, const Instruction& in) {
   if (is_collective(body, in)) ranks_.device->give_up();
 }
 
-// The ranks that carry out the task with this one, itself included.
-RankSet Runner::among(const Task& task) const {
-  const ProcessGroup& group = plan_.program.processes[task.processes];
-  const int count = static_cast<int>(group.count), stride = static_cast<int>(group.stride);
-  return {ranks_.rank() - ranks_.rank() / stride % count * stride, count, stride};
-}
+const ProcessGroup& Runner::among(const Task& task) const { return plan_.program.processes[task.processes]; }
 
 void Runner::gather(const Task& task, const Instruction& in, const RingPositions& rings) {
   communicator(in, rings).all_gather(among(task), address(in, 0, rings), bytes_of(in, 0),
@@ -80,9 +75,8 @@ void Runner::gather(const Task& task, const Instruction& in, const RingPositions
 }
 
 void Runner::exchange(const Task& task, const Instruction& in, const RingPositions& rings) {
-  const RankSet ranks = among(task);
-  communicator(in, rings).all_to_all(ranks, address(in, 0, rings),
-                                     bytes_of(in, 0) / static_cast<uint64_t>(ranks.count),
+  const ProcessGroup& ranks = among(task);
+  communicator(in, rings).all_to_all(ranks, address(in, 0, rings), bytes_of(in, 0) / ranks.count,
                                      address(in, 1, rings));
 }
 

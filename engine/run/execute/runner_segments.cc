@@ -120,7 +120,7 @@ void Runner::run_step(const SegmentPlan& plan, const Segment& segment, const Pas
 // The rank whose expert a part of the op is for: of rows that came from other ranks, this one.
 int64_t Runner::of_rank(const Op& op, uint32_t part) const {
   const bool here = (op.parts.inputs & 1) != 0;
-  return here ? ranks_.rank() % op.attributes.routing.ranks : part;
+  return here ? op.attributes.routing.over.place_of(static_cast<uint32_t>(ranks_.rank())) : part;
 }
 
 // Moves the views to the next part of what is divided. To gradients that are not, it adds.

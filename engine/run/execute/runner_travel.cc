@@ -18,6 +18,8 @@ enum AllToAllvInput : size_t { kOwnRouting, kRoutingOfAll, kRows };
 // what comes where its output has it; backward, what came goes back.
 struct TravellingRows {
   const Routing& routing;
+  TravelStep step;
+  int64_t of_node;     // ranks
   const int32_t* all;  // the routing of each rank
   int64_t length;      // of one rank's
   int64_t expert;      // of each rank
@@ -28,8 +30,8 @@ struct TravellingRows {
     uint64_t offset, bytes;
   };
 
-  int64_t node_ranks() const { return routing.node_ranks; }
-  int64_t nodes() const { return routing.ranks / node_ranks(); }
+  int64_t node_ranks() const { return of_node; }
+  int64_t nodes() const { return routing.ranks() / node_ranks(); }
   int64_t node() const { return here / node_ranks(); }
   int64_t place() const { return here % node_ranks(); }
   int64_t rank_at(int64_t node, int64_t place) const { return node * node_ranks() + place; }
@@ -50,10 +52,10 @@ struct TravellingRows {
   uint64_t block(int64_t node, int64_t to) const { return bytes_before(node, node_ranks(), to); }
 
   // In each round, ranks send one range to each other.
-  int64_t rounds() const { return routing.step == TravelStep::in_nodes ? nodes() : 1; }
+  int64_t rounds() const { return step == TravelStep::in_nodes ? nodes() : 1; }
   // For a rank of those that exchange with this one, by its place among them.
   Range leaves(int64_t round, int64_t to) const {
-    switch (routing.step) {
+    switch (step) {
       case TravelStep::in_nodes:
         return {part_at(rank_at(round, to)), bytes(here, rank_at(round, to))};
       case TravelStep::across:
@@ -65,7 +67,7 @@ struct TravellingRows {
   }
   Range comes(int64_t round, int64_t from) const {
     const int64_t to = rank_at(round, place());
-    switch (routing.step) {
+    switch (step) {
       case TravelStep::in_nodes:
         return {part_at(rank_at(round, 0)) + bytes_before(node(), from, to),
                 bytes(rank_at(node(), from), to)};
@@ -89,7 +91,7 @@ struct TravellingRows {
   // Calls f(offset, bytes) for what is to be zeros behind the last row of each part, up to a whole tile.
   template <typename F>
   void for_each_rest(bool back, const F& f) const {
-    for (int64_t rank = 0; rank < routing.ranks; ++rank) {
+    for (int64_t rank = 0; rank < routing.ranks(); ++rank) {
       const uint64_t end = back ? bytes(here, rank) : bytes(rank, here);
       f(part_at(rank) + end, round_up(end, static_cast<uint64_t>(kExpertTile) * row) - end);
     }
@@ -123,18 +125,18 @@ void Runner::travel(const Task& task, const Instruction& in, const RingPositions
                               back ? of_level.backward : of_level.forward};
   const OpShapes& shapes = plan.shapes.front();
   if (shapes.kind == OpKind::all_to_allv) return exchange_rows(task, shapes, operands, in, rings);
-  const RankSet ranks = among(task);
+  const ProcessGroup& ranks = among(task);
   const uint32_t from = back ? operands.output_gradient(0) : operands.input(0),
                  to = back ? operands.input_gradient(0) : operands.output(0);
   CHECK(in.operands[to].access == Access::write, "what travels is not added to anything");
   const bool gathers = shapes.kind == OpKind::all_gather;
-  const uint64_t bytes = static_cast<uint64_t>(element_count(shapes.inputs[0])) * kTravellingBytes /
-                         static_cast<uint64_t>(gathers ? 1 : ranks.count);
+  const uint64_t bytes =
+      static_cast<uint64_t>(element_count(shapes.inputs[0])) * kTravellingBytes / (gathers ? 1 : ranks.count);
   if (gathers)
     communicator(in, rings).all_gather(ranks, address(in, from, rings), bytes, address(in, to, rings));
   else
     communicator(in, rings).all_to_all(ranks, address(in, from, rings), bytes, address(in, to, rings));
-  count_sent(bytes * static_cast<uint64_t>(ranks.count - 1), rings);
+  count_sent(bytes * (ranks.count - 1), rings);
 }
 
 void Runner::count_sent(uint64_t bytes, const RingPositions& rings) {
@@ -161,16 +163,20 @@ void Runner::zero(LaneId lane, std::byte* to, uint64_t bytes) {
 void Runner::exchange_rows(const Task& task, const OpShapes& shapes, const OperandsOfOp& operands,
                            const Instruction& in, const RingPositions& rings) {
   const Routing& routing = shapes.attributes.routing;
-  const RankSet ranks = among(task);
+  const ProcessGroup& ranks = among(task);
   const auto* const all = reinterpret_cast<const int32_t*>(address(in, operands.input(kRoutingOfAll), rings));
   const uint64_t row = static_cast<uint64_t>(shapes.inputs[kRows][1]) * dtype_bytes(shapes.precision);
+  const TravelStep step = travel_step(shapes.attributes);
+  const auto own = static_cast<uint32_t>(ranks_.rank());
   const TravellingRows rows{routing,
+                            step,
+                            travel_node_ranks(shapes.attributes),
                             all,
                             shapes.inputs[kOwnRouting][0],
                             use_of(task).expert,
-                            ranks_.rank() % routing.ranks,
+                            routing.over.place_of(own),
                             row,
-                            static_cast<uint64_t>(shapes.inputs[kRows][0] / routing.ranks) * row};
+                            static_cast<uint64_t>(shapes.inputs[kRows][0] / routing.ranks()) * row};
   const bool back = is_backward(task.kind);
   std::byte* from = address(in, back ? operands.output_gradient(0) : operands.input(kRows), rings);
   const uint32_t target = back ? operands.input_gradient(kRows) : operands.output(0);
@@ -178,7 +184,7 @@ void Runner::exchange_rows(const Task& task, const OpShapes& shapes, const Opera
   std::byte* const parts = address(in, target, rings);
   std::byte* to = parts;
   // In blocks, it leaves or comes through the workspace.
-  const bool across = routing.step == TravelStep::across;
+  const bool across = step == TravelStep::across;
   std::byte* const blocks = across ? address(in, operands.at.workspace, rings) : nullptr;
   if (across && back) {
     rows.for_each_part([&](uint64_t block, uint64_t part, uint64_t bytes) {
@@ -191,13 +197,13 @@ void Runner::exchange_rows(const Task& task, const OpShapes& shapes, const Opera
   Communicator& communicator = this->communicator(in, rings);
   for (int64_t round = 0; round < rows.rounds(); ++round) {
     sent_.clear(), received_.clear();
-    for (int64_t place = 0; place < ranks.count; ++place) {
+    for (uint32_t place = 0; place < ranks.count; ++place) {
       const TravellingRows::Range leaves = rows.leaves(round, place), comes = rows.comes(round, place);
       const TravellingRows::Range& sent = back ? comes : leaves;
       const TravellingRows::Range& received = back ? leaves : comes;
       sent_.push_back({from + sent.offset, sent.bytes});
       received_.push_back({to + received.offset, received.bytes});
-      if (ranks[static_cast<int>(place)] != ranks_.rank()) count_sent(sent.bytes, rings);
+      if (place != ranks.place_of(own)) count_sent(sent.bytes, rings);
     }
     communicator.exchange(ranks, sent_, received_);
   }
@@ -205,7 +211,7 @@ void Runner::exchange_rows(const Task& task, const OpShapes& shapes, const Opera
     rows.for_each_part([&](uint64_t block, uint64_t part, uint64_t bytes) {
       copy_inside(in.lane, parts + part, blocks + block, bytes);
     });
-  if (back ? !across : routing.step != TravelStep::in_nodes)
+  if (back ? !across : step != TravelStep::in_nodes)
     rows.for_each_rest(back, [&](uint64_t rest, uint64_t bytes) { zero(in.lane, parts + rest, bytes); });
 }
 

@@ -58,6 +58,16 @@ class Session {
 
   const Plan& plan() const { return plan_; }
   const Ranks& ranks() const { return ranks_; }
+  // This rank's place among those that have other rows of a batch (Mesh).
+  uint32_t data_rank() const { return plan_.lowering.mesh.data_rank(static_cast<uint32_t>(ranks_.rank())); }
+  // Whether this rank counts what is made of its rows, or another one that has the same.
+  bool counts_rows() const { return plan_.lowering.mesh.counts_rows(static_cast<uint32_t>(ranks_.rank())); }
+  // The sum of what ranks have made of all rows. All ranks call it.
+  template <typename T>
+  T sum_of_rows(T mine) const {
+    if (!counts_rows()) mine = T{};
+    return ranks_.sum(mine);
+  }
   Runner& runner() { return *runner_; }
   Executor& executor() { return *executor_; }
   // One line: the back end of the last lane with files, and why.

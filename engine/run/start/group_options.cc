@@ -105,9 +105,9 @@ bool is_named(const Entry& entry, const Group& group, const Parameter& parameter
   for (size_t w = 0; w < std::size(kWords); ++w)
     if (entry.what == kWords[w].name) return (words >> w & 1) != 0;
   uint32_t named = 0;
-  for (uint32_t rank = 0; rank < group.divided_over(); ++rank)
-    named += fnmatch(entry.what.c_str(), name_on(group, parameter, rank).c_str(), FNM_NOESCAPE) == 0;
-  if (named == 0 || named == group.divided_over()) return named > 0;
+  for (uint32_t part = 0; part < group.parts(); ++part)
+    named += fnmatch(entry.what.c_str(), name_in(group, parameter, part).c_str(), FNM_NOESCAPE) == 0;
+  if (named == 0 || named == group.parts()) return named > 0;
   throw Error(ExitCode::usage,
               fmt::format("`{}` for --group-options names experts of some ranks alone, and all ranks run the "
                           "same program.",

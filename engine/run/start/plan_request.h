@@ -22,7 +22,7 @@ constexpr int64_t kMicroBatchesMax = 1024;
 std::vector<int64_t> micro_batch_candidates(const BatchOptions& batch, int64_t sequence, int64_t tokens);
 
 // Tokens of a micro-batch that keeps the device busy: `tokens` (DeviceSizes::micro_batch_tokens), or as many
-// times more as an expert has fewer rows, of those of all ranks that share it (ModelConfig::expert_ranks).
+// times more as an expert has fewer rows, of those of all ranks that share it (ModelConfig::mesh).
 int64_t busy_tokens(const ModelConfig& config, int64_t tokens);
 
 // The model of one micro-batch. Its loss works on as many rows at a time as a device of these sizes asks for.

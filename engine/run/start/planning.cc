@@ -47,7 +47,7 @@ std::vector<std::string> less_work(const PlanRequest& request) {
   std::vector<std::string> found;
   const uint64_t tasks = program_tasks(request, request.micro_batches.back());
   if (tasks > kTasksAtMost) return found;
-  const auto ranks = static_cast<int64_t>(request.lower.ranks);
+  const auto ranks = int64_t{request.mesh.ranks()};
   const auto works_with_length = [&](int64_t sequence) {
     PlanRequest shorter = request;
     shorter.sequence = sequence;
@@ -157,7 +157,7 @@ void check_program(const Plan& plan) {
   const Program& program = plan.program;
   const std::vector<Violation> violations = verify(program);
   CHECK(violations.empty(), describe(program, violations.front()));
-  if (plan.lowering.ranks == 1) return;
+  if (plan.lowering.mesh.ranks() == 1) return;
   const Program* const roles[] = {&program};  // a single role: all ranks run this program
   const std::optional<std::string> fault = verify_ranks(roles);
   CHECK(!fault, *fault);

@@ -31,7 +31,7 @@ SessionOptions session_options(const Options& options, int threads) {
 
 double rank_timeout(const Options& options, const Plan& plan) {
   constexpr double kLeast = 60, kSteps = 10, kBytesPerSecond = 100e6;  // of a slow shared drive
-  const uint64_t writers = plan.lowering.sharing.shares_state() ? plan.lowering.ranks : 1;
+  const uint64_t writers = plan.lowering.sharing.shares_state() ? plan.lowering.mesh.ranks() : 1;
   const uint64_t checkpoint = checkpoint_bytes(plan, options.optimizer.kind);
   const double share = static_cast<double>(checkpoint / writers) / kBytesPerSecond;
   return options.ranks.timeout.value_or(std::max(kLeast, kSteps * plan.step_seconds + share));

@@ -2,7 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <bit>
 #include <variant>
 #include <vector>
 
@@ -22,28 +21,15 @@ struct ZeroChoice {
   WeightShards weights = WeightShards::all;
 };
 
-// Ranks of a node group: on one node, all of them. On several nodes, the largest power of two that divides
-// the ranks of every node, the last one included, so that a node group is a subtree of the tree of sums.
-// Throws where weights shall be shared within nodes and a node group has one rank only.
-uint32_t node_group_ranks(const RankOptions& options, uint32_t per_node) {
-  const auto ranks = static_cast<uint32_t>(options.count);
-  const uint32_t node_group = per_node >= ranks ? ranks : 1u << std::countr_zero(per_node | ranks);
-  if (node_group == 1 && ranks > 1 && options.shard_weights == WeightShards::node)
-    throw Error(ExitCode::usage,
-                fmt::format("--shard-weights node is for an even number of ranks on every machine, not {}.",
-                            per_node % 2 ? per_node : ranks % per_node),
-                "Use --shard-weights all, or --zero 2, where every rank has all weights.");
-  return node_group;
-}
-
 void lower_sharing(const ZeroChoice& sharing, LowerOptions& lower) {
   lower.zero_stage = static_cast<int>(sharing.stage);
   lower.weights_in_node_group = sharing.weights == WeightShards::node;
 }
 
 // The choices that the options leave open. The first shares most.
-std::vector<ZeroChoice> open_sharings(const RankOptions& options, const LowerOptions& lower) {
-  const bool has_node_groups = lower.node_group_ranks > 1 && lower.node_group_ranks < lower.ranks;
+std::vector<ZeroChoice> open_sharings(const RankOptions& options, const Mesh& mesh,
+                                      const LowerOptions& lower) {
+  const bool has_node_groups = mesh.node_group_ranks() > 1 && mesh.node_group_ranks() < mesh.ranks();
   std::vector<ZeroChoice> open;
   const auto add = [&](int64_t stage) {
     for (const WeightShards weights : {WeightShards::all, WeightShards::node})
@@ -51,7 +37,7 @@ std::vector<ZeroChoice> open_sharings(const RankOptions& options, const LowerOpt
                                 : weights == WeightShards::all || (stage == 3 && has_node_groups))
         open.push_back({stage, weights});
   };
-  if (options.zero || lower.ranks == 1) {
+  if (options.zero || mesh.ranks() == 1) {
     add(options.zero.value_or(kZeroStages[0]));
     return open;
   }
@@ -67,14 +53,18 @@ std::string sharing_words(const ZeroChoice& sharing) {
 
 }  // namespace
 
-void apply_sharing(const RankOptions& options, uint32_t per_node, LowerOptions& lower) {
-  lower.node_group_ranks = node_group_ranks(options, per_node);
+void apply_sharing(const RankOptions& options, const Mesh& mesh, LowerOptions& lower) {
+  if (mesh.node_group_ranks() == 1 && mesh.ranks() > 1 && options.shard_weights == WeightShards::node)
+    throw Error(ExitCode::usage,
+                fmt::format("--shard-weights node is for an even number of ranks on every machine, not {}.",
+                            mesh.node_ranks() % 2 ? mesh.node_ranks() : mesh.ranks() % mesh.node_ranks()),
+                "Use --shard-weights all, or --zero 2, where every rank has all weights.");
   lower_sharing({options.zero.value_or(kZeroStages[0]), options.shard_weights.value_or(WeightShards::all)},
                 lower);
 }
 
 std::string settle_sharing(RankOptions& options, PlanRequest request, const Budgets& budgets) {
-  const std::vector<ZeroChoice> open = open_sharings(options, request.lower);
+  const std::vector<ZeroChoice> open = open_sharings(options, request.mesh, request.lower);
   ZeroChoice choice = open.front();
   double best = 0;  // 0: no plan yet
   std::string others;

@@ -10,10 +10,9 @@
 
 namespace sluice {
 
-// Sets what the options say of sharing. What they leave open is shared by all ranks. `per_node`: ranks of a
-// node. Throws Error(usage) where weights shall be shared within each of several nodes, and some node has an
-// odd number of ranks.
-void apply_sharing(const RankOptions& options, uint32_t per_node, LowerOptions& lower);
+// Sets what the options say of sharing. What they leave open is shared by all ranks. Throws Error(usage)
+// where weights shall be shared within each of several nodes, and some node has an odd number of ranks.
+void apply_sharing(const RankOptions& options, const Mesh& mesh, LowerOptions& lower);
 
 // Settles --zero auto and --shard-weights auto: plans within the budgets for every choice that the options
 // leave open, and takes the fastest. A choice that shares less must be faster by 5 %. `request` may be made

@@ -35,7 +35,7 @@ StopParts stop_parts(const Options& options, const Plan& plan, double rate) {
   if (!time && rate == 0) return {plan.step_seconds, 0, std::numeric_limits<double>::infinity()};
   StopParts parts{plan.step_seconds, 0, 0};
   if (time) parts.drain = time->drain, parts.save = time->checkpoint - time->drain;
-  const double part = static_cast<double>(ranks_per_node(options.ranks, plan.rates)) / plan.lowering.ranks,
+  const double part = static_cast<double>(plan.lowering.mesh.node_ranks()) / plan.lowering.mesh.ranks(),
                bytes = static_cast<double>(checkpoint_bytes(plan, options.optimizer.kind));
   if (rate > 0) parts.save = std::max(parts.save, std::min(part, 1.0) * bytes / rate);
   return parts;

@@ -22,7 +22,7 @@ int64_t fill_rows(Session& session, RowSource& data, uint64_t batch, Draws draws
   const BufferId draw_words = draws_numbers(model) ? input_buffer(model, lowering, "draws") : kNone;
   const Buffer& buffer = session.plan().program.buffers[tokens];
   const auto rows = static_cast<uint64_t>(model.micro_batch);
-  uint64_t first = batch + static_cast<uint64_t>(session.ranks().rank()) * rows_of(session.plan());
+  uint64_t first = batch + session.data_rank() * rows_of(session.plan());
   int64_t valid = 0;
   for (uint32_t wave = 0; wave < lowering.waves; ++wave) {
     const uint64_t position = session.next_position(kWaveRing) + wave;
@@ -53,7 +53,8 @@ RowsRead fill_all_rows(Session& session, RowSource& data, uint64_t batch, const 
                        std::exception_ptr& failure) {
   RowsRead mine{0, stopping, 0};
   try {
-    mine.labels = fill_rows(session, data, batch, draws);
+    const int64_t labels = fill_rows(session, data, batch, draws);
+    if (session.counts_rows()) mine.labels = labels;
   } catch (...) {
     failure = std::current_exception();
     mine.failed = 1;
@@ -64,7 +65,7 @@ RowsRead fill_all_rows(Session& session, RowSource& data, uint64_t batch, const 
 std::optional<Evaluation> evaluate(Session& session, const BodyIds& bodies, RowSource& data, int64_t batches,
                                    const std::atomic<bool>& stop, std::exception_ptr& failure) {
   const Lowering& lowering = session.plan().lowering;
-  const uint64_t rows = rows_of(session.plan()) * static_cast<uint64_t>(session.ranks().size());
+  const uint64_t rows = rows_of(session.plan()) * lowering.mesh.data_ranks();
   StepScalars::Loss mine{};
   int64_t valid = 0, issued = 0;
   uint64_t last = 0, positions[2] = {0, 0};  // the last ticket; of two batches
@@ -89,7 +90,7 @@ std::optional<Evaluation> evaluate(Session& session, const BodyIds& bodies, RowS
   for (int64_t b = std::max<int64_t>(0, issued - 2); b < issued; ++b) read(b);
   if (issued < batches) return std::nullopt;
   const auto labels = static_cast<double>(std::max<int64_t>(valid, 1));
-  const StepScalars::Loss all = session.ranks().sum(mine);
+  const StepScalars::Loss all = session.sum_of_rows(mine);
   Evaluation found{.loss = all.sum / labels, .labels = valid, .right = static_cast<int64_t>(all.right)};
   if (has_router_loss(session.plan().model)) found.router_loss = all.of_routers / labels;
   return found;

@@ -57,6 +57,7 @@ void ExpertTokens::add_wave(uint64_t position) {
 const std::vector<LayerTokens>& ExpertTokens::end_step() {
   not_finite_.reset();
   if (layers_.empty()) return layers_;
+  if (!session_.counts_rows()) std::ranges::fill(counts_, 0);
   const std::vector<uint64_t> sums = session_.ranks().sum(counts_);
   std::ranges::fill(counts_, 0);
   const uint64_t* of_layer = sums.data();

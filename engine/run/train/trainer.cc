@@ -265,7 +265,7 @@ void Trainer::read_step(const Pending& p) {
   const StepScalars& s = session_.scalars(p.position);
   StepMetrics& m = metrics_;
   m.step = p.step;
-  const StepScalars::Loss loss = session_.ranks().sum(s.loss);
+  const StepScalars::Loss loss = session_.sum_of_rows(s.loss);
   m.loss = loss.sum / s.input.valid_tokens;
   if (has_router_loss(plan.model)) m.router_loss = loss.of_routers / s.input.valid_tokens;
   m.grad_norm = s.norm.norm;

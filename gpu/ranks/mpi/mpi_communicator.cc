@@ -51,39 +51,39 @@ class MpiCommunicator final : public Communicator {
   int size() const override { return size_; }
   std::string transport() const override { return "MPI, through host memory"; }
 
-  void all_gather(const RankSet& among, const void* part, uint64_t bytes, void* all) override {
-    std::byte* const own = place(all, among.place_of(rank_), bytes);
+  void all_gather(const ProcessGroup& among, const void* part, uint64_t bytes, void* all) override {
+    std::byte* const own = place(all, place_in(among), bytes);
     if (own != part) std::memcpy(own, part, bytes);
-    for (int i = 0; i < among.count; ++i) {
-      if (among[i] == rank_) continue;
-      start_receive(place(all, i, bytes), bytes, among[i]);
-      start_send(own, bytes, among[i]);
+    for (int i = 0; i < static_cast<int>(among.count); ++i) {
+      if (rank_at(among, i) == rank_) continue;
+      start_receive(place(all, i, bytes), bytes, rank_at(among, i));
+      start_send(own, bytes, rank_at(among, i));
     }
     finish();
   }
 
-  void all_to_all(const RankSet& among, const void* parts, uint64_t bytes, void* received) override {
-    for (int i = 0; i < among.count; ++i) {
-      if (among[i] == rank_) continue;
-      start_receive(place(received, i, bytes), bytes, among[i]);
-      start_send(place(parts, i, bytes), bytes, among[i]);
+  void all_to_all(const ProcessGroup& among, const void* parts, uint64_t bytes, void* received) override {
+    for (int i = 0; i < static_cast<int>(among.count); ++i) {
+      if (rank_at(among, i) == rank_) continue;
+      start_receive(place(received, i, bytes), bytes, rank_at(among, i));
+      start_send(place(parts, i, bytes), bytes, rank_at(among, i));
     }
-    const int own = among.place_of(rank_);
+    const int own = place_in(among);
     std::memcpy(place(received, own, bytes), place(parts, own, bytes), bytes);
     finish();
   }
 
-  void exchange(const RankSet& among, std::span<const std::span<const std::byte>> parts,
+  void exchange(const ProcessGroup& among, std::span<const std::span<const std::byte>> parts,
                 std::span<const std::span<std::byte>> received) override {
-    for (int i = 0; i < among.count; ++i) {
+    for (int i = 0; i < static_cast<int>(among.count); ++i) {
       const std::span<const std::byte> part = parts[static_cast<size_t>(i)];
       const std::span<std::byte> to = received[static_cast<size_t>(i)];
-      if (among[i] == rank_) {
+      if (rank_at(among, i) == rank_) {
         std::ranges::copy(part, to.begin());
         continue;
       }
-      start_receive(to.data(), to.size(), among[i]);
-      start_send(part.data(), part.size(), among[i]);
+      start_receive(to.data(), to.size(), rank_at(among, i));
+      start_send(part.data(), part.size(), rank_at(among, i));
     }
     finish();
   }

@@ -139,9 +139,15 @@ TEST(ExpertOps, ExpertsRefuseWhatDoesNotFit) {
             "add_sum: an input has shape [6, 9] where [6, 8] is needed.");
 }
 
+OpAttributes divided_over(uint32_t ranks) {
+  OpAttributes attributes = with([&](Routing& r) { r.over = {"experts", ranks}; });
+  attributes.among = attributes.routing.over;
+  return attributes;
+}
+
 // Two ranks, of two experts each.
 TEST(ExpertOps, OpsBetweenRanksRefuseWhatDoesNotFit) {
-  const OpAttributes over = with([](Routing& r) { r.ranks = 2; });
+  const OpAttributes over = divided_over(2);
   EXPECT_EQ(refusal(shapes(OpKind::all_gather, {{kRouting}}, {}, over)), "accepted");
   EXPECT_EQ(refusal(shapes(OpKind::all_gather, {{6, 2}}, {}, over)),
             "all_gather: the routing of shape [6, 2] needs 1 dimensions.");
@@ -154,11 +160,17 @@ TEST(ExpertOps, OpsBetweenRanksRefuseWhatDoesNotFit) {
             "all_to_allv: the routing of all ranks has shape [29] where [58] is needed.");
   EXPECT_EQ(refusal(shapes(OpKind::all_to_allv, {{kRouting}, {2 * kRouting}, {64, 8}}, {}, over)),
             "all_to_allv: the input has shape [64, 8] where [128, 8] is needed.");
-  EXPECT_EQ(refusal(shapes(OpKind::all_gather, {{kRouting}}, {}, with([](Routing& r) { r.ranks = 3; }))),
+  EXPECT_EQ(refusal(shapes(OpKind::all_gather, {{kRouting}}, {}, divided_over(3))),
             "all_gather: 4 experts cannot be divided over 3 ranks.");
-  EXPECT_EQ(refusal(shapes(OpKind::all_gather, {{kRouting}}, {},
-                           with([](Routing& r) { r.ranks = 4, r.node_ranks = 3; }))),
-            "all_gather: 4 ranks are not nodes of 3.");
+  OpAttributes in_nodes = divided_over(4);
+  in_nodes.among.count = 2;
+  EXPECT_EQ(refusal(shapes(OpKind::all_gather, {{kRouting}}, {}, in_nodes)),
+            "all_gather: 2 ranks carry it out, and 4 have experts.");
+  const std::vector<Shape> rows{{kRouting}, {4 * kRouting}, {256, 8}};
+  EXPECT_EQ(refusal(shapes(OpKind::all_to_allv, rows, {}, in_nodes)), "accepted");
+  in_nodes.among.count = 3;
+  EXPECT_EQ(refusal(shapes(OpKind::all_to_allv, rows, {}, in_nodes)),
+            "all_to_allv: 4 ranks are not nodes of 3.");
   EXPECT_EQ(refusal(shapes(repeat, {{6, 2}}, {}, over)), "accepted");
   EXPECT_EQ(refusal(shapes(repeat, {{6}}, {}, over)), "repeat: the input of shape [6] needs 2 dimensions.");
 }
@@ -178,7 +190,7 @@ TEST(ExpertOps, FlopsAndBytesAreThoseOfEquallyManyRows) {
 // Twice what all ranks get: a part of half of that, over the ranks, goes to each of them. Routing does not
 // travel where it only says which rows do.
 TEST(ExpertOps, BytesBetweenRanksAreThoseThatTravel) {
-  const OpAttributes over = with([](Routing& r) { r.ranks = 2; });
+  const OpAttributes over = divided_over(2);
   EXPECT_EQ(op_bytes(shapes(OpKind::all_gather, {{kRouting}}, {}, over), Pass::forward),
             2 * 2 * kRouting * 4);
   for (const Pass pass : {Pass::forward, Pass::backward}) {

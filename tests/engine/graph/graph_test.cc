@@ -79,10 +79,11 @@ TEST(Sums, AreWholeBeforeTheyAreRead) {
 
 // ---- Experts divided over ranks.
 
-Model divided_over(int64_t ranks, int64_t of_node, int64_t here) {
+Model divided_over(uint32_t ranks, uint32_t of_node, uint32_t here) {
   ModelConfig config = config_from_name(
       "mixtral:layers=1,width=16,heads=2,kv_heads=2,ffn=8,vocab=50,context=8,experts=8,top=2");
-  config.expert_ranks = {ranks, here, of_node};
+  config.mesh = Mesh({1, ranks}, of_node);
+  config.rank = here;
   return build_model(config, DType::bf16, 1, 8);
 }
 
@@ -102,21 +103,22 @@ TEST(DividedExperts, ARankHasItsPart) {
   EXPECT_EQ(of_all, names);
   const Group& group =
       *std::ranges::find(second.groups, "model.layers.0.block_sparse_moe.experts.1", &Group::name);
-  EXPECT_EQ(group.divided_over(), 4u);
+  EXPECT_EQ(group.parts(), 4u);
+  EXPECT_EQ(part_on(second.mesh, group, 1), 1u);
   EXPECT_EQ(group.parameters.front().name, "model.layers.0.block_sparse_moe.experts.3.w1.weight");
-  EXPECT_EQ(name_on(group, group.parameters.front(), 2),
+  EXPECT_EQ(name_in(group, group.parameters.front(), 2),
             "model.layers.0.block_sparse_moe.experts.5.w1.weight");
 }
 
 TEST(DividedExperts, ThoseOnOtherNodesAreReachedInTwoSteps) {
   const auto steps_of = [](const Model& model) {
-    std::vector<std::pair<int64_t, int64_t>> steps;
+    std::vector<std::pair<uint32_t, uint32_t>> steps;
     for (const SegmentUse& use : model.layers[3].segments)
       if (const Segment& segment = model.segments[use.segment]; segment.is_between_ranks())
-        steps.emplace_back(segment.together().ranks, segment.together().stride);
+        steps.emplace_back(segment.among().count, segment.among().stride);
     return steps;
   };
-  using Steps = std::vector<std::pair<int64_t, int64_t>>;
+  using Steps = std::vector<std::pair<uint32_t, uint32_t>>;
   EXPECT_EQ(steps_of(divided_over(4, 1, 0)), (Steps{{4, 1}, {4, 1}}));
   EXPECT_EQ(steps_of(divided_over(8, 2, 0)), (Steps{{2, 1}, {4, 2}, {2, 1}, {4, 2}}));
 }

@@ -53,7 +53,7 @@ TEST(Imbalance, OneExpertOfALayerHasMostAndTheOthersEquallyMany) {
 TEST(Imbalance, RowsThatTravelAreThoseOfTheExpert) {
   ModelConfig config = config_from_name(
       "mixtral:layers=1,width=16,heads=2,kv_heads=2,ffn=8,vocab=50,context=64,experts=8,top=2");
-  config.expert_ranks.count = 2;
+  config.mesh = Mesh({1, 2}, 2);
   Model model = build_model(config, DType::bf16, 4, 64);
   const auto bytes = [&] {
     std::vector<uint64_t> all;

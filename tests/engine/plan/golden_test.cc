@@ -46,9 +46,8 @@ struct Budget {
 Case plan_case(const std::string& model, const Budget& budget, uint32_t ranks = 1) {
   Case c;
   ModelConfig config = config_from_name(model);
-  config.expert_ranks.count = ranks;
+  config.mesh = Mesh({1, ranks}, ranks);
   c.model = build_model(config, DType::bf16, 1, 8);
-  c.options.ranks = ranks;
   c.options.batch = 2;
   c.options.evaluate = true;
   for (const Layer& layer : c.model.layers)

@@ -284,9 +284,15 @@ TEST(PlanOpenness, AScheduleIsData) {
 // shards are small otherwise.
 TEST(PlanOpenness, AnOptimizerIsARow) {
   const NullDevice device;
-  PlanRequest request = request_of(branches(), device, machine_of(Tiers::device_host_nvme), 2);
-  request.lower.shard_elements = kGroupPadding;
-  request.lower.optimizer = {1, state_plane_stride, true};
+  const auto request_on = [&](uint32_t ranks) {
+    Model model = branches();
+    model.mesh = Mesh({ranks, 1}, ranks);
+    PlanRequest request = request_of(model, device, machine_of(Tiers::device_host_nvme), 2);
+    request.lower.shard_elements = kGroupPadding;
+    request.lower.optimizer = {1, state_plane_stride, true};
+    return request;
+  };
+  PlanRequest request = request_on(1);
   const Plan plan = expect_planned(request);
   for (size_t g = 0; g < plan.model.groups.size(); ++g) {
     const GroupBuffers& group = plan.lowering.groups[g];
@@ -294,39 +300,10 @@ TEST(PlanOpenness, AnOptimizerIsARow) {
     for (const BufferId state : group.state)
       EXPECT_EQ(plan.program.buffers[state].bytes(), state_plane_stride(plan.model.groups[g].elements));
   }
-  request.lower.ranks = 2;
+  request = request_on(2);
   EXPECT_THROW(make_plan(request), std::invalid_argument);  // stage 3 would cut tensors
   request.lower.zero_stage = 0;
   expect_planned(request);
-}
-
-// All four ranks share the other groups whole, at stage 3. Group `own` is shared by ranks 0 and 2, and by 1
-// and 3, at stage 1.
-TEST(PlanOpenness, AGroupHasItsOwnRanksAndStage) {
-  const NullDevice device;
-  const Model model = branches();
-  size_t own = 0;
-  while (model.groups[own].name != "own") ++own;
-  PlanRequest request = request_of(model, device, machine_of(Tiers::device_host), 2);
-  request.lower.ranks = 4;
-  request.lower.sharing.resize(model.groups.size());
-  request.lower.sharing[own] = StateSharing{.ranks = 2, .stride = 2, .node_group_ranks = 2, .zero_stage = 1};
-  const Plan plan = expect_planned(request);
-  const Program& p = plan.program;
-  ASSERT_EQ(p.processes.size(), 2u);
-  EXPECT_EQ(p.processes[0].count, 4u);
-  EXPECT_EQ(p.processes[1].count, 2u);
-  EXPECT_EQ(p.processes[1].stride, 2u);
-  uint32_t collectives = 0;
-  for (const Task& t : p.bodies[plan.lowering.bodies().usual().front()].tasks) {
-    if (!is_collective(t.kind)) continue;
-    ++collectives;
-    EXPECT_EQ(t.processes, t.subject == own ? 1 : 0) << task_kind_name(t.kind);
-  }
-  EXPECT_GT(collectives, 0u);
-  const GroupBuffers& shared = plan.lowering.groups[own];
-  EXPECT_EQ(shared.updated_elements(0) * 2, shared.shards[1] - shared.shards[0]);
-  EXPECT_TRUE(p.buffers[shared.forward.whole].permanent);  // stage 1: every rank has the weights whole
 }
 
 TEST(PlanOpenness, InputsHaveNamesOfTheirOwn) {

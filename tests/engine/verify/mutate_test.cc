@@ -11,8 +11,6 @@
 namespace sluice::testing {
 namespace {
 
-Figures& figures = Figures::print_at_end();
-
 constexpr size_t kShifts = 40;  // of each program; other faults are all planted
 
 struct Count {

@@ -13,8 +13,6 @@
 namespace sluice {
 namespace {
 
-Figures& figures = Figures::print_at_end();
-
 using testing::kPrograms;
 using testing::kSanitized;
 using testing::Mutated;

@@ -33,7 +33,7 @@ void expect_close(const std::vector<Result>& found, const std::vector<Result>& o
   }
 }
 
-class CpuKernels : public testing::TestWithParam<OpCase> {};
+class CpuKernels : public ::testing::TestWithParam<OpCase> {};
 
 TEST_P(CpuKernels, EveryTargetAgreesWithReference) {
   const OpCase& c = GetParam();
@@ -73,7 +73,7 @@ std::vector<OpCase> small_cases() {
   return cases;
 }
 
-INSTANTIATE_TEST_SUITE_P(Ops, CpuKernels, testing::ValuesIn(small_cases()),
+INSTANTIATE_TEST_SUITE_P(Ops, CpuKernels, ::testing::ValuesIn(small_cases()),
                          [](const auto& test) { return test.param.name; });
 
 using Floats = std::vector<float>;
@@ -168,7 +168,7 @@ TEST(CpuKernelLimits, RopeIsExactAtLatePositions) {
 TEST(CpuKernelLimits, RoundedBlocksAndTheirSumsAreTheSameBitsOnEveryTarget) {
   for (const DType precision : {DType::f32, DType::bf16, DType::f16})
     for (const uint64_t elements : {1ull, 15ull, 17ull, 1000ull, 65536ull + 33}) {
-      SCOPED_TRACE(testing::Message() << dtype_name(precision) << " " << elements);
+      SCOPED_TRACE(::testing::Message() << dtype_name(precision) << " " << elements);
       const Guarded values = random_tensor({static_cast<int64_t>(elements)}, DType::f32, 3, 1, 0);
       const auto* from = static_cast<const float*>(values.data());
       const size_t blocks = (elements + kNormBlock - 1) / kNormBlock;

@@ -158,7 +158,7 @@ TEST(Product, MatchesPlainLoopsForEveryTransposeAndType) {
         for (const bool transpose_b : {false, true}) {
           const ProductCase product(mode, size, transpose_a, transpose_b);
           product.check(product.run(1));
-          ASSERT_FALSE(testing::Test::HasFatalFailure()) << mode.name;
+          ASSERT_FALSE(::testing::Test::HasFatalFailure()) << mode.name;
         }
 }
 

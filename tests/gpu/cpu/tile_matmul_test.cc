@@ -19,12 +19,12 @@ using namespace testing_support;
 
 constexpr int64_t kHeight = 32;
 
-struct Mode {
+struct TileMode {
   const char* name;
   DType precision;
   cpu::Support support;
 };
-std::vector<Mode> modes() {
+std::vector<TileMode> tile_modes() {
   const cpu::Support native = cpu::native_support(), plain{};
   return {{"fp32", DType::f32, native},
           {"bf16", DType::bf16, native},
@@ -34,14 +34,14 @@ std::vector<Mode> modes() {
 }
 
 // One column or few, panels of the layout that pack_bf16 makes, several panels, several chunks of k.
-struct Size {
+struct TileSize {
   int64_t n, k;
 };
-constexpr Size kSizes[] = {{1, 1}, {17, 40}, {64, 64}, {320, 96}, {300, 129}, {70, 2500}};
+constexpr TileSize kSizes[] = {{1, 1}, {17, 40}, {64, 64}, {320, 96}, {300, 129}, {70, 2500}};
 
 // The sums of so many tiles of A.
-std::vector<float> multiply(const Mode& mode, const cpu::TiledProduct& p, const Tensor& a, const Tensor& b,
-                            int64_t tiles, int threads) {
+std::vector<float> multiply(const TileMode& mode, const cpu::TiledProduct& p, const Tensor& a,
+                            const Tensor& b, int64_t tiles, int threads) {
   cpu::TileMultiplier multiplier(threads, mode.support);
   Workers workers(threads);
   Workspace workspace(multiplier.prepare(p));
@@ -56,10 +56,10 @@ std::vector<float> multiply(const Mode& mode, const cpu::TiledProduct& p, const 
 
 TEST(TiledProduct, MatchesPlainLoopsAndBitsDependOnTheRowAlone) {
   constexpr int64_t kTiles = 6;
-  for (const Mode& mode : modes())
-    for (const Size& size : kSizes)
+  for (const TileMode& mode : tile_modes())
+    for (const TileSize& size : kSizes)
       for (const bool transposed : {false, true}) {
-        SCOPED_TRACE(testing::Message()
+        SCOPED_TRACE(::testing::Message()
                      << mode.name << ", " << size.n << " x " << size.k << ", " << transposed);
         const int64_t stride = (transposed ? size.k : size.n) + 3;
         const cpu::TiledProduct p{kHeight, size.n, size.k, transposed, stride, mode.precision};
@@ -106,11 +106,12 @@ TEST(TiledProduct, PairsOfRowsLieSideBySide) {
 // Chunks of k are added to what is there, or to nothing.
 TEST(Product, ChunksOfRowsAreAddedInOrder) {
   constexpr int64_t kM = 70, kN = 100, kChunk = 64;
-  for (const Mode& mode : modes())
+  for (const TileMode& mode : tile_modes())
     for (const int64_t k : {32, 64, 96, 224})
       for (const bool accumulate : {false, true})
         for (const bool scaled : {false, true}) {
-          SCOPED_TRACE(testing::Message() << mode.name << ", " << k << ", " << accumulate << ", " << scaled);
+          SCOPED_TRACE(::testing::Message()
+                       << mode.name << ", " << k << ", " << accumulate << ", " << scaled);
           Product p{kM,         kN,         k,     true,  false, kM, kN, kN, mode.precision,
                     DType::f32, accumulate, false, scaled};
           const Tensor a = Tensor::random(mode.precision, k * kM, 1),

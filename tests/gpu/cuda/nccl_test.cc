@@ -94,7 +94,7 @@ void on_all_gpus(int count, const std::function<void(Communicator&)>& work) {
   for (std::thread& t : threads) t.join();
 }
 
-class SeveralGpus : public testing::Test {
+class SeveralGpus : public ::testing::Test {
  protected:
   void SetUp() override {
     const CudaStatus first = cuda_status(0), last = cuda_status(gpus_ - 1);

@@ -76,7 +76,7 @@ Known<NvmlApi> fake_api() {
   return {api, ""};
 }
 
-class NvmlTest : public testing::Test {
+class NvmlTest : public ::testing::Test {
  protected:
   void SetUp() override { fake() = {}; }
   void TearDown() override { EXPECT_EQ(fake().initialized, 0) << "as often shut down as initialized"; }

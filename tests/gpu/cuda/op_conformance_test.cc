@@ -14,7 +14,7 @@ const CudaStatus& gpu() {
 }
 
 // One device for all tests, since making one takes longer than a test. It ends before CUDA does.
-class SharedDevice : public testing::Environment {
+class SharedDevice : public ::testing::Environment {
  public:
   void TearDown() override { device_.reset(); }
   std::shared_ptr<Device> get() {
@@ -26,7 +26,7 @@ class SharedDevice : public testing::Environment {
   std::shared_ptr<Device> device_;
 };
 SharedDevice& shared_device =
-    *static_cast<SharedDevice*>(testing::AddGlobalTestEnvironment(new SharedDevice));
+    *static_cast<SharedDevice*>(::testing::AddGlobalTestEnvironment(new SharedDevice));
 
 std::vector<DeviceEntry> devices_to_judge() {
   return {{"cuda", [](int) { return std::make_unique<HostOperands>(shared_device.get()); }}};

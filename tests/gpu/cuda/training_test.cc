@@ -14,9 +14,7 @@
 namespace sluice {
 namespace {
 
-Figures& figures = Figures::print_at_end();
-
-class CudaTraining : public testing::Test {
+class CudaTraining : public ::testing::Test {
  protected:
   void SetUp() override {
     const CudaStatus status = cuda_status(0);

@@ -21,13 +21,13 @@ void on_all_ranks(int count, const std::function<void(Communicator&)>& work) {
   for (std::thread& t : threads) t.join();
 }
 
-class Ranks : public testing::TestWithParam<int> {};
+class Ranks : public ::testing::TestWithParam<int> {};
 
 TEST_P(Ranks, EveryCollectiveMovesWhatItSays) {
   expect_collectives_move(on_all_ranks, GetParam());
   EXPECT_EQ(make_in_process_communicators(GetParam()).size(), static_cast<size_t>(GetParam()));
 }
-INSTANTIATE_TEST_SUITE_P(Counts, Ranks, testing::Values(1, 2, 3, 4, 7));
+INSTANTIATE_TEST_SUITE_P(Counts, Ranks, ::testing::Values(1, 2, 3, 4, 7));
 
 TEST(InProcess, AnAllGatherInPlaceKeepsItsOwnPart) { expect_own_part_kept_in_place(on_all_ranks); }
 TEST(InProcess, GroupsKeepToThemselves) { expect_groups_keep_to_themselves(on_all_ranks); }

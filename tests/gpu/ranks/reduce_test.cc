@@ -146,7 +146,7 @@ TEST(SumRanks, IsThePlainTreeOnEveryTarget) {
     for (const uint32_t ranks : kRanks)
       for (const uint64_t elements :
            {1ull, 3ull, 7ull, 8ull, 9ull, 31ull, 33ull, 2047ull, 2051ull, 5001ull}) {
-        SCOPED_TRACE(testing::Message() << c << ", " << ranks << " x " << elements);
+        SCOPED_TRACE(::testing::Message() << c << ", " << ranks << " x " << elements);
         const auto parts = rounded(c.from, gradients(ranks, elements, ranks + elements));
         const Sums wanted = plain_sums(widened(c.from, parts), ranks, c.to);
         on_every_target([&] {
@@ -165,7 +165,7 @@ TEST(SumRanks, TwoLevelsGiveTheBitsOfOne) {
       const auto parts = rounded(precision, gradients(ranks, kElements, ranks));
       const Sums wanted = found_sums({precision, precision}, parts, ranks);
       for (const uint32_t block : {2u, 4u, 8u}) {
-        SCOPED_TRACE(testing::Message() << dtype_name(precision) << ", " << ranks << " by " << block);
+        SCOPED_TRACE(::testing::Message() << dtype_name(precision) << ", " << ranks << " by " << block);
         const Sums found = two_level_sums(precision, parts, ranks, block);
         EXPECT_EQ(bits_of(found.values), bits_of(wanted.values));
         EXPECT_EQ(bits_of(found.squares), bits_of(wanted.squares));
@@ -185,7 +185,7 @@ TEST(SumRanks, NaNAndInfinityPassThrough) {
   for (const Conversion c : kConversions)
     for (const uint32_t ranks : kRanks)
       for (uint32_t rank = 0; rank < ranks; ++rank) {
-        SCOPED_TRACE(testing::Message() << c << ", rank " << rank << " of " << ranks);
+        SCOPED_TRACE(::testing::Message() << c << ", rank " << rank << " of " << ranks);
         std::vector<float> values(3 * ranks, 1.0f);
         values[3 * rank] = kInfinity;
         values[3 * rank + 1] = std::nanf("");
@@ -205,7 +205,7 @@ TEST(SumRanks, BlocksAreSummedApartAndByAnyNumberOfThreads) {
   std::normal_distribution<float> normal;
   for (const Conversion c : kConversions)
     for (const uint32_t ranks : {1u, 2u, 5u, 9u}) {
-      SCOPED_TRACE(testing::Message() << c << ", " << ranks);
+      SCOPED_TRACE(::testing::Message() << c << ", " << ranks);
       std::vector<float> values(ranks * kElements);
       for (float& v : values) v = normal(random);
       const auto parts = rounded(c.from, values);

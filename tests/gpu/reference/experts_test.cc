@@ -499,7 +499,7 @@ TEST(ReferenceExperts, AddSum) {
 }
 
 TEST(ReferenceExperts, Repeat) {
-  const OpAttributes over{.routing = {.experts = 4, .chosen = 2, .ranks = 2}};
+  const OpAttributes over{.routing = {.experts = 4, .chosen = 2, .over = {"experts", 2}}};
   Operands operands = operands_of(repeat, over, {{1, 3}}, {{1, 2, -3}});
   set(operands.output_gradients[0], {4, 5, 6, 0.5, 0, -6});
   operands.freeze();

@@ -8,8 +8,6 @@
 namespace sluice {
 namespace {
 
-Figures& figures = Figures::print_at_end();
-
 // Bytes that a layer keeps of a micro-batch from forward to backward, with the output that it hands on.
 uint64_t kept_bytes(const Model& model, Recompute level) {
   const SegmentUse& use = model.layers[1].segments[0];

@@ -17,8 +17,6 @@
 namespace sluice {
 namespace {
 
-Figures& figures = Figures::print_at_end();
-
 // Rows are windows 0, 1, ...; labels are the tokens one position later.
 void load_first_batch(Interpreter& run, const Model& model) {
   const TokenData data = TokenData::open({kFixtureTokens}, model.vocabulary);

@@ -14,9 +14,11 @@ const std::string kSizes =
 
 class WrongExpertsTest : public FormatTest {
  protected:
-  static Model model(const std::string& family, const char* experts = "4", ExpertRanks ranks = {}) {
+  static Model model(const std::string& family, const char* experts = "4", const Mesh& mesh = {},
+                     uint32_t rank = 0) {
     ModelConfig config = config_from_name(family + kSizes + experts);
-    config.expert_ranks = ranks;
+    config.mesh = mesh;
+    config.rank = rank;
     return build_model(config, DType::f32, 1, 4);
   }
   // The tensors of the model but those with such a part in their names, and others.
@@ -94,7 +96,7 @@ TEST_F(WrongExpertsTest, StackedTensorsOfAnotherNumber) {
 TEST_F(WrongExpertsTest, ExpertsThatAreDividedOverRanks) {
   for (const int64_t here : {0, 1}) {
     SCOPED_TRACE(here);
-    const Model whole = model("mixtral", "8"), half = model("mixtral", "8", {2, here});
+    const Model whole = model("mixtral", "8"), half = model("mixtral", "8", Mesh({1, 2}, 2), here);
     write(whole, {});
     EXPECT_NO_THROW(check_weights(HfWeights::open(directory.string(), "mixtral"), half));
     write(whole, {"layers.0.block_sparse_moe.experts.1.", "layers.1.block_sparse_moe.experts.6."},

@@ -17,13 +17,12 @@
 #include "offload/nvme_files.h"
 #include "tests/support/io_queue_support.h"
 #include "tests/support/offload_test_support.h"
+#include "tests/support/units.h"
 
 namespace sluice {
 namespace {
 
-constexpr uint64_t kMiB = 1 << 20;
-
-class IoQueueContract : public testing::TestWithParam<const IoBackend*> {
+class IoQueueContract : public ::testing::TestWithParam<const IoBackend*> {
  protected:
   void SetUp() override {
     if (!works_here(GetParam())) GTEST_SKIP() << "this system has no usable " << GetParam()->title;
@@ -140,7 +139,7 @@ TEST_P(IoQueueContract, DestructionWaitsForWhatIsInFlight) {
   EXPECT_EQ(pattern_end({data_ + 16 * kMiB, 8 * kMiB}, 9), 8 * kMiB);
 }
 
-INSTANTIATE_TEST_SUITE_P(BackEnds, IoQueueContract, testing::ValuesIn(kIoBackends), name_of_backend);
+INSTANTIATE_TEST_SUITE_P(BackEnds, IoQueueContract, ::testing::ValuesIn(kIoBackends), name_of_backend);
 
 TEST(IoChoice, DescriptionsSayWhatWasChosen) {
   for (const IoBackend* backend : working_io_backends()) {

@@ -19,11 +19,10 @@
 #include "offload/arena.h"
 #include "tests/support/io_queue_support.h"
 #include "tests/support/offload_test_support.h"
+#include "tests/support/units.h"
 
 namespace sluice {
 namespace {
-
-constexpr uint64_t kMiB = 1 << 20;
 
 // A read of an empty pipe stays in flight. Other back ends may have no such read: pread() refuses pipes.
 TEST(UringQueue, PollEndsAfterItsTimeout) {

@@ -8,14 +8,14 @@
 #include <string>
 
 #include "tests/support/test_directory.h"
+#include "tests/support/units.h"
 
 namespace sluice {
 namespace {
 
 namespace fs = std::filesystem;
-constexpr uint64_t kMiB = 1 << 20;
 
-class MemoryLimitsTest : public testing::Test {
+class MemoryLimitsTest : public ::testing::Test {
  protected:
   void SetUp() override {
     put("proc/meminfo", "MemTotal:       16384 kB\nMemFree:   1 kB\nMemAvailable:    8192 kB\n");

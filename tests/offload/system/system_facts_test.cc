@@ -9,14 +9,14 @@
 #include <fstream>
 
 #include "tests/support/test_directory.h"
+#include "tests/support/units.h"
 
 namespace sluice {
 namespace {
 
 namespace fs = std::filesystem;
-constexpr uint64_t kMiB = 1 << 20;
 
-class SystemFactsTest : public testing::Test {
+class SystemFactsTest : public ::testing::Test {
  protected:
   void put(const std::string& path, const std::string& text) {
     fs::create_directories(fs::path(root_ + path).parent_path());

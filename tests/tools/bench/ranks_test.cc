@@ -18,8 +18,12 @@ class SlowNetwork final : public Communicator {
   int rank() const override { return rank_; }
   int size() const override { return 4; }
   std::string transport() const override { return "sleep"; }
-  void all_gather(const RankSet& among, const void*, uint64_t bytes, void*) override { send(among, bytes); }
-  void all_to_all(const RankSet& among, const void*, uint64_t bytes, void*) override { send(among, bytes); }
+  void all_gather(const ProcessGroup& among, const void*, uint64_t bytes, void*) override {
+    send(among, bytes);
+  }
+  void all_to_all(const ProcessGroup& among, const void*, uint64_t bytes, void*) override {
+    send(among, bytes);
+  }
   void broadcast(void*, uint64_t, int) override {}
   void barrier() override {}
   void send(const void*, uint64_t, int) override {}
@@ -28,7 +32,7 @@ class SlowNetwork final : public Communicator {
   void abort(const std::string&) noexcept override {}
 
  private:
-  static void send(const RankSet& among, uint64_t bytes) {
+  static void send(const ProcessGroup& among, uint64_t bytes) {
     EXPECT_EQ(among.count, 2);
     const double n = static_cast<double>(bytes);
     const double seconds = among.stride == 1 ? 10e-3 + n / 0.2e9 : 25e-3 + 2 * n / 0.1e9;

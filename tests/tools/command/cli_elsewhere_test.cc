@@ -7,11 +7,10 @@
 
 #include "engine/rates/machine_rates.h"
 #include "tests/support/cli_support.h"
+#include "tests/support/units.h"
 
 namespace sluice {
 namespace {
-
-constexpr uint64_t kMiB = uint64_t{1} << 20, kGiB = uint64_t{1} << 30;
 
 class CliElsewhere : public Cli {
  protected:

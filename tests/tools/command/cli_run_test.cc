@@ -20,10 +20,6 @@
 namespace sluice {
 namespace {
 
-nlohmann::json last_metrics(const std::string& file) {
-  return nlohmann::json::parse(last_metrics_line(file));
-}
-
 TEST_F(Cli, ADirectoryWithARunIsNotWrittenOver) {
   ASSERT_EQ(run(train("run", 2)).code, 0);
   expect_refusal(train("run", 2), 2, {"run", "--resume"});

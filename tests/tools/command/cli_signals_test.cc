@@ -16,10 +16,6 @@
 namespace sluice {
 namespace {
 
-nlohmann::json last_metrics(const std::string& file) {
-  return nlohmann::json::parse(last_metrics_line(file));
-}
-
 TEST_F(Cli, ASignalEndsTheRunWithADurableCheckpoint) {
   for (const int number : {SIGTERM, SIGINT}) {
     const std::string name = "run" + std::to_string(number), metrics = directory / (name + "/metrics.jsonl");

@@ -67,7 +67,7 @@ TEST(Config, MalformedFilesNameTheLine) {
   }
 }
 
-class ConfigFile : public testing::Test {
+class ConfigFile : public ::testing::Test {
  protected:
   void put(const std::string& text) { std::ofstream(path_) << text; }
   const TestDirectory directory_;

@@ -12,7 +12,7 @@
 namespace sluice {
 namespace {
 
-class Manual : public testing::Test {
+class Manual : public ::testing::Test {
  protected:
   CommandResult run(const Words& words) const { return Command(directory / "", words).wait(); }
   const DriveDirectory directory;

@@ -11,7 +11,7 @@
 namespace sluice {
 namespace {
 
-class Completion : public testing::Test {
+class Completion : public ::testing::Test {
  protected:
   void SetUp() override {
     write_bytes(directory / "bash.sh", bash_script());

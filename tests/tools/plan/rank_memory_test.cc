@@ -13,8 +13,6 @@
 namespace sluice {
 namespace {
 
-Figures& figures = Figures::print_at_end();
-
 // Home bytes of one class of buffers, summed over tiers.
 uint64_t home_bytes(const Plan& plan, const TestRun& run, const std::string& kind) {
   uint64_t bytes = 0;
@@ -35,7 +33,7 @@ TEST(RankMemory, PlansGiveEachRankItsPart) {
     for (const DType precision : {DType::f32, DType::bf16}) {
       const Plan one = std::get<Plan>(plan_of(rank_memory_run(directory, model, precision, 1)));
       for (const int64_t ranks : {2, 3, 4}) {
-        SCOPED_TRACE(testing::Message() << model << " " << dtype_name(precision) << " " << ranks);
+        SCOPED_TRACE(::testing::Message() << model << " " << dtype_name(precision) << " " << ranks);
         const TestRun run = rank_memory_run(directory, model, precision, ranks);
         const Plan plan = std::get<Plan>(plan_of(run));
         // The tolerance is for padding: a rank's part of a parameter group is a multiple of 2048 elements.

@@ -13,9 +13,7 @@
 namespace sluice {
 namespace {
 
-Figures& figures = Figures::print_at_end();
-
-class CommandBudgets : public testing::Test {
+class CommandBudgets : public ::testing::Test {
  protected:
   void SetUp() override {
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
@@ -28,11 +26,11 @@ class CommandBudgets : public testing::Test {
 
 // Models of 14 and 28 million parameters, whose training state is 200 and 400 MB. Products of experts keep
 // more in memory of the library.
-class CommandBudgetsOf : public CommandBudgets, public testing::WithParamInterface<const char*> {};
+class CommandBudgetsOf : public CommandBudgets, public ::testing::WithParamInterface<const char*> {};
 INSTANTIATE_TEST_SUITE_P(
     Models, CommandBudgetsOf,
-    testing::Values("gpt2:layers=7,width=400,heads=8,vocab=256,context=128",
-                    "mixtral:layers=4,width=256,heads=8,kv_heads=4,ffn=1024,vocab=256,context=128"));
+    ::testing::Values("gpt2:layers=7,width=400,heads=8,vocab=256,context=128",
+                      "mixtral:layers=4,width=256,heads=8,kv_heads=4,ffn=1024,vocab=256,context=128"));
 
 // The command with the least limits that its own plan names, and with larger ones.
 TEST_P(CommandBudgetsOf, TheProcessStaysWithinHostMem) {

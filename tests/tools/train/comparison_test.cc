@@ -10,7 +10,7 @@
 namespace sluice {
 namespace {
 
-class Comparisons : public testing::Test {
+class Comparisons : public ::testing::Test {
  protected:
   void SetUp() override {
     write_bytes(directory_ / "train.txt", sample_text(6000));

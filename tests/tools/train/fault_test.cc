@@ -12,8 +12,6 @@
 namespace sluice {
 namespace {
 
-Figures& figures = Figures::print_at_end();
-
 // The command is killed at random moments while it writes a checkpoint after every step.
 TEST(TrainingFaults, KilledWhileItWritesCheckpoints) {
   const DriveDirectory directory;

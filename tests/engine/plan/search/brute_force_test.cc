@@ -14,8 +14,6 @@
 namespace sluice::testing {
 namespace {
 
-Figures& figures = Figures::print_at_end();
-
 void expect_as_good(uint32_t layers, bool clip, uint64_t percent, const std::vector<Levels>& sets) {
   const auto roomy = std::get<Plan>(make_plan(request_for(layers, kPlenty, clip)));
   const PlanRequest request =

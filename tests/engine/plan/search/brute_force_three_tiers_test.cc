@@ -12,8 +12,6 @@
 namespace sluice::testing {
 namespace {
 
-Figures& figures = Figures::print_at_end();
-
 TEST(BruteForceInThreeTiers, IsNoBetter) {
   const std::vector<double> updates{40e9, 1e9};  // bytes/s
   for (const bool clip : {true, false}) {

@@ -16,8 +16,6 @@
 namespace sluice::testing {
 namespace {
 
-Figures& figures = Figures::print_at_end();
-
 // Of two refusals, each tier's least is the smaller one, and so is what planning takes where that is told.
 TEST(PlanSearch, ARefusalKeepsThePlanningOfItsLeast) {
   Infeasible a{.tier = 1, .least = {5, 90}, .least_together = {5, 90}, .planning = 90};

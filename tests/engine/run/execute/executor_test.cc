@@ -105,7 +105,7 @@ TEST(ThreadedExecutor, TenThousandTinyBodies) {
   EXPECT_FALSE(executor->error());
 }
 
-class Poison : public testing::TestWithParam<ExecutorKind> {};
+class Poison : public ::testing::TestWithParam<ExecutorKind> {};
 
 // Whatever an instruction throws, on whichever lane, reaches the thread that waits for the body.
 TEST_P(Poison, WhatAnInstructionThrowsEndsTheRun) {
@@ -138,8 +138,8 @@ TEST_P(Poison, WhatAnInstructionThrowsEndsTheRun) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Executors, Poison,
-                         testing::Values(ExecutorKind::serial, ExecutorKind::shuffled,
-                                         ExecutorKind::threaded));
+                         ::testing::Values(ExecutorKind::serial, ExecutorKind::shuffled,
+                                           ExecutorKind::threaded));
 
 }  // namespace
 }  // namespace sluice

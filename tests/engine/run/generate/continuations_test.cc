@@ -11,7 +11,7 @@
 namespace sluice {
 namespace {
 
-class Continuation : public testing::TestWithParam<std::string> {};
+class Continuation : public ::testing::TestWithParam<std::string> {};
 
 TEST_P(Continuation, IsThatOfTransformers) {
   const Continuations wanted(nlohmann::json::parse(continuations_text(GetParam())));
@@ -22,7 +22,7 @@ TEST_P(Continuation, IsThatOfTransformers) {
   };
   for (const Way& way : {Way{DeviceKind::cpu, 1, 50}, Way{DeviceKind::cpu, 3, 4}, Way{DeviceKind::cpu, 4, 1},
                          Way{DeviceKind::reference, 2, 5}}) {
-    SCOPED_TRACE(testing::Message() << way.sequences << " at once, chunks of " << way.chunk);
+    SCOPED_TRACE(::testing::Message() << way.sequences << " at once, chunks of " << way.chunk);
     Speaking speaking({.model = kContinuationFolder + GetParam(),
                        .sizes = {way.sequences, context, std::min(context, way.chunk)},
                        .device = way.device});
@@ -51,7 +51,7 @@ TEST_P(Continuation, LogitsAreThoseOfTransformers) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Fixtures, Continuation, testing::ValuesIn(continuation_fixtures()),
+INSTANTIATE_TEST_SUITE_P(Fixtures, Continuation, ::testing::ValuesIn(continuation_fixtures()),
                          [](const auto& test) { return test.param; });
 
 TEST(ContinuationFixtures, AreOfEveryFamily) {

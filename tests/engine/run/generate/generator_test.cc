@@ -38,7 +38,7 @@ TEST(Generator, AnyBudgetGivesTheSameTokens) {
           const std::vector<uint64_t> bytes = refusal_of(tight).least_together;
           tight.arenas = {upper ? std::optional(bytes[0]) : std::nullopt, bytes[upper ? 1 : 0], kRoomy};
         }
-        SCOPED_TRACE(testing::Message() << upper << least << static_cast<int>(placement));
+        SCOPED_TRACE(::testing::Message() << upper << least << static_cast<int>(placement));
         Speaking speaking(tight);
         const std::vector<Violation> violations = verify(speaking.plan().program, 5);
         for (const Violation& v : violations) ADD_FAILURE() << describe(speaking.plan().program, v);

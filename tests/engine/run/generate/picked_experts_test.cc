@@ -11,7 +11,7 @@ namespace sluice {
 namespace {
 
 const std::string kFolder = "tests/fixtures/";
-const std::vector<std::vector<uint32_t>> kPrompts = {
+const std::vector<std::vector<uint32_t>> kPickedPrompts = {
     {5}, {7, 200, 31, 4, 9, 11, 250}, {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12}, {40, 3}, {17, 290, 8}};
 
 struct Spoken {
@@ -20,7 +20,7 @@ struct Spoken {
 };
 
 Spoken spoken(Speaking& speaking, const Speech& speech) {
-  Spoken all{tokens_of(speaking.answers(kPrompts)), {}};
+  Spoken all{tokens_of(speaking.answers(kPickedPrompts)), {}};
   for (int64_t place = 0; place < speech.sizes.sequences; ++place)
     for (const float logit : speaking.logits("decode", place)) all.logits.push_back(logit);
   return all;
@@ -60,7 +60,7 @@ TEST(PickedExperts, GiveTheBitsOfAllExperts) {
                         Case{"qwen2_moe", 1, 4}, Case{"mixtral", 1, 4}, Case{"gpt_oss", 1, 6}})
     for (const bool upper : {false, true})
       for (const Placement placement : {Placement::lowest, Placement::highest}) {
-        SCOPED_TRACE(testing::Message()
+        SCOPED_TRACE(::testing::Message()
                      << c.fixture << " " << c.sequences << upper << static_cast<int>(placement));
         Speech speech{.model = kFolder + c.fixture, .sizes = {c.sequences, 40, 5}, .tokens_max = 9};
         speech.placement = placement;
@@ -87,7 +87,7 @@ TEST(PickedExperts, GiveTheBitsOfAllExpertsFromADriveAndInTheLeastMemory) {
   for (const bool upper : {false, true})
     for (const bool least : {false, true})
       for (const int64_t sequences : {1, 2}) {
-        SCOPED_TRACE(testing::Message() << upper << least << sequences);
+        SCOPED_TRACE(::testing::Message() << upper << least << sequences);
         Speech speech = on_drive(directory);
         speech.sizes.sequences = sequences;
         speech.arenas = {upper ? std::optional(kRoomy) : std::nullopt, kRoomy, kRoomy};
@@ -154,7 +154,7 @@ TEST(PickedExperts, ADecodeReadsNoOthers) {
     for (const bool more : {false, true}) {
       speech.tokens_max = more ? 9 : 1;
       Speaking speaking(speech);
-      speaking.answers({kPrompts[1]});
+      speaking.answers({kPickedPrompts[1]});
       read[picks][more] = bytes_read(speaking, "nvme_read");
       of_experts[picks] = bytes_of_experts(speaking.plan(), speaking.plan().lowering.bodies().readings[0]);
     }
@@ -177,7 +177,7 @@ TEST(PickedExperts, PlacesWithoutAnExpertMoveNothing) {
   for (const bool more : {false, true}) {
     speech.tokens_max = more ? 9 : 1;
     Speaking speaking(speech);
-    speaking.answers({kPrompts[1], kPrompts[1]});
+    speaking.answers({kPickedPrompts[1], kPickedPrompts[1]});
     read[more] = bytes_read(speaking, "nvme_read");
     if (!more) continue;
     const uint64_t at_most = bytes_of_experts(speaking.plan(), speaking.plan().lowering.bodies().readings[0]);
@@ -217,7 +217,7 @@ TEST(PickedExperts, AnIndexThatTellsNothingEndsTheRun) {
       return std::make_unique<BadRouter>(std::move(device), begins);
     };
     try {
-      Speaking(speech).answers({kPrompts[0]});
+      Speaking(speech).answers({kPickedPrompts[0]});
       ADD_FAILURE() << begins[0] << begins[1] << begins[2];
     } catch (const Error& error) {
       EXPECT_EQ(error.code(), ExitCode::bug);

@@ -120,7 +120,7 @@ TEST_F(RanksExpertsTest, BitsDoNotDependOnNodes) {
       nodes.arenas = least_arenas(nodes, per_node == 2);
       const TestResult found = train_on(nodes);
       const auto in_nodes = std::ranges::count_if(found.plan.model.segments, [](const Segment& segment) {
-        return segment.is_between_ranks() && segment.together().ranks == 2;
+        return segment.is_between_ranks() && segment.among().count == 2;
       });
       EXPECT_EQ(in_nodes > 0, per_node == 2) << per_node;
       EXPECT_EQ(fixed_bits(found.steps), fixed_bits(wanted.steps)) << model << ", nodes of " << per_node;

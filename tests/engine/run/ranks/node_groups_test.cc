@@ -76,7 +76,7 @@ TEST_F(RankNodeGroupsTest, EightRanksOnOneTwoAndFourMachines) {
         several.options.memory.overlap = per_node == 4 ? Overlap::never : Overlap::always;
         several.options.run.out = directory_ / "several";
         const TestResult found = train_on(several);
-        EXPECT_EQ(found.plan.lowering.sharing.node_group_ranks, per_node == 1 ? 8 : per_node);
+        EXPECT_EQ(found.plan.lowering.sharing.in_node_group.count, per_node == 1 ? 8 : per_node);
         EXPECT_EQ(fixed_bits(found.steps), fixed_bits(wanted.steps)) << per_node;
         EXPECT_EQ(newest_masters(several.options.run.out), masters) << per_node;
         std::filesystem::remove_all(several.options.run.out);

@@ -10,8 +10,6 @@
 namespace sluice {
 namespace {
 
-Figures& figures = Figures::print_at_end();
-
 TEST(RankMemory, RunsHoldThatAndTheWorkingSetOfThePlan) {
   const DriveDirectory directory;
   write_bytes(directory / "text.txt", sample_text(40'000));
@@ -20,7 +18,7 @@ TEST(RankMemory, RunsHoldThatAndTheWorkingSetOfThePlan) {
     for (const DType precision : {DType::f32, DType::bf16}) {
       const Plan one = std::get<Plan>(plan_of(rank_memory_run(directory, model, precision, 1)));
       for (const int64_t ranks : {2, 3, 4}) {
-        SCOPED_TRACE(testing::Message() << model << " " << dtype_name(precision) << " " << ranks);
+        SCOPED_TRACE(::testing::Message() << model << " " << dtype_name(precision) << " " << ranks);
         const TestRun run = rank_memory_run(directory, model, precision, ranks);
         const Plan plan = std::get<Plan>(plan_of(run));
         const double part = static_cast<double>(permanent_bytes(one)) / static_cast<double>(ranks);

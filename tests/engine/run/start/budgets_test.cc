@@ -5,11 +5,10 @@
 
 #include "engine/base/error.h"
 #include "offload/io/backends.h"
+#include "tests/support/units.h"
 
 namespace sluice {
 namespace {
-
-constexpr uint64_t kMiB = uint64_t{1} << 20;
 
 MemoryLimits limits_of(uint64_t total, uint64_t available) {
   MemoryLimits limits;

@@ -11,12 +11,13 @@
 namespace sluice {
 namespace {
 
-Model mixtral(int64_t lora = 0, const ExpertRanks& ranks = {}) {
+Model mixtral(int64_t lora = 0, const Mesh& mesh = {}, uint32_t rank = 0) {
   ModelConfig config = config_from_name(
       "mixtral:layers=2,width=32,heads=4,kv_heads=2,ffn=32,vocab=100,context=32,experts=4,top=2");
   config.adapters.rank = lora;
   config.adapters.alpha = 1;
-  config.expert_ranks = ranks;
+  config.mesh = mesh;
+  config.rank = rank;
   return build_model(config, DType::bf16, 1, 32);
 }
 
@@ -78,13 +79,15 @@ TEST(GroupOptions, PatternsAreOfWholeNames) {
 // Two ranks have two experts each: 0 and 2 are in the same place, and so are 1 and 3.
 TEST(GroupOptions, ExpertsOfAllRanksAreNamed) {
   for (int64_t here : {0, 1}) {
-    const Names second = named(with({"*.1.*.experts.[13].w1.weight:lr=2"}, mixtral(0, {2, here})));
+    const Names second =
+        named(with({"*.1.*.experts.[13].w1.weight:lr=2"}, mixtral(0, Mesh({1, 2}, 2), here)));
     EXPECT_EQ(second,
               (Names{kLayer1 + "block_sparse_moe.experts." + (here == 0 ? "1" : "3") + ".w1.weight"}));
-    EXPECT_EQ(named(with({"*.experts.*:lr=2"}, mixtral(0, {2, here}))).size(), 2u * 2u * 3u);
-    EXPECT_EQ(named(with({"experts:lr=2"}, mixtral(0, {2, here}))).size(), 2u * 2u * 3u);
+    EXPECT_EQ(named(with({"*.experts.*:lr=2"}, mixtral(0, Mesh({1, 2}, 2), here))).size(), 2u * 2u * 3u);
+    EXPECT_EQ(named(with({"experts:lr=2"}, mixtral(0, Mesh({1, 2}, 2), here))).size(), 2u * 2u * 3u);
     for (const char* one : {"*.experts.0.*:frozen=yes", "*.experts.3.*:lr=2", "*.experts.[01].*:lr=2"})
-      EXPECT_TRUE(refusal({one}, mixtral(0, {2, here})).ends_with("and all ranks run the same program."))
+      EXPECT_TRUE(
+          refusal({one}, mixtral(0, Mesh({1, 2}, 2), here)).ends_with("and all ranks run the same program."))
           << one;
   }
 }

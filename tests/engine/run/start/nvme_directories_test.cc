@@ -11,18 +11,17 @@
 #include "engine/run/start/budgets.h"
 #include "engine/run/start/devices.h"
 #include "tests/support/offload_test_support.h"
+#include "tests/support/units.h"
 
 namespace sluice {
 namespace {
-
-constexpr uint64_t kMiB = uint64_t{1} << 20;
 
 void write_machine(const std::string& path, const std::string& drives, const std::string& memory = "") {
   std::ofstream(path) << R"({"format": "sluice-machine-1", "name": "mine", )" << memory << R"("drives": [)"
                       << drives << "]}";
 }
 
-class NvmeDirectories : public testing::Test {
+class NvmeDirectories : public ::testing::Test {
  protected:
   NvmeDirectories() { options_.machine = place_ / "machine.json"; }
 

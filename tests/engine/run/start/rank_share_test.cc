@@ -9,11 +9,10 @@
 #include "offload/system/processors.h"
 #include "tests/support/processor_sets.h"
 #include "tests/support/test_directory.h"
+#include "tests/support/units.h"
 
 namespace sluice {
 namespace {
-
-constexpr uint64_t kMiB = uint64_t{1} << 20;
 
 void on_ranks(int count, const std::function<void(const Ranks&)>& rank) {
   run_in_process(count, rank,

@@ -16,8 +16,6 @@
 namespace sluice {
 namespace {
 
-Figures& figures = Figures::print_at_end();
-
 // Wider vocabularies would only cost time; 258 and 300 are multiples of nothing that kernels use. With a
 // batch of eight single sequences, the activations between layers outweigh the largest task.
 constexpr const char* kModels[] = {

@@ -13,8 +13,6 @@
 namespace sluice {
 namespace {
 
-Figures& figures = Figures::print_at_end();
-
 struct Setting {
   const char* model;
   DType precision;

@@ -48,7 +48,7 @@ const Bits& bits_of_one_directory() {
 TEST(TrainingDirectories, BitsAreThoseOfOneDirectory) {
   for (const ExecutorKind executor : {ExecutorKind::serial, ExecutorKind::shuffled, ExecutorKind::threaded})
     for (const IoBackend* io : working_io_backends()) {
-      SCOPED_TRACE(testing::Message() << "executor " << int(executor) << " io " << io->name);
+      SCOPED_TRACE(::testing::Message() << "executor " << int(executor) << " io " << io->name);
       const DriveDirectory directory;
       TestRun run = run_of(directory, true);
       run.executor = executor;

@@ -36,7 +36,7 @@ StepMetrics example_step(int64_t step) {
   return m;
 }
 
-class EventFileTest : public testing::Test {
+class EventFileTest : public ::testing::Test {
  protected:
   std::vector<std::string> paths() const {  // by name, as TensorBoard reads them
     std::vector<std::string> all;

@@ -12,8 +12,6 @@
 namespace sluice {
 namespace {
 
-Figures& figures = Figures::print_at_end();
-
 TestRun run_of(const std::string& model, const DriveDirectory& directory) {
   write_tokens(directory / "train.bin", 6000);
   TestRun run;

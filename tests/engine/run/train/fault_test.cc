@@ -11,8 +11,6 @@
 namespace sluice {
 namespace {
 
-Figures& figures = Figures::print_at_end();
-
 constexpr int64_t kSteps = 5;
 constexpr uint64_t kPlaces[] = {1, 2, 3, 4, 5, 6, 8, 13, 21, 34, 55, 89, 144, 233};  // counted in each lane
 

@@ -13,8 +13,6 @@
 namespace sluice {
 namespace {
 
-Figures& figures = Figures::print_at_end();
-
 constexpr int64_t kSteps = 8;
 
 TestRun run_of(const DriveDirectory& directory, double clip, Overlap overlap = Overlap::always) {

@@ -16,8 +16,6 @@
 namespace sluice {
 namespace {
 
-Figures& figures = Figures::print_at_end();
-
 const std::string kLoraFixtures = kFixtureFolder + "lora/";
 
 std::vector<std::string> lora_fixtures() {

@@ -36,7 +36,7 @@ StepMetrics example_step() {
   return m;
 }
 
-class MetricsReader : public testing::Test {
+class MetricsReader : public ::testing::Test {
  protected:
   void read(const std::string& text) {
     std::ofstream(path_, std::ios::binary) << text;

@@ -54,7 +54,7 @@ std::string line_of(const auto& metrics) {
   return line;
 }
 
-class MetricsFileTest : public testing::Test {
+class MetricsFileTest : public ::testing::Test {
  protected:
   void put(const std::string& text) { std::ofstream(path_, std::ios::binary) << text; }
   std::string content() const {

@@ -15,8 +15,6 @@
 namespace sluice {
 namespace {
 
-Figures& figures = Figures::print_at_end();
-
 std::vector<nlohmann::json> fixture_cases() {
   std::vector<nlohmann::json> all;
   for (const Fixture& fixture : fixtures()) {

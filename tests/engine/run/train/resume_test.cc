@@ -14,8 +14,6 @@
 namespace sluice {
 namespace {
 
-Figures& figures = Figures::print_at_end();
-
 constexpr int64_t kSteps = 9;
 
 TestRun run_of(const DriveDirectory& directory, DType precision = DType::bf16, double clip = 1) {

@@ -13,12 +13,12 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-const Json kTwo = Json::parse(R"([{"role":"user","content":"q"},{"role":"assistant","content":"a"}])");
+const Json kTwoTurns = Json::parse(R"([{"role":"user","content":"q"},{"role":"assistant","content":"a"}])");
 
 TEST(RecordTest, Messages) {
   const Conversation c =
       chat(R"({"messages":[{"role":"user","content":"q"},{"role":"assistant","content":"a"}],"tools":[]})");
-  EXPECT_EQ(*c.messages, kTwo);
+  EXPECT_EQ(*c.messages, kTwoTurns);
   EXPECT_TRUE(c.tools == nullptr);
   EXPECT_EQ(c.trained_messages, (std::vector{false, true}));
   const Conversation weighed =
@@ -46,8 +46,8 @@ TEST(RecordTest, ShareGpt) {
       chat(R"({"conversations":[{"from":"human","value":"q"},{"from":"gpt","value":"a"}],"system":"s",)"
            R"("tools":"[{\"n\":1}]"})");
   EXPECT_EQ(c.messages->at(0).dump(), R"({"role":"system","content":"s"})");
-  EXPECT_EQ(c.messages->at(1), kTwo[0]);
-  EXPECT_EQ(c.messages->at(2), kTwo[1]);
+  EXPECT_EQ(c.messages->at(1), kTwoTurns[0]);
+  EXPECT_EQ(c.messages->at(2), kTwoTurns[1]);
   EXPECT_EQ(c.trained_messages, (std::vector{false, false, true}));
   EXPECT_EQ(c.tools->dump(), R"([{"n":1}])");
 }
@@ -85,7 +85,7 @@ TEST(RecordTest, NamesAreMapped) {
             {"content", "says"},
             {"user", "kunde"},
             {"assistant", "bot2"}});
-  EXPECT_EQ(*c.messages, kTwo);
+  EXPECT_EQ(*c.messages, kTwoTurns);
   const Conversation several =
       chat(R"({"messages":[{"role":"q","content":"q"},{"role":"alice","content":"a"},)"
            R"({"role":"bob","content":"b"}]})",
@@ -96,7 +96,7 @@ TEST(RecordTest, NamesAreMapped) {
 TEST(RecordTest, MappedNamesCountBeforeOthers) {
   const Conversation c = chat(R"({"conversations":[{"from":"human","role":"assistant","value":"q"},)"
                               R"({"content":7,"from":"gpt","value":"a"}]})");
-  EXPECT_EQ(*c.messages, kTwo);
+  EXPECT_EQ(*c.messages, kTwoTurns);
   EXPECT_EQ(c.trained_messages, (std::vector{false, true}));
 }
 
@@ -104,9 +104,9 @@ TEST(RecordTest, MappedNamesCountBeforeOthers) {
 TEST(RecordTest, ListsMayHaveTheKeysOfTheOtherForm) {
   EXPECT_EQ(*chat(R"({"conversations":[{"role":"user","content":"q"},{"role":"assistant","content":"a"}]})")
                  .messages,
-            kTwo);
+            kTwoTurns);
   EXPECT_EQ(*chat(R"({"messages":[{"from":"human","value":"q"},{"from":"gpt","value":"a"}]})").messages,
-            kTwo);
+            kTwoTurns);
   EXPECT_EQ(fault(R"({"conversations":[{"role":"user","content":"q"},{"from":"gpt","value":"a"}]})"),
             "message 2 has no \"role\"")
       << "within a list, keys are of one form";
@@ -421,7 +421,7 @@ TEST(RecordTest, RemediesKeepTheNamesThatWereGiven) {
   EXPECT_EQ(help({{"role", "role"}, {"role", "speaker"}}),
             "If \"text\" is that, give --data-keys role=role,role=speaker,content=content,content=text");
   const NameMap all{{"role", "role"}, {"role", "speaker"}, {"content", "content"}, {"content", "text"}};
-  EXPECT_EQ(*chat(line, RecordForm::automatic, all).messages, kTwo);
+  EXPECT_EQ(*chat(line, RecordForm::automatic, all).messages, kTwoTurns);
   EXPECT_EQ(data_keys_option({{"role", "who"}}, "assistant=the answer"),
             "--data-keys 'role=who,assistant=the answer'");
   EXPECT_EQ(shell_word("it's"), R"('it'\''s')");

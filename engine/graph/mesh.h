@@ -1,0 +1,113 @@
+// The mesh of ranks: which ranks of a run have something of their own, and which have the same.
+//
+// Ranks are a grid with axes. Along each axis a rank has a place, and ranks differ in what the axis divides:
+// rows of a batch, parameters, or both. Places along the last axis vary fastest, so neighbouring ranks differ
+// along it. A mesh is made once, from the options of a run. Whoever must know which rank has a row, a part of
+// a parameter or a sum asks it, and does not reckon with the rank's number.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <initializer_list>
+#include <string>
+
+namespace sluice {
+
+enum class Axis : uint8_t { data, expert };
+
+struct AxisRule {
+  Axis axis;
+  const char* ranks;  // the name of a process group whose ranks differ along this axis alone
+  bool divides_rows;  // ranks that differ along it have other rows of a batch
+};
+inline constexpr std::array kAxes{
+    AxisRule{Axis::data, "data", true},
+    // Experts are divided. Each rank sends rows to the experts of others, so its rows are its own.
+    AxisRule{Axis::expert, "experts", true},
+};
+
+// Some of the axes.
+class Axes {
+ public:
+  constexpr Axes() = default;
+  constexpr Axes(std::initializer_list<Axis> axes) {
+    for (const Axis axis : axes) bits_ |= bit(axis);
+  }
+  constexpr bool has(Axis axis) const { return (bits_ & bit(axis)) != 0; }
+  constexpr bool none() const { return bits_ == 0; }
+  constexpr Axes operator|(Axes other) const {
+    other.bits_ |= bits_;
+    return other;
+  }
+  // The other axes.
+  constexpr Axes operator~() const {
+    Axes others;
+    for (const AxisRule& rule : kAxes)
+      if (!has(rule.axis)) others.bits_ |= bit(rule.axis);
+    return others;
+  }
+  bool operator==(const Axes&) const = default;
+
+ private:
+  static constexpr uint8_t bit(Axis axis) { return static_cast<uint8_t>(1u << static_cast<unsigned>(axis)); }
+  uint8_t bits_ = 0;
+};
+
+// Ranks that communicate: `count` of them, `stride` apart. The ranks of a run are divided into groups of this
+// form; the first begins with rank 0.
+struct ProcessGroup {
+  std::string name;
+  uint32_t count = 1, stride = 1;
+
+  // A rank's place in its group.
+  uint32_t place_of(uint32_t rank) const { return rank / stride % count; }
+  // The rank at a place of the group that has `rank`.
+  uint32_t rank_at(uint32_t place, uint32_t rank) const { return rank + (place - place_of(rank)) * stride; }
+  // Whether both have the same ranks; names do not count.
+  bool is_same_as(const ProcessGroup& other) const { return count == other.count && stride == other.stride; }
+};
+
+class Mesh {
+ public:
+  using Sizes = std::array<uint32_t, kAxes.size()>;  // by axis, each at least 1
+
+  Mesh() : Mesh({1, 1}, 1) {}  // a rank alone
+  // Ranks are on nodes of `node_ranks` ranks each; the last one may have fewer.
+  Mesh(const Sizes& sizes, uint32_t node_ranks);
+
+  uint32_t ranks() const { return product_of(~Axes{}); }
+  // Ranks of a node; all, where there is one node.
+  uint32_t node_ranks() const { return node_ranks_; }
+  uint32_t size(Axis axis) const { return sizes_[static_cast<size_t>(axis)]; }
+
+  // The ranks that differ along these axes alone. No axis of several places may lie between two of them.
+  ProcessGroup group_of(Axes axes) const;
+
+  // A rank's place among those that have other rows of a batch, and the number of these places. The first
+  // rank that has its rows counts what is made of them; the others have made the same.
+  uint32_t data_ranks() const;
+  uint32_t data_rank(uint32_t rank) const;
+  bool counts_rows(uint32_t rank) const;
+
+  // A group's ranks on one node, where it has equally many, of at least two, on each of several nodes; else
+  // the whole group. `across`: the ranks in the same place of all these nodes.
+  struct Levels {
+    ProcessGroup in_node, across;
+  };
+  Levels levels_of(const ProcessGroup& group) const;
+  // The same with node groups in place of nodes: equal runs of ranks that a node has, as many as a power of
+  // two, so that each is a subtree of a sum over all ranks (gpu/ranks/reduce.h). A node may have several.
+  Levels summing_levels_of(const ProcessGroup& group) const;
+  // Ranks of a node group; all, where there is one node.
+  uint32_t node_group_ranks() const;
+
+ private:
+  uint32_t product_of(Axes axes) const;
+  static Levels divided(const ProcessGroup& group, uint32_t ranks);  // into runs of so many ranks of the mesh
+
+  Sizes sizes_;
+  uint32_t node_ranks_;
+};
+
+}  // namespace sluice
