@@ -7,7 +7,7 @@
 namespace sluice {
 namespace {
 
-// Of one op; all are scaled, or none.
+// The products of one op are all scaled, or none is.
 template <typename Products>
 Products scaled(const OpShapes& s, Products products) {
   auto& [first, dx, dw] = products;

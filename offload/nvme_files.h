@@ -73,7 +73,7 @@ uint64_t free_files(const std::string& directory);
 // Which file system a directory is on; throws as free_bytes() does.
 uint64_t file_system_id(const std::string& directory);
 
-// Of one file system.
+// Free space of one file system.
 struct FreeSpace {
   uint64_t bytes = 0;
   std::vector<uint32_t> files;  // indices of the tier's files that would lie there

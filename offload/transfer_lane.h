@@ -49,7 +49,7 @@ struct Transfer {
   uint64_t offset = 0;  // in the file, or an address of the tier
   std::byte* memory = nullptr;
   uint64_t bytes = 0;
-  // Of the file or tier, by offset / kRequestBytes; 0: never written. Empty: no checksums.
+  // Checksums of the file or tier, by offset / kRequestBytes; 0: never written. Empty: there are none.
   std::span<uint64_t> checksums;
   const char* file = "";            // for messages; outlives the lane
   const NvmeFiles* tier = nullptr;  // instead of fd and file; outlives the lane

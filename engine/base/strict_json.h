@@ -25,7 +25,8 @@ struct JsonEntries {
 nlohmann::json parse_strict_json(const std::string& text, const std::vector<JsonEntries>& taken = {});
 // The same; keys stay in their order.
 nlohmann::ordered_json parse_strict_json_in_order(const std::string& text);
-// Of one line, in order; integers beyond 64 bits are refused. what() says "column 12 is not valid JSON".
+// The same for one line, whose keys stay in order. Integers beyond 64 bits are refused. what() says "column
+// 12 is not valid JSON".
 nlohmann::ordered_json parse_strict_json_line(const std::string& line);
 
 }  // namespace sluice

@@ -25,7 +25,7 @@ void infer_all_gather(const OpShapes& in, std::vector<Shape>& outputs, std::vect
 void infer_all_to_all(const OpShapes& in, std::vector<Shape>& outputs, std::vector<DType>& dtypes);
 void infer_all_to_allv(const OpShapes& in, std::vector<Shape>& outputs, std::vector<DType>& dtypes);
 
-// Of what ranks do together, in the order of OpKind.
+// The rules of ops between ranks, in the order of OpKind.
 std::span<const OpRule> rules_between_ranks();
 
 double router_flops(const OpShapes& s, Pass pass);

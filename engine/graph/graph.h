@@ -37,8 +37,8 @@ struct Parameter {   // one named tensor of a group
 struct Group {
   std::string name;
   bool trainable = true;
-  // Of a model with adapters, these are its adapters. All other groups are its base: they come from files
-  // that stay as they are, so no checkpoint holds them.
+  // The group has adapters. All other groups of such a model are its base: they come from files that stay as
+  // they are, so no checkpoint holds them.
   bool adapter = false;
   // Ranks that differ along these axes have different parts of the model in it, of the same shapes. None: it
   // is whole, and the same on all ranks.
@@ -144,8 +144,8 @@ struct Model {
   std::vector<Activation> activations;
   // In forward order: those that are trained, if there are any, then those of the readings.
   std::vector<Layer> layers;
-  // Of a model that generates text, alone or between the steps of its training; the first is what it does
-  // most often. Empty: a model that is only trained.
+  // A model that generates text has readings, alone or between the steps of its training; it does the first
+  // most often. A model that is only trained has none.
   std::vector<Reading> readings;
 
   uint32_t trained_layers() const {

@@ -20,7 +20,7 @@ double most_of(const Routing& r) {
 // Or of one expert of each rank, whose rows travel.
 bool is_of_an_expert(const Op& op) { return op_rule(op.kind).of_an_expert || op.kind == OpKind::all_to_allv; }
 
-// Of the ops of an expert, which all have the same.
+// All ops of an expert have the same routing.
 const Routing* routing_of(const Segment& segment) {
   const auto op = std::ranges::find_if(segment.ops, is_of_an_expert);
   return op == segment.ops.end() ? nullptr : &op->attributes.routing;

@@ -94,9 +94,10 @@ enum class OpKind : uint8_t {
   all_to_all,   // x f32 [N*R,C] -> y f32 [N*R,C]: part i of x goes to rank i, and part i of y comes from
                 //   there | - | nothing
   all_to_allv,  // routing i32 [L], routing of all ranks i32 [N*L], which the host reads, x [N*M,C]
-                //   -> y [N*M,C]: the same of parts that have as many rows as an expert has. To an expert:
-                //   this rank's rows for rank i's expert. If returns, back: what this rank's expert made of
-                //   rank i's rows | - | routing, routing of all ranks
+                //   -> y [N*M,C]: part i of x goes to rank i, and part i of y comes from there; a part has
+                //   as many rows as an expert has. Part i of x holds this rank's rows for rank i's expert.
+                //   If `returns`, it holds what this rank's expert made of rank i's rows
+                //   | - | routing, routing of all ranks
 };
 constexpr size_t kOpKinds = static_cast<size_t>(OpKind::number_of_kinds);
 constexpr bool is_between_ranks(OpKind kind) { return kind > OpKind::number_of_kinds; }
@@ -153,8 +154,8 @@ struct Routing {
   // they have no entry, and their weights, which are those of all choices, do not count.
   double capacity_factor = 0;
   int64_t group_rows = 0, least_capacity = 0;
-  // Of two choices with weights that sum to 1, the second is tried only with probability 2 * its weight
-  // (Lepikhin et al. 2020, arXiv:2006.16668, algorithm 1). Where draws are zeros, it always is.
+  // A row has two choices, whose weights sum to 1. The second is tried only with probability 2 * its weight
+  // (Lepikhin et al. 2020, arXiv:2006.16668, algorithm 1), and always where draws are zeros.
   bool random_second = false;
   int64_t counted = 0;  // of a row's choices, so many count in router_loss, the best; 0: all
   // router_loss, of the N rows of `layers` layers that are not padding: balance_loss * E * sum over experts
@@ -217,7 +218,7 @@ struct OpAttributes {
   // ignored row is not.
   bool counts_right = false;
   Routing routing;
-  // Of an op between ranks: those that carry it out together. An all_to_allv may move rows in two steps
+  // An op between ranks is carried out by these together. An all_to_allv may move rows in two steps
   // (routing.h).
   ProcessGroup among;
 

@@ -33,7 +33,7 @@ constexpr int64_t expert_rows_most(int64_t rows) {
 // least_capacity, and at most the rows.
 int64_t expert_capacity(const Routing& routing);
 
-// Of `rows` rows, the most that one expert takes.
+// One expert takes at most so many of `rows` rows.
 int64_t rows_of_expert_most(const Routing& routing, int64_t rows);
 
 struct RoutingLayout {
@@ -45,12 +45,12 @@ struct RoutingLayout {
   int64_t size() const { return experts_of() + choices(); }
 };
 
-// Of routing that is an input with so many elements.
+// The routing is an input with so many elements.
 inline RoutingLayout routing_layout(const Routing& routing, int64_t elements) {
   return {(elements - routing.experts - 1) / (2 * routing.chosen), routing.experts, routing.chosen};
 }
 
-// Of an op of an expert.
+// The shapes are those of an op of an expert.
 inline RoutingLayout routing_layout(const OpShapes& s) {
   return routing_layout(s.attributes.routing, s.inputs[0][0]);
 }
@@ -83,9 +83,10 @@ uint64_t workspace_between_ranks(const OpShapes& s);
 
 // The rows of an expert if all experts have equally many.
 double expected_rows(const OpShapes& s);
-// The rows that predictions assume, at most those that it can take, and those that a product computes then:
-// whole tiles. Less than one row: the expert has one tile so often.
+// Predictions assume that an expert has so many rows, at most as many as it can take. A number below one says
+// how often it has a row.
 double assumed_rows(const OpShapes& s);
+// A product computes whole tiles, so it multiplies so many rows.
 inline double multiplied_rows(const OpShapes& s) {
   constexpr auto kRows = static_cast<double>(kExpertTile);
   const double rows = assumed_rows(s);

@@ -412,7 +412,7 @@ class Compiler {
     add_step(pass, std::move(step));
   }
 
-  // Of a backward step that comes next.
+  // The step is the backward step that comes next.
   void touch_operands(PassPlan& pass, const OpStep& step, std::vector<Life>& lives) const {
     const Op& op = segment_.ops[step.op];
     const OpRule& r = op_rule(op.kind);

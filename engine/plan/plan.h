@@ -42,10 +42,10 @@ struct StepShape {
   bool operator==(const StepShape&) const = default;
 };
 
-// Work of all searches for one plan together, but for that which is spent on other numbers of waves. A unit
-// is about a microsecond for short programs, and less for long ones. Where steps are short, there is
-// less. Models of few layers get half as much again, and those that must be searched again with the plan's
-// own shards as much again.
+// All searches for one plan share so much work; searches with other numbers of waves have work of their own.
+// A unit takes about a microsecond for short programs, and less for long ones. A plan of short steps gets
+// less. A model of few layers gets half as much again, and a plan that is searched again with its own shards
+// gets as much again.
 constexpr uint64_t kSearchWork = 2'000'000;
 
 struct PlanRequest {

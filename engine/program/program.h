@@ -89,7 +89,7 @@ enum class TaskKind : uint8_t {
 };
 constexpr int kTaskKinds = 21;
 const char* task_kind_name(TaskKind kind);
-// Of a segment use with a micro-batch.
+// The task's subject is a segment use, with a micro-batch.
 constexpr bool is_of_segment(TaskKind kind) {
   return kind == TaskKind::forward || kind == TaskKind::backward || kind == TaskKind::travel ||
          kind == TaskKind::travel_back;
@@ -224,7 +224,7 @@ struct Task {
   uint64_t bytes = 0;  // memory traffic at least, for the cost model
   std::vector<Operand> operands;
   uint8_t processes = 0;  // collectives: index into Program::processes
-  // Of a segment: index into Program::passes; flops and bytes are the sums over that pass.
+  // A task of a segment has an index into Program::passes; its flops and bytes are the sums over that pass.
   uint32_t pass = kNoPass;
 };
 

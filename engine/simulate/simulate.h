@@ -23,7 +23,7 @@ struct InstructionTime {
 struct SimulationResult {
   double seconds = 0;             // until the last instruction has completed
   std::vector<double> lane_busy;  // seconds in which the lane executes at least one instruction, by lane
-  // Of these seconds, those lost because a pool was full. By lane and pool: MachineRates::pools, then drives.
+  // A full pool cost so many of these seconds. By lane and pool: MachineRates::pools, then drives.
   std::vector<std::vector<double>> lane_slowed;
   // By position in the sequence and instruction; only if asked for.
   std::vector<std::vector<InstructionTime>> times;

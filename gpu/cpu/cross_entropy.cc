@@ -20,10 +20,10 @@ struct GradientRow {
   std::byte* at(int64_t i) const { return data + static_cast<uint64_t>(i) * dtype_bytes(precision); }
 };
 
-// Of logits that were capped: these are still needed when their exponentials are, so that both are made block
-// by block. Returns the sum of the exponentials, or, with a factor, writes the gradients of all logits but
-// the label's: factor * e^(logit - maximum) * the cap's slope. A gradient lies at its logit's address or
-// before it.
+// The logits were capped. They are still needed when their exponentials are, so that both are made block by
+// block. Returns the sum of the exponentials, or, with a factor, writes the gradients of all logits but the
+// label's: factor * e^(logit - maximum) * the cap's slope. A gradient lies at its logit's address or before
+// it.
 double pass_over_capped(const float* logits, int64_t vocabulary, float maximum, float cap,
                         const float* factor, const GradientRow& to) {
   constexpr int64_t kBlock = 1024;

@@ -146,7 +146,7 @@ struct Rotation {
   void rotate_rows(int64_t begin, int64_t end, const Angles& angles) const {
     int64_t next = -1;  // the position whose angles come next
     for (int64_t row = begin; row < end; ++row) {
-      // Of an idle row 0.
+      // An idle row has position 0.
       const int64_t position = std::max<int64_t>(0, row % shapes.attributes.sequence - begins[row]);
       if (position != next || position % kPositions == 0) {
         start_angles(shapes, position / kPositions * kPositions, direction, angles);

@@ -14,7 +14,7 @@ constexpr int64_t kRowBlock = 64;
 
 inline int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
-// Of so many elements, a multiple of 64.
+// Rounds so many elements up to a multiple of 64.
 inline uint64_t aligned_bytes(int64_t elements, uint64_t size) {
   return (static_cast<uint64_t>(elements) * size + 63) / 64 * 64;
 }
@@ -48,7 +48,7 @@ inline LogSum log_sum_of(const float* logits, int64_t count) {
   return log_sum(count, [&](int64_t e) { return static_cast<double>(logits[e]); });
 }
 
-// Of a router's op whose first input is logits.
+// The first input of the router's op is logits.
 inline RoutingLayout layout_of(const OpCall& call) {
   const Routing& r = call.shapes->attributes.routing;
   return {call.shapes->inputs[0][0], r.experts, r.chosen};

@@ -12,7 +12,7 @@
 namespace sluice::cpu {
 namespace {
 
-// Of x, widened for the weight's gradient.
+// So much of x is widened at a time for the weight's gradient.
 constexpr int64_t kPanelRows = 256, kPanelColumns = 256;
 
 const std::byte* element(const void* data, int64_t i, DType type) {

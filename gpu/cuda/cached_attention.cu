@@ -25,7 +25,7 @@ struct CachedShape {
   __device__ int kv_columns() const { return kv_heads * size; }
   // Below 0: the row is idle.
   __device__ int position_of(int row) const { return row % length - begins[row]; }
-  // Of all keys (0) or values (1) at a position of the row's sequence.
+  // The begin of all keys (0) or values (1) at a position of the row's sequence.
   __device__ int64_t cached(int row, int position, int part) const {
     const int64_t token = static_cast<int64_t>(row / length) * context + position;
     return (2 * token + part) * kv_columns();
@@ -111,7 +111,8 @@ __device__ inline int lanes_of_key(int size) {
 struct Running {
   float maximum, sum;
 };
-// Of a block: that of each group, at most one a thread, and o, of whose columns a thread has kWide at most.
+// A block shares the state of each group, at most one a thread, and o, of whose columns a thread has kWide at
+// most.
 constexpr uint64_t kSharedBytes = kThreads * (sizeof(Running) + kWide * sizeof(float));
 
 template <typename T>

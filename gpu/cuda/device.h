@@ -18,7 +18,7 @@ struct CudaStatus {
   bool available = false;  // and the GPU can run it
   std::string reason;      // why not, a sentence; empty if available
   std::string remedy;      // a sentence; empty if available
-  // Of the GPU, where there is one:
+  // These describe the GPU, where there is one.
   std::string name;
   int capability_major = 0, capability_minor = 0;  // compute capability
   int driver_version = 0;                          // CUDA version that the driver knows: 12040 is 12.4

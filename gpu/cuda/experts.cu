@@ -259,7 +259,7 @@ struct SharedRows {
   int64_t rows, columns;
   const float* shares;
 
-  // Of the sum; that of z is what is left of 1, computed likewise.
+  // The sum has this share; z has what is left of 1, computed likewise.
   __device__ float of_sum(int row) const { return sigmoid(shares[2 * row] - shares[2 * row + 1]); }
   __device__ float of_z(int row) const { return sigmoid(shares[2 * row + 1] - shares[2 * row]); }
   // Calls f(first element, part) for the lane's parts of the row.

@@ -31,7 +31,7 @@ struct CudaCopies {
 struct CudaFacts {
   CudaStatus status;
   int toolkit_version = 0;  // CUDA version of this build, written as driver_version; 0: none
-  // Of an available GPU:
+  // These describe an available GPU.
   std::string pci_bus_id;  // as in /sys/bus/pci/devices: "0000:17:00.0"
   Known<std::string> driver;
   Known<NvmlMemory> memory;   // before this process had a context; without NVML, after

@@ -49,8 +49,8 @@ struct Cap {
   }
 };
 
-// Of some logits: the largest, and the sum of e^(logit - largest). A NaN is dropped by the maximum but not by
-// the sum; +infinity makes infinity - infinity.
+// The largest of some logits, and the sum of e^(logit - largest). The maximum drops a NaN, and the sum does
+// not; +infinity makes infinity - infinity.
 struct LogSum {
   float maximum = -FLT_MAX, sum = 0;
 

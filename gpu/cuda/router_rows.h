@@ -12,14 +12,14 @@ __device__ inline int router_row() {
   return static_cast<int>(blockIdx.x * kRouterWarps + threadIdx.x / kWarp);
 }
 
-// Of a row's logits. A NaN is dropped by the maximum but not by the sum; an infinite maximum makes a NaN.
+// Sums over a row's logits. The maximum drops a NaN, and the sum does not; an infinite maximum makes a NaN.
 struct LogitSum {
   float maximum, sum;  // of e^(logit - maximum)
   __device__ float value() const { return maximum + logf(sum); }
   __device__ float probability(float logit) const { return expf(logit - maximum) / sum; }
 };
 
-// Of logit(0), ..., logit(count - 1). A warp calls together.
+// Sums over logit(0), ..., logit(count - 1). A warp calls together.
 template <typename F>
 __device__ LogitSum log_sum(int count, F logit) {
   const int lane = static_cast<int>(threadIdx.x) % kWarp;

@@ -105,7 +105,7 @@ class ProductOperand {
   int copied_to_, left_, right_;
 };
 
-// Of four lanes 4 g + t, each has two columns of four tiles. Gives lane t the eight columns of tile t.
+// Each of four lanes 4 g + t has two columns of four tiles. Gives lane t the eight columns of tile t.
 __device__ inline void transpose_pairs(float (&pairs)[4][2]) {
 #pragma unroll
   for (int bit = 1; bit <= 2; bit *= 2) {

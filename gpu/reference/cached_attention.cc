@@ -26,7 +26,7 @@ struct CachedSizes {
   int64_t query(int64_t row, int64_t head) const {
     return row * (packed ? heads * size + 2 * kv_columns() : heads * size) + head * size;
   }
-  // Of all key (0) or value (1) heads of a row, and the input that has them.
+  // The input that has all key (0) or value (1) heads of a row.
   size_t input(int64_t part) const { return kCachedQuery + (packed ? 0 : static_cast<size_t>(part) + 1); }
   int64_t at(int64_t row, int64_t part) const {
     return packed ? row * (heads * size + 2 * kv_columns()) + heads * size + part * kv_columns()

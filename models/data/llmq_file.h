@@ -22,8 +22,9 @@ struct LlmqHeader {
 // Whether the file begins as one of LLMQ's.
 bool is_llmq_file(const InputFile& file);
 
-// Of such a file. Reads its masks. Throws Error(malformed_file) for a header that is damaged, of another
-// version, or contradicts the file's size or `vocabulary`, the model's; and for masks that train no token.
+// Reads the header of such a file, and its masks. Throws Error(malformed_file) for a header that is damaged,
+// of another version, or contradicts the file's size or `vocabulary`, the model's; and for masks that train
+// no token.
 LlmqHeader read_llmq_header(const InputFile& file, int64_t vocabulary);
 
 }  // namespace sluice

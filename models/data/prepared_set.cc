@@ -27,8 +27,8 @@ constexpr uint64_t kPartsMax = 1 << 20;
 
 uint64_t mark_bytes(uint64_t tokens) { return round_up((tokens + 7) / 8, 8); }
 
-// Of ids[tokens], marks and samples: where the notes begin. Marks begin at a multiple of 4 only, what follows
-// as well.
+// The notes begin behind ids[tokens], marks and samples. Marks begin at a multiple of 4 only, and so does
+// what follows.
 uint64_t bytes_before_notes(uint64_t tokens, uint64_t samples) {
   return tokens * sizeof(uint32_t) + mark_bytes(tokens) + samples * sizeof(PreparedSample);
 }

@@ -43,7 +43,7 @@ struct PreparedCounts {
   uint64_t untrained = 0;  // samples that were left out, because no token is trained
   uint64_t bad = 0;        // records that were left out, because they are malformed
   uint64_t divided = 0;    // conversations that became a sample for each answer
-  // Of the samples' texts: characters that the tokenizer's patterns do not know; control tokens that text of
+  // Characters of the samples' texts that the tokenizer's patterns do not know; control tokens that text of
   // users spells, and that stay text.
   uint64_t unknown_characters = 0, spelled_controls = 0;
   PreparedCounts& operator+=(const PreparedCounts& other);

@@ -27,7 +27,8 @@ class HeldOut {
  public:
   static constexpr uint64_t kStretchTokens = 1 << 15;
 
-  // Of 0 < percent < 100. Throws Error(usage) where nothing would be left on one side.
+  // Holds out so many percent, 0 < percent < 100. Throws Error(usage) where nothing would be left on one
+  // side.
   HeldOut(const PreparedSet& set, double percent);
 
   uint64_t tokens() const { return tokens_; }    // that are held out

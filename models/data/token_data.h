@@ -49,8 +49,8 @@ class TokenData {
   // of an id at or above the vocabulary, Error(io) as InputFile::read.
   void read(uint64_t first, uint64_t count, int32_t* out) const;
 
-  // Of `ids`, which are those of [first, first + count), replaces by kIgnoreLabel what is not trained. Throws
-  // Error(io).
+  // Replaces by kIgnoreLabel those of `ids` that are not trained. They are the ids of [first, first + count).
+  // Throws Error(io).
   void mask(uint64_t first, uint64_t count, int32_t* ids) const;
 
  private:

@@ -130,7 +130,7 @@ nlohmann::json text_part(const nlohmann::json& whole, const std::string& name, c
   reader.complain(fmt::format("model type \"{}\" is not supported.", printable(type)), remedy);
 }
 
-// Of quantized weights, those in MXFP4 are read (models/files/mxfp4.h), where the family has them.
+// Quantized weights are read if they are in MXFP4 (models/files/mxfp4.h) and the family has them.
 void check_quantization(const ConfigReader& reader, const Family& family) {
   constexpr const char* kKey = "quantization_config";
   if (!family.mxfp4) return reader.reject_present(kKey);

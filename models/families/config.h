@@ -40,7 +40,8 @@ struct ModelConfig {
   bool attention_bias = false, mlp_bias = false;
   double rope_theta = 0;  // 0: learned positions
   RopeScaling rope_scaling;
-  // Of sliding layers: the attention window, and other rotary positions; theta 0: those of all layers.
+  // Sliding layers have this attention window and these rotary positions; theta 0: they have those of all
+  // layers.
   int64_t window = 0;
   double sliding_rope_theta = 0;
   RopeScaling sliding_rope_scaling;
@@ -102,7 +103,7 @@ int64_t experts_of(const ModelConfig& config, int64_t layer);  // 0: it has none
 
 // "64", or "32/64" for expert_counts.
 std::string expert_counts_text(const ModelConfig& config);
-// Of a positive expert_interval: sets dense_layers by it.
+// Sets dense_layers by expert_interval, which is positive.
 void place_experts(ModelConfig& config);
 // Whether the loss has a part that its routers have.
 inline bool router_loss_counts(const ModelConfig& config) {

@@ -280,7 +280,7 @@ class Way {
     b.output(statistics("statistics"));
     return b.take();
   }
-  // Of one of the experts number `set` of the mixture, of which a layer has `count`.
+  // The segment of one of the experts number `set` of the mixture, of which a layer has `count`.
   Segment expert_segment(size_t set, int64_t count, const Adapted& groups, const Segment& router) const {
     const Experts& experts = decoder_.mixture.experts[set];
     SegmentBuilder b = builder("expert" + suffix_of(set));
@@ -410,7 +410,7 @@ class Way {
     add_layer(name + ".sum", *sum_, {}, std::move(added), {y});
   }
 
-  // Of layers with as many experts and the same adapters, by set.
+  // Layers with as many experts and the same adapters share these segments, by set.
   struct SegmentsOfExperts {
     std::map<size_t, uint32_t> experts;
     std::map<size_t, DividedExperts> divided;
@@ -449,7 +449,7 @@ class Way {
                        {of.routed[kRows], of.routed[weights_of(of.set)], of.routed[routing_of(of.set)]},
                        of.groups, sum);
   }
-  // Of the segments of experts number `set` of the mixture.
+  // The names of segments of experts number `set` of the mixture end so.
   std::string suffix_of(size_t set) const {
     const size_t known = mixtures_.size() - 1;  // of layers with other numbers of experts
     return (set == 0 ? "" : fmt::format(".{}", set)) + (known == 0 ? "" : fmt::format(".mixture.{}", known));

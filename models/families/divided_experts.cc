@@ -39,7 +39,7 @@ uint32_t DividedExperts::add_activation(std::string name, uint32_t segment, size
                                          .made_again = made_again});
 }
 
-// Of one op on one activation.
+// The segment has one op on one activation.
 uint32_t DividedExperts::segment_of(OpKind kind, const char* name, const char* input_name,
                                     uint32_t activation) {
   SegmentBuilder b = builder(name);

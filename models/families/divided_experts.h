@@ -24,7 +24,7 @@ class DividedExperts {
   // Binds an expert's groups to a segment that is being built.
   using Bind = std::function<void(SegmentBuilder& builder, const std::vector<uint32_t>& groups)>;
 
-  // Of layers with `count` of them on each rank. `suffix` tells these experts' segments from those of others.
+  // Each rank has `count` experts of a layer. `suffix` tells these experts' segments from those of others.
   DividedExperts(Model& model, const Experts& experts, int64_t count, const Mesh& mesh, std::string suffix,
                  Bind bind);
 
@@ -63,7 +63,7 @@ class DividedExperts {
   Mesh::Levels levels_;  // of the ranks that the experts are divided over
   std::string suffix_;
   Bind bind_;
-  // Of the first layer; those of the others are the same.
+  // The first layer makes these segments, and the others use them.
   std::optional<uint32_t> gather_, repeat_, exchange_, dispatch_, computes_, combine_;
   struct Way {
     std::optional<uint32_t> in_nodes, whole;

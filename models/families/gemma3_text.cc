@@ -1,6 +1,7 @@
-// The text part of Gemma 3: Gemma 2 without soft caps, with norms of each head's q and k, five layers with a
-// window for each that sees all keys, and other rotary positions in these. Gemma Team, "Gemma 3 Technical
-// Report" (2025); shapes as published in the models' config.json files.
+// The text part of Gemma 3. It differs from Gemma 2 in four things: scores and logits have no soft caps, each
+// head's q and k are normalized, only every sixth layer sees all keys, and the layers between have a window
+// and rotary positions of their own. Gemma Team, "Gemma 3 Technical Report" (2025); shapes are those of the
+// models' config.json files.
 #include <cmath>
 #include <nlohmann/json.hpp>
 

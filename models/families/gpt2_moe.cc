@@ -65,7 +65,8 @@ void build(const ModelConfig& c, Model& model) {
     const auto [middle, rows] = gpt2_attended(c, b, x);
     return b.op(OpKind::add, "y", {middle, gpt2_mlp(b, "mlp", rows)});
   };
-  // Of one expert, the weight is its probability; those of several sum to 1. First choices are balanced.
+  // The weight of a single expert is its probability; the weights of several sum to 1. First choices are
+  // balanced.
   Routing routing{.experts = c.experts, .chosen = c.experts_per_token, .normalized = c.experts_per_token > 1};
   routing.capacity_factor = c.capacity_factor;
   routing.least_capacity = c.least_capacity;

@@ -76,7 +76,7 @@ enum class HeadNorm : uint8_t {
 struct ExpertNames {
   std::string part = "mlp";  // before all of them
   std::string router = "gate", gate = "gate_proj", up = "up_proj", down = "down_proj";
-  // Of the expert that takes all tokens (ModelConfig::shared_expert_ffn).
+  // These name the expert that takes all tokens (ModelConfig::shared_expert_ffn).
   std::string shared = "shared_expert", shared_router = "shared_expert_gate";
   bool biased = false;  // routers and experts have biases
   bool in_out = false;  // matrices of experts are [in, out]; they get no adapters

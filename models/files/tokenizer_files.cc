@@ -60,7 +60,7 @@ size_t copy_files(const fs::path& from, const fs::path& to, const Belongs& belon
   return copied;
 }
 
-// Of tokenizer_config.json or chat_template.json. Returns whether it had a template.
+// The object is that of tokenizer_config.json or chat_template.json. Returns whether it had a template.
 bool replace_in(nlohmann::ordered_json& object, const std::string& text) {
   if (!object.is_object() || !object.contains("chat_template")) return false;
   nlohmann::ordered_json& given = object["chat_template"];

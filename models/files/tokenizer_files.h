@@ -13,7 +13,7 @@
 
 namespace sluice {
 
-// Of chat_template.jinja, and of tokenizer_config.json, which lists all added tokens.
+// The largest chat_template.jinja, and the largest tokenizer_config.json, which lists all added tokens.
 constexpr uint64_t kTemplateBytesMax = uint64_t{4} << 20, kTokenizerConfigBytesMax = uint64_t{64} << 20;
 
 // Copies the tokenizer's files, chat templates, named ones too, and generation settings that are in `from`;

@@ -103,8 +103,8 @@ struct LearnedEnds {
   std::string sentence;       // that tells them
 };
 LearnedEnds learned_ends(const TextModel& model, const PreparedCounts& counts, const SampleNotes& notes);
-// Of a model whose only end was chosen (set_end_token): a sentence where no trained answer ends with it, and
-// the model would not learn to stop; else empty.
+// The model's only end was chosen (set_end_token). Returns a sentence where no trained answer ends with it,
+// so that the model would not learn to stop; else an empty one.
 std::string unlearned_end(const TextModel& model, const PreparedCounts& counts, const SampleNotes& notes);
 
 // What to know about prepared data beyond their numbers: sentences without a full stop; often none.

@@ -42,7 +42,7 @@ class RecordMemory {
     RecordMemory& of_;
     uint64_t bytes_;
   };
-  // Of a record of so many bytes, at most longest(). A thread has one at a time. Waits.
+  // Takes memory for a record of so many bytes, at most longest(). A thread has one at a time. Waits.
   Share take(uint64_t record_bytes) {
     const uint64_t wanted = record_bytes * kTimes;
     std::unique_lock lock(mutex_);

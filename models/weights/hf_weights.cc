@@ -27,8 +27,8 @@ using Json = nlohmann::json;
 constexpr const char* kSingleName = "model.safetensors";
 constexpr const char* kIndexName = "model.safetensors.index.json";
 constexpr uint64_t kIndexBytesMax = 64 << 20;  // a million tensors
-// Of memory for each byte of a header or index: a tensor with a name of four letters takes 55 bytes there and
-// 480 to 560 in memory.
+// Each byte of a header or index may take so much memory: a tensor with a name of four letters takes 55 bytes
+// there and 480 to 560 in memory.
 constexpr uint64_t kTableBytes = 16;
 // The same for each parameter of a stacked tensor, of which the header has one name for all.
 constexpr uint64_t kStackedBytes = 640;

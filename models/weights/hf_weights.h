@@ -38,9 +38,9 @@ struct HfPlace {
   size_t file = 0, tensor = 0;  // index into the files, and into the file's tensors
 };
 
-// Of a parameter of which each row of `columns` elements is stored in part: its first `stored` elements are
-// there, those of one row `apart` stored elements after those of the row before; all others are zeros.
-// columns 0: all elements are there.
+// A parameter whose rows of `columns` elements are stored in part: the first `stored` elements of each are
+// there, and those of one row begin `apart` stored elements after those of the row before. All others are
+// zeros. columns 0: all elements are there.
 struct HfRows {
   uint64_t columns = 0, stored = 0, apart = 0;
 };
@@ -102,7 +102,8 @@ class HfWeights {
   std::unique_ptr<Mxfp4Reader> mxfp4_ = std::make_unique<Mxfp4Reader>();
 };
 
-// Of a model with adapters, weights are those of its base or of its adapters; of any other, of all groups.
+// Weights of a model with adapters are those of its base or of its adapters; weights of any other are those
+// of all groups.
 bool holds(const HfWeights& weights, const Model& model, const Group& group);
 
 // XXH3-64 of names, shapes and values of the base of a model with adapters, or of a whole model. Values are

@@ -15,7 +15,7 @@ namespace sluice {
 
 struct Family;
 
-// Of a config.json, or more than any may have.
+// The numbers of experts that a config.json has, or that are more than any may have.
 struct ExpertCounts {
   int64_t layers = kLayersMax, experts = kExpertsMax;
 };
@@ -34,7 +34,7 @@ struct StoredTensor {
   std::vector<TensorPart> parts;
 };
 
-// Of a parameter of an expert; nothing: it is none.
+// Where a parameter of an expert is; nothing: it is none.
 struct ExpertPlace {
   int64_t layer = 0, expert = 0;
   std::string_view name;  // behind that of the expert, "gate_proj.weight"

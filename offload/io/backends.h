@@ -43,7 +43,7 @@ struct IoBackend {
   // Makes a queue of `depth` requests; most of them will use the memory `registered`, which may be empty.
   // Throws Error(environment) where the system refuses what every queue needs, such as one more thread.
   MadeIoQueue (*make)(uint32_t depth, std::span<std::byte> registered);
-  // Of kernel memory, the most that a queue takes for each page of 4 KiB of `registered`.
+  // A queue takes at most so much kernel memory for each page of 4 KiB of `registered`.
   uint64_t registration_bytes_a_page = 0;
 };
 

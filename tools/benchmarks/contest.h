@@ -52,7 +52,7 @@ inline double ratio_to_best(const std::vector<Contestant>& all) {
 inline double wall_seconds() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
-// Of the process. With one thread, other work of the machine counts little.
+// Processor time of the process. With one thread, other work of the machine counts little.
 inline double processor_seconds() {
   timespec t{};
   CHECK(clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t) == 0, "no clock of processor time");

@@ -98,7 +98,7 @@ void write_unless_held(const std::string& out_directory, int rank, const std::st
   throw Error(error.code(), "", "");
 }
 
-// Of processes that were started together and cannot find each other.
+// Processes were started together and cannot find each other.
 Error without_mpi(const LauncherVariables& launcher) {
   const std::string count = std::getenv(launcher.size);
   if (std::string_view(launcher.size) == kSlurmStep.size)

@@ -51,7 +51,7 @@ class Progress {
   std::string newest_;  // what it would show of the newest step
 };
 
-// Of a run of so many steps of the program, on the screen of `out`; budgets are its arenas.
+// The progress of a run of so many steps of the program, on the screen of `out`; budgets are its arenas.
 Progress progress_of(const Program& program, int64_t steps, std::FILE* out);
 
 // "42s", "2m10s", "3h05m", "2d04h"; "?" when not finite or negative.

@@ -86,7 +86,7 @@ Check check_lock(const DoctorFacts& f) {
   return c;
 }
 
-// Of a limit that is better lifted. `words` follow its size.
+// The limit is better lifted. `words` follow its size.
 Check check_limit(Check c, uint64_t limit, const char* words, const char* advice, const char* command) {
   c.text = "unlimited";
   if (limit == kNoLimit) return c;

@@ -213,7 +213,7 @@ void add_ends(const nlohmann::json& facts, DataOptions& data) {
     data.ends_note += (data.ends_note.empty() ? "" : "\n") + note;
 }
 
-// Of data that are tokens already. What samples, texts and exports of a run need is used all the same.
+// The data are tokens already. What samples, texts and exports of a run need is used all the same.
 std::vector<std::string> notes_on_unused(const Options& options, Verb verb) {
   constexpr std::array kOfRecords = {"format",      "data-keys", "separator",   "train-on",
                                      "bad-records", "packing",   "long-samples"};

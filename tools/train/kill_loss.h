@@ -16,7 +16,7 @@ struct KillLoss {
   int64_t steps = 0;        // of the run that are left
   std::string no_room;      // why nothing is written on the way, a clause; empty: there is room
 
-  // Of work, at the worst moment, where a step takes so long.
+  // A kill at the worst moment loses so much work, where a step takes so long.
   double seconds(double step_seconds) const;
   // The same in words: at least a second, since less would sound as if nothing could be lost.
   std::string time(double step_seconds) const;

@@ -49,7 +49,7 @@ std::string RouterWatch::remedy() const {
   return "The routers' loss does not count here: a new run with --router-loss spreads tokens";
 }
 
-// Of the worst layer.
+// The worst layer decides.
 std::optional<std::string> RouterWatch::uneven() const {
   double worst = 0, worst_share = 0, worst_even = 0, dropped = 0;
   int64_t layer = 0, expert = 0, others = -1;

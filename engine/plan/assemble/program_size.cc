@@ -25,7 +25,7 @@ uint64_t boundaries_of(const Machine& machine, TaskKind kind) {
   return most;
 }
 
-// Of one operand, over one boundary.
+// Counts transfers of one operand over one boundary.
 uint64_t transfers_of(const Program& program, const Operand& o) {
   if (program.buffers[o.buffer].kind == BufferClass::workspace) return 0;
   return uint64_t{o.last - o.first} * (o.access == Access::add ? 2 : 1);

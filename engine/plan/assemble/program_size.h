@@ -19,7 +19,7 @@ struct ProgramSize {
 // over each (stage.h).
 ProgramSize size_at_most(const Program& lowered);
 
-// Of a program that is assembled.
+// The program is assembled.
 ProgramSize size_of(const Program& program);
 
 // By field.

@@ -214,8 +214,8 @@ struct SegmentPlans {
 };
 std::shared_ptr<const SegmentPlans> plan_segments(const Model& model, const WorkspaceBytes& workspace_bytes);
 
-// Of what a step has once, what a validation batch has once, the tokens of a wave, and what a reading has
-// once. A model that only generates has its readings in kWaveRing.
+// The first ring has a slot for each step, the second for each validation batch, the third for each wave, and
+// the fourth for each call of a reading. A model that only generates has its readings in kWaveRing.
 constexpr uint8_t kTrainRing = 0, kValidationRing = 1, kWaveRing = 2, kSampleRing = 3;
 
 struct Lowering {

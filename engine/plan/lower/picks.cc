@@ -65,7 +65,7 @@ class Finder {
     return groups;
   }
 
-  // Of the banks that there are, or a new one, of groups that are in no other.
+  // The groups are those of a bank that there is, or of a new one, and are in no other.
   bool can_be_bank(const std::vector<uint32_t>& groups, uint32_t places) const {
     if (std::ranges::find(picks_.banks, groups) != picks_.banks.end()) return true;
     const uint64_t elements = model_.groups[groups.front()].elements;

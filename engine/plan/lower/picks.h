@@ -26,7 +26,7 @@ struct ExpertPicks {
 // Where a home in any tier may begin: a multiple of so many bytes.
 uint64_t home_alignment(const Machine& machine);
 
-// Of a part of a bank: its elements, up to where a home in any tier may begin.
+// A part of a bank takes so many bytes: its elements, up to where a home in any tier may begin.
 uint64_t part_bytes(uint64_t elements, DType precision, uint64_t home_alignment);
 
 // Those of a model that only generates. Experts that are trained, or that share a group, are not picked, nor

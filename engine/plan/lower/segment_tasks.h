@@ -29,7 +29,7 @@ class SegmentTasks {
         stand_ins_(stand_ins),
         program_(program) {}
 
-  // Of segment use `u` with micro-batch `m`.
+  // Add the task of segment use `u` with micro-batch `m`.
   void forward(BodyBuilder& body, uint32_t u, uint32_t m, Recompute level, Wave wave);
   void backward(BodyBuilder& body, uint32_t u, uint32_t m, Wave wave);
 

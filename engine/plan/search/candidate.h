@@ -58,7 +58,7 @@ struct LevelCost {
 // hull. From least bytes to most.
 std::vector<Recompute> worthwhile(std::vector<LevelCost> levels);
 
-// Of so many groups in a row, how many are updated in backward.
+// A candidate says how many of so many groups in a row are updated in backward.
 constexpr uint32_t kBackwardParts = 8;
 
 struct Candidate {

@@ -48,13 +48,13 @@ class Least {
   // least `memory_bytes`.
   std::vector<uint64_t> together(uint64_t memory_bytes = 0) const;
 
-  // With all homes as low as they can be: bytes of a tier that the largest task needs beside permanent homes,
-  // and bytes of these.
+  // The largest task needs so many bytes of a tier beside permanent homes, and permanent homes take so many,
+  // while all homes are as low as they can be.
   uint64_t working_bytes(TierId tier) const { return lowest_together_[tier] - permanent_[tier]; }
   uint64_t permanent_bytes(TierId tier) const { return permanent_[tier]; }
-  // The body and the task that need most of a tier, with permanent homes as low as they can be. Transient
-  // homes are those of the choice of step 1 that suffices for these capacities or, if none does, for those of
-  // together(). For messages.
+  // The body and the task that need most of a tier while permanent homes are as low as they can be. Messages
+  // name them. The choice of transient homes is the one of step 1 that suffices for these capacities; if none
+  // does, it is the one that suffices for those of together().
   BodyShortage largest_task(TierId tier, const std::vector<uint64_t>& capacities) const;
 
  private:

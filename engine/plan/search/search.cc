@@ -28,7 +28,7 @@ uint64_t work_of(uint64_t instructions) { return 200 + 4 * instructions + instru
 constexpr uint64_t kRepeatWork = 1;      // to simulate an instruction once more
 constexpr uint64_t kStepsSimulated = 3;  // steady_step_seconds() takes one from two
 
-// Of the bodies that have tasks.
+// Counts the bodies that have tasks.
 template <typename Length>
 uint64_t work_of_bodies(const Program& program, Length length) {
   uint64_t work = 0;
@@ -58,7 +58,7 @@ uint64_t repeat_work(const Program& program, const std::vector<BodyId>& step) {
   return kRepeatWork * kStepsSimulated * instructions;
 }
 
-// Of all groups.
+// Counts the shards of all groups.
 uint64_t shard_count(const Model& model, uint64_t shard_elements) {
   uint64_t shards = 0;
   for (const Group& group : model.groups) shards += (group.elements + shard_elements - 1) / shard_elements;
@@ -316,7 +316,8 @@ StepOrders Search::orders_of(const Candidate& c) const {
   return {seconds(*bodies.step), seconds(*bodies.guess), seconds(*bodies.repair)};
 }
 
-// Of what the plan has, with its own shards. If it has no plain step, that one's seconds remain an estimate.
+// The orders are those of the plan, with its own shards. If it has no plain step, that one's seconds remain
+// an estimate.
 StepOrders Search::orders_of(const Plan& plan) const {
   StepOrders orders = plan.orders;
   const BodyIds& bodies = plan.lowering.bodies();

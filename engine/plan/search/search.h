@@ -38,7 +38,7 @@
 
 namespace sluice {
 
-// Of two requests that cannot be planned, which needs less memory; of each tier, the least of both.
+// Returns the refusal that needs less memory, with the smaller least of both for each tier.
 Infeasible better_of(Infeasible a, Infeasible b);
 
 class Search {

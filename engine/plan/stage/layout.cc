@@ -21,8 +21,8 @@ std::vector<uint32_t> timeline(const TierUses& tier) {
   return time;
 }
 
-// Of make_way() for one layout. Those of 60,000 allocations that succeeded took up to 1.6 million; those that
-// take all would take minutes, and mostly fail.
+// make_way() looks so often for one layout. Those of 60,000 allocations that succeeded took up to 1.6 million
+// looks; those that take all would take minutes, and mostly fail.
 constexpr uint64_t kLooks = 5'000'000;
 
 struct Packing {

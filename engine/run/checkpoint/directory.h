@@ -74,9 +74,9 @@ class OutDirectory {
   std::optional<std::string> where() const;      // nullopt: it was removed
   std::optional<std::string> elsewhere() const;  // where it is; nullopt: where the run began, or removed
 
-  // After a removal: the first rank makes it again; where something else has its name by now, as "NAME.2",
-  // "NAME.3", ... Then the others reopen it, by the number that make_again() returned: 1 for the name itself.
-  // Both throw Error(environment).
+  // After a removal the first rank makes the directory again. If something else has its name by now, the new
+  // one is named "NAME.2", "NAME.3", ... make_again() returns that number, or 1 for the name itself, and the
+  // other ranks reopen the directory by it. Both throw Error(environment).
   int make_again();
   void reopen(int number = 1);
 

@@ -112,8 +112,8 @@ class LaneProgress {
   // Whether the instruction is to be carried out: nothing has failed, and it was not dropped. To be asked
   // once, right before it is.
   bool begins(uint64_t ticket, uint32_t index);
-  // Of a lane that is a stream: the thread that enqueues tells the one that counts that from the lane's
-  // `number`-th instruction on nothing was enqueued of what was dropped.
+  // The thread that enqueues on a stream tells the one that counts: from the lane's `number`-th instruction
+  // on, nothing was enqueued of what was dropped.
   void note_dropped(LaneId lane, uint64_t number);
   bool was_dropped(LaneId lane, uint64_t number, uint64_t ticket) const;
 
@@ -134,7 +134,7 @@ class LaneProgress {
   template <typename Condition>
   void sleep_until(Thread& thread, std::unique_lock<std::mutex>& lock, const Condition& condition) {
     if (condition()) return;
-    // Of these two, the first: only the trainer's thread reads what it has set.
+    // The thread is compared first: only the trainer's reads meanwhile_, which it has set.
     if (&thread == &threads_.back() && meanwhile_) return sleep_by_turns(lock, condition);
     thread.condition = &condition;
     thread.holds = [](const void* it) { return (*static_cast<const Condition*>(it))(); };
@@ -181,7 +181,7 @@ class LaneProgress {
   std::optional<Droppable> droppable_;
   std::function<void()> meanwhile_;
   uint64_t begun_ = 0;  // newest ticket of which an instruction has begun that changes what a checkpoint has
-  // Of the tickets up to `dropped_`, those above kept_ are dropped, and of kept_ what is not needed.
+  // Tickets up to `dropped_` are dropped if they are above kept_; kept_ itself loses what is not needed.
   Kept kept_;
   uint64_t dropped_ = 0;
   std::vector<uint64_t> dropped_from_;  // by lane that is a stream; 0: all was enqueued

@@ -102,9 +102,9 @@ class Runner {
                    std::span<Transfer, kTransfersMax> out);
   void run(const Body& body, const Instruction& in, const RingPositions& rings);
 
-  // Of instructions that run() only enqueued, since their lane is a stream; any thread. synchronize() blocks
-  // until the marked one is done, and watches the other ranks where it is theirs too. What is not to be
-  // synchronized any more is abandoned, so that no stream waits for other ranks for ever.
+  // Where a lane is a stream, run() only enqueues an instruction. synchronize() blocks until the marked one
+  // is done; if other ranks take part in it, it also watches them. Whoever will not synchronize an
+  // instruction abandons it, so that no stream waits for other ranks for ever. Any thread may call both.
   void synchronize(const Body& body, const Instruction& in, const RingPositions& rings, const Mark& mark);
   void abandon(const Body& body, const Instruction& in);
 
@@ -172,7 +172,7 @@ class Runner {
   void zero_rest(const Instruction& in, size_t operand, uint64_t elements, const RingPositions& rings);
   void clone(const Instruction& in, const RingPositions& rings);
   void norm(const Instruction& in, const RingPositions& rings);
-  // Of the update that follows `previous`.
+  // The constants belong to the update that follows `previous`.
   UpdateConstants constants(const StepScalars::Input& input, const StepScalars::Update& previous,
                             double clip_factor) const;
   void set_scalars(const Instruction& in, const RingPositions& rings);

@@ -15,7 +15,7 @@ namespace sluice {
 
 namespace {
 
-// Of pinned memory, the driver would fill an arena on one thread when it pins it.
+// The driver would fill an arena of pinned memory on one thread when it pins it.
 ArenaOptions host_arena_options(Accelerator* accelerator, const SessionOptions& options) {
   if (!accelerator) return {.near_processors = true};
   return {.near_processors = true,

@@ -10,7 +10,7 @@ namespace {
 
 constexpr size_t kBodiesHeld = 5;
 
-// Of a lane that also works below, nobody would wait for what it enqueues.
+// A lane that also works below has nobody who waits for what it enqueues.
 bool works_in_first_tier(const Machine& machine, LaneId lane) {
   size_t first = 0, below = 0;
   for (const Unit& unit : machine.units)

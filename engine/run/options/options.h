@@ -114,8 +114,8 @@ struct DataOptions {
   std::vector<std::string> prepared;
   std::string prepared_validation;
   bool documents = false;  // rows hold several documents; the verb sets it
-  // Of answers, where `train` teaches others than the model knows (LearnedEnds), and the sentence that tells
-  // them; the verb sets them.
+  // Answers end with these where `train` teaches other ends than the model knows (LearnedEnds). The sentence
+  // tells them, and the verb sets both.
   std::vector<uint32_t> ends;
   std::string ends_note;
   int64_t val_every = 0;     // steps; 0: once, at the end

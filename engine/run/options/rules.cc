@@ -35,7 +35,7 @@ void check_needs(const Options& options, const char* name, const char* needed, b
                             *find_option(needed)->value ? " " : "", find_option(needed)->value, name));
 }
 
-// Of what only a run that validates has.
+// Refuses what only a run that validates has.
 void check_validates(const Options& options, const char* name, bool validates) {
   if (is_given(options, name) && !validates)
     throw Error(ExitCode::usage, fmt::format("--{} needs --val-data or --val-split.", name),
@@ -78,7 +78,7 @@ void check_length(const Options& options) {
                 "Give --epochs for so many times all data, or --steps for so many batches.");
 }
 
-// Of a step of one rank; of sequences where the micro-batch is open.
+// Micro-batches of a step of one rank, or its sequences where the micro-batch is open.
 int64_t micro_batches_of(const Options& options, int64_t ranks) {
   return options.batch.batch / (options.batch.micro_batch.value_or(1) * ranks);
 }

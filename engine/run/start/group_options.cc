@@ -99,7 +99,7 @@ std::vector<std::vector<uint32_t>> words_of(const Model& model) {
   return words;
 }
 
-// Of a divided group's parameter, which is another one on each rank, all or none are named: ranks run the
+// The parameter of a divided group is another one on each rank. All of them are named, or none: ranks run the
 // same program.
 bool is_named(const Entry& entry, const Group& group, const Parameter& parameter, uint32_t words) {
   for (size_t w = 0; w < std::size(kWords); ++w)

@@ -20,7 +20,8 @@ using ParameterSource =
 ParameterSource source_of(const HfWeights& weights);
 ParameterSource source_of(uint64_t seed);
 
-// Of a model with adapters: values of its base, and of its adapters from another source.
+// A model with adapters takes the values of its base from here, and those of its adapters from another
+// source.
 ParameterSource source_of(const HfWeights& base, ParameterSource adapters);
 
 // A checkpoint's master weights (of frozen groups, its weights), or one of its planes. The checkpoint was

@@ -22,7 +22,7 @@ struct ModelSource {
 // filled in; `notes` receives a sentence for what is not applied. Throws Error(usage) where --lora-from and
 // another option contradict each other, and as read_adapter_config() and HfWeights::open_adapters() do.
 Adapters settle_adapters(LoraOptions& options, std::vector<std::string>& notes, const ModelConfig& base);
-// Of a run whose options are settled.
+// The run's options are settled.
 Adapters adapters_of(const LoraOptions& options);
 
 // The base of a run with adapters: `weights` of the model must be those that `base` names. Throws

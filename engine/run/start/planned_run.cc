@@ -131,7 +131,7 @@ void settle_threads(Options& options, bool of_this_process, const MachineRates* 
       threads = static_cast<int64_t>(std::clamp(elsewhere->pools[p].capacity, 1.0, kThreadsMost));
 }
 
-// Of a model with experts, predictions assume the imbalance that the run which goes on has measured, unless
+// Predictions for a model with experts assume the imbalance that the run which goes on has measured, unless
 // one is given. Returns a sentence, or "" where nothing is measured. A plan does without metrics that cannot
 // be read.
 std::string assume_measured_imbalance(const RunStart& start, Options& options) try {

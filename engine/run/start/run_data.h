@@ -30,7 +30,7 @@ class RowData {
   virtual std::string extent() const = 0;
   // What to know about the data beyond their numbers: sentences without a full stop; often none.
   virtual std::vector<std::string> remarks() const { return {}; }
-  // Of `epochs` times all data.
+  // Rows in `epochs` times all data.
   virtual uint64_t rows_of_epochs(uint64_t epochs) const = 0;
   // Token files, whose ids no one has checked yet.
   virtual std::vector<const TokenData*> unchecked() const { return {}; }

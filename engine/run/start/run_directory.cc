@@ -78,7 +78,7 @@ Error only_damaged(const std::string& run, const std::vector<std::string>& damag
                "Restore one from a copy, or train anew into another --out.");
 }
 
-// Of damaged checkpoints that are newer than the one that is taken.
+// The damaged checkpoints are newer than the one that is taken.
 void note_passed_over(const std::vector<std::string>& damaged, const std::string& taken,
                       std::vector<std::string>& notes) {
   for (const std::string& sentence : damaged)
@@ -156,7 +156,7 @@ void keep_text(const Options& options, const KeptText& text, bool is_kept) {
   if (!is_kept || is_given(options, "tokenizer")) {
     fs::remove_all(fresh, ignored);
     const bool has_files = copy_tokenizer(text.tokenizer, fresh) > 0;
-    // Of an attempt without a checkpoint, or another --tokenizer.
+    // What lies there is left of an attempt without a checkpoint, or of another --tokenizer.
     if (has_files || !is_kept) fs::remove_all(to, ignored);
     if (std::error_code error; has_files && (fs::rename(fresh, to, error), error))
       throw Error(

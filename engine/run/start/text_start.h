@@ -16,15 +16,16 @@
 
 namespace sluice {
 
-// Of --tokenizer, else of `directory`, with --chat-template. Without a tokenizer, a run whose data are text
-// has bytes as tokens. Throws Error(usage) where there is no tokenizer, and as open_text_model() does.
+// Opens the tokenizer of --tokenizer, else of `directory`, with --chat-template. Without a tokenizer, a run
+// whose data are text has bytes as tokens. Throws Error(usage) where there is no tokenizer, and as
+// open_text_model() does.
 TextModel open_text(const Options& options, const std::string& directory, const ModelConfig& config);
 
 // Samples that end with `ends`; empty: with their own.
 std::shared_ptr<const SamplePrompts> with_ends(const std::shared_ptr<const SamplePrompts>& samples,
                                                const std::vector<uint32_t>& ends);
 
-// Of host memory at most, that its tokenizer holds: for Budgets::reserve_table().
+// Host memory that its tokenizer holds at most, for Budgets::reserve_table().
 uint64_t tokenizer_table_bytes(const Options& options, const std::string& directory,
                                const ModelConfig& config);
 

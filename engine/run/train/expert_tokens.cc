@@ -12,7 +12,7 @@ namespace {
 
 constexpr std::string_view kName = "experts.";
 
-// Of an output with statistics (OpKind::router_statistics): [1, 2E+2].
+// The output has statistics (OpKind::router_statistics): [1, 2E+2].
 size_t experts_of(const Activation& output) { return static_cast<size_t>(output.shape[1] / 2 - 1); }
 
 }  // namespace

@@ -21,8 +21,8 @@ class GuessChoice {
 
   bool guesses() const { return overlap_ == Overlap::automatic ? guesses_ : overlap_ == Overlap::always; }
 
-  // Of the next step in order, whether a guess was right or would have been. Steps begin to guess again only
-  // below half of the share at which they stop.
+  // Says of the next step in order whether a guess was right, or would have been. Steps begin to guess again
+  // only below half of the share at which they stop.
   void add(bool right) {
     wrong_ = wrong_ << 1 | (right ? 0u : 1u);
     const double share = static_cast<double>(std::popcount(wrong_)) / kSteps;

@@ -10,13 +10,13 @@
 
 namespace sluice {
 
-// Of a layer in a step: the tokens of its largest expert over the mean of all; 1 where there are none.
+// The tokens of a layer's largest expert in a step, over the mean of all; 1 where there are none.
 double imbalance_of(const LayerTokens& layer);
 
 // The mean over steps and layers; none: no step has a layer with experts.
 std::optional<double> measured_imbalance(std::span<const StepMetrics> steps);
 
-// Of the last steps in a metrics file.
+// The last steps in a metrics file had this imbalance.
 struct ImbalanceOfRun {
   double imbalance = 1;
   int64_t first = 0, last = 0;  // steps

@@ -20,13 +20,12 @@ struct Saving {
   double step_seconds = 0;  // of a step alone
   double save_seconds = 0;  // of a checkpoint
   double seconds() const { return static_cast<double>(steps) * step_seconds; }
-  // Of a step together with its part of the checkpoints.
+  // A step takes so long together with its part of the checkpoints.
   double mean_step() const;
   // The last checkpoint counts, too, whenever it comes.
   double run_seconds(int64_t count) const;
 };
-// Of steps that take `step` seconds each. Where time decides, a checkpoint comes after the step in which it
-// is due.
+// Steps take `step` seconds each. Where time decides, a checkpoint comes after the step in which it is due.
 Saving saving_of(const Interval& every, double step, double checkpoint);
 
 }  // namespace sluice

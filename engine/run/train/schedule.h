@@ -11,7 +11,7 @@ namespace sluice {
 // The rate at the schedule's end: min_learning_rate, or a tenth of the learning rate if none was given.
 double minimum_learning_rate(const OptimizerOptions& options);
 
-// Of a run of so many steps; a part is rounded up.
+// The run has so many steps; a part of them is rounded up.
 int64_t warmup_steps(const OptimizerOptions& options, int64_t steps);
 
 // `step` counts from 0, `steps` is the run's length. With W warm-up steps:

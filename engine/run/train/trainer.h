@@ -149,7 +149,7 @@ class Trainer {
   bool overdue_ = false;          // a checkpoint could not be written
   std::vector<std::vector<uint64_t>> fixed_bytes_;  // by body, lane
   StepMetrics metrics_;                             // of the last step that was read
-  // Of the waves that were read since then: by lane, bytes moved and busy seconds.
+  // Bytes moved and busy seconds, by lane, of the waves that were read since then.
   std::vector<uint64_t> moved_;
   std::vector<double> busy_;
   ExpertTokens expert_tokens_;

@@ -67,7 +67,7 @@ std::string which_leaves_out(const std::vector<std::string>& keys) {
                       : fmt::format(", which leaves out what else a record has ({})", fmt::join(keys, ", "));
 }
 
-// Of a record whose own records stand within a key.
+// The record's own records stand within a key.
 [[noreturn]] void refuse_holder(const RecordReader& reader, const std::string& holder) {
   const Json& held = reader.object()[holder];
   const std::string key = printable(holder);

@@ -105,8 +105,8 @@ bool is_said(const Json& message, const std::string& key, const Json& value, con
                         : value == message[key]);
 }
 
-// Of a message that lacks what `known`, one of the two, is the key of. It may have both under other names,
-// and messages before it may have them under these.
+// A message lacks what `known`, one of the two, is the key of. It may have both under other names, and
+// messages before it may have them under these.
 [[noreturn]] void refuse_without(const char* known, const char* role_key, const char* content_key,
                                  const RecordReader& reader, size_t number) {
   const MessageKeys own = message_keys(reader.object());

@@ -23,7 +23,7 @@
 
 namespace sluice {
 
-// Of a text, what is to be trained. A token that goes beyond a cut end is no part of it.
+// A part of a text that is to be trained. A token that goes beyond a cut end is no part of it.
 struct AnswerPart {
   ByteRange bytes;
   bool end_is_cut = false;
@@ -41,12 +41,12 @@ class AnswerFinder {
   // `whole`: the text of the adapted conversation. All outlive the finder.
   AnswerFinder(const ChatRenderer& renderer, const AdaptedConversation& conversation, const Rendered& whole);
 
-  // Of the answers, given as indices of messages, the parts of the whole text; nullopt where the template
-  // renders one of them otherwise once others follow. Throws RefusedRecord where an answer cannot be told
-  // from its prompt.
+  // Returns the parts of the whole text that are these answers, given as indices of messages; nullopt where
+  // the template renders one of them otherwise once others follow. Throws RefusedRecord where an answer
+  // cannot be told from its prompt.
   std::optional<std::vector<AnswerPart>> in_whole(const std::vector<size_t>& answers);
   AnswerText alone(size_t answer);
-  // Of the parts that {% generation %} marks, those of these answers, which ascend.
+  // Returns the parts that {% generation %} marks for these answers, which ascend.
   std::vector<AnswerPart> generated(const std::vector<size_t>& answers) const;
   // How many of these answers stand outside of such marks, as a whole or in part.
   uint64_t unmarked(const std::vector<size_t>& answers) const;
@@ -58,7 +58,7 @@ class AnswerFinder {
   struct Span {
     size_t begin, end;  // from the first byte of a message's content to behind its last
   };
-  // Of one text, and where the content before it ends.
+  // The content of one message in one text, and where the content before it ends.
   struct Content : Span {
     size_t end_before = 0;
     bool is_complete = false;  // all that is given stands there

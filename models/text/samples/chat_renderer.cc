@@ -200,7 +200,7 @@ bool ChatRenderer::reads_parts(const ChatTemplate& chat) const {
       return std::any_of(text.sources.begin(), text.sources.end(),
                          [&](const SourceRange& range) { return range.source == source; });
     };
-    // Of both messages, the strings are the role, the type and the text.
+    // The strings of both messages are the role, the type and the text.
     return has(2) && has(5) && !has(1) && !has(4) && !has(SourceRange::kNoValue);
   } catch (const std::invalid_argument&) {
     return false;

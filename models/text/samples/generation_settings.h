@@ -20,8 +20,8 @@ struct GenerationSettings {
   std::vector<std::string> not_applied;  // "typical_p 0.9": what would change answers in transformers
 };
 
-// Of the directory's file; nothing is set where there is none. Throws Error(malformed_file) for one that is
-// no JSON.
+// Reads the directory's file; where there is none, nothing is set. Throws Error(malformed_file) for one that
+// is no JSON.
 GenerationSettings read_generation_settings(const std::string& directory);
 
 }  // namespace sluice

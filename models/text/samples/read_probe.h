@@ -41,7 +41,7 @@ class ReadProbe {
   enum class Change { remove, alter };
   static nlohmann::ordered_json changed(const nlohmann::ordered_json& json, const std::string& at,
                                         const Target& target, Change change);
-  // Of the conversation with this change; nullopt: the template refuses it.
+  // Renders the conversation with this change; nullopt: the template refuses it.
   std::optional<std::string> text_with(const Target& target, Change change) const;
   std::optional<std::string> text_of(const Conversation& conversation) const;
 

@@ -104,8 +104,8 @@ void SampleMaker::note_end(const std::vector<uint32_t>& ids, size_t first, size_
   }
 }
 
-// `parts` are trained; ascending. `ends_at_control`: of each part, what lies behind its last control token is
-// not, if it is blank.
+// The sample trains `parts`, which are in ascending order. With `ends_at_control`, a part ends with its last
+// control token, if only blanks lie behind that.
 Sample SampleMaker::sample_of(const Rendered& text, std::vector<uint32_t> ids, const Encoding& encoding,
                               const std::vector<AnswerPart>& parts, bool ends_at_control,
                               SampleNotes& notes) const {

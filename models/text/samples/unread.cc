@@ -201,7 +201,7 @@ void UnreadStrings::note_field(ReadProbe& probe, const Json& value, const std::s
   note_tree(probe, value, path, source, notes);
 }
 
-// Of a content that is read in part. Returns the use of its texts.
+// The content is read in part. Returns the use of its texts.
 UnreadStrings::Use UnreadStrings::note_parts(ReadProbe& probe, const Json& parts, size_t source,
                                              SampleNotes& notes) const {
   Use texts;

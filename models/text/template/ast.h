@@ -125,7 +125,7 @@ struct Target {
   std::variant<std::string, Attribute, std::vector<Target>> node;
 };
 
-// Of a macro or of the body of a call block.
+// A parameter of a macro, or of the body of a call block.
 struct Parameter {
   std::string name;
   ExpressionPtr fallback;  // null: without it, the parameter is undefined

@@ -18,7 +18,7 @@ MethodKind find_method(const Value& object, std::string_view name);
 
 Value call_method(const Method& method, const CallArguments& given, Budget& budget);
 
-// Of a string; called by call_method, and by filters of the same names.
+// Calls a method of a string. call_method calls it, and so do filters of the same names.
 Value call_string_method(const Text& text, std::string_view name, const CallArguments& given, Budget& budget);
 Text stripped(const Text& text, const Value* characters, bool left, bool right, Budget& budget);
 // `count` < 0: all.

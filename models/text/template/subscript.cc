@@ -31,7 +31,7 @@ std::optional<Value> type_attribute(const Value& object, std::string_view name) 
     if (auto value = (*loop)->attribute(name)) return value;
   if (const auto* cycler = object.get<std::shared_ptr<Cycler>>())
     if (name == "current") return (*cycler)->items[(*cycler)->next];
-  // Of every object in Python; the sandbox hides them.
+  // Every object in Python has these; the sandbox hides them.
   if (name.starts_with("__") && name.ends_with("__")) return missing(object, name);
   switch (find_method(object, name)) {
     case MethodKind::none:

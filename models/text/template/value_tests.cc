@@ -67,7 +67,7 @@ constexpr ComparisonTest kComparisonTests[] = {
     {"in", Comparison::in},
 };
 
-// Of the rest of jinja2's tests.
+// jinja2 has these tests, too. Those of the second list are missing here.
 constexpr std::string_view kOtherTests[] = {"divisibleby", "sameas"};
 constexpr std::string_view kMissingTests[] = {"escaped", "filter", "lower", "test", "upper"};
 

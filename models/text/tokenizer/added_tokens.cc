@@ -40,7 +40,7 @@ size_t space_behind(std::string_view text, size_t at) {
   return at;
 }
 
-// Of the input, the bytes from the first of [begin, end) to the last character's first.
+// Returns the bytes of the input from the first of [begin, end) to the last character's first.
 ByteRange source(const UserText& plain, size_t begin, size_t end) {
   if (plain.origin.empty()) return {begin, end};
   return {plain.origin[begin], size_t{plain.origin[end - 1]} + 1};

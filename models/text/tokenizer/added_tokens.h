@@ -35,7 +35,7 @@ struct AddedToken {
   bool numbered = true;  // a file has its id; else it is there since it has a name alone
 };
 
-// Of a text, the bytes in which special tokens are not found. `origin` as in PieceText; empty: the text is
+// The bytes of a text in which special tokens are not found. `origin` is as in PieceText; empty: the text is
 // the input itself.
 struct UserText {
   std::span<const ByteRange> ranges;  // of the input, ascending, not overlapping

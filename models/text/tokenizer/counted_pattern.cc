@@ -197,7 +197,7 @@ class Rewriter {
     return found;
   }
 
-  // Of {2}, {2,}, {,3} and {2,3}; 0: it is text.
+  // Returns the length of {2}, {2,}, {,3} or {2,3}; 0: it is text.
   size_t interval(size_t begin) const {
     size_t at = begin + 1, digits = 0, commas = 0;
     for (; at < source_.size() && (is_digit(source_[at]) || source_[at] == ','); ++at)

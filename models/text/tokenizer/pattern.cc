@@ -27,7 +27,7 @@ constexpr unsigned long kRetriesMax = 40'000'000;
 constexpr unsigned long kRetriesPerByte = 256;
 constexpr unsigned long kFirstRetries = 256;
 constexpr unsigned long kRetriesFactor = 4;
-// Of about 40 bytes; \p{L}+ needs one for each letter.
+// An entry has about 40 bytes; \p{L}+ needs one for each letter.
 constexpr size_t kStackEntries = 100'000, kStackEntriesPerByte = 32, kStackEntriesMax = 20'000'000;
 
 struct Library {

@@ -13,8 +13,8 @@
 
 namespace sluice {
 
-// Of the input and of what a step starts from. A step makes at most four bytes of one, so offsets fit 32
-// bits; a Replace may make more, and its content is short.
+// The largest input, and the largest text that a step starts from. A step makes at most four bytes of one, so
+// offsets fit 32 bits; a Replace may make more, and its content is short.
 constexpr size_t kTextBytesMax = size_t{512} << 20;
 void check_size(std::string_view text);  // throws Error(malformed_file)
 

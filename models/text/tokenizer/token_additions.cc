@@ -84,7 +84,7 @@ bool is_general(const std::string& name) {
   return std::find(kNames.begin(), kNames.end(), name) != kNames.end();
 }
 
-// Of an object, the tokens that have a name, in its order.
+// Returns the tokens of an object that have a name, in its order.
 Named named_of(const nlohmann::ordered_json& file, const std::string& where, bool general) {
   Named named;
   for (const auto& [name, value] : file.items())
