@@ -3,7 +3,8 @@
 
     python3 tools/test_costs.py [--markdown] [PRESET...]
 
-Prints the seconds of each step and of all together, then what takes longest. --markdown prints the tables of
+Prints what takes longest, the seconds of each step and of all together, and which tests take over a minute for
+no reason that tests/CMakeLists.txt gives. --markdown prints the tables of
 docs/measurements/ci.md. Seconds are those of each command by the clock, added up, so with two cores the check
 takes a little more than half of their sum. Where ccache had an object, that one counts as the moment that it took.
 """
@@ -15,6 +16,7 @@ from collections import defaultdict
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 LONGEST = 10
+MINUTE = 60
 
 
 def edges(preset):
@@ -42,6 +44,14 @@ def tests(preset):
         return {}
     cases = xml.parse(report).getroot().iter("testcase")
     return {case.get("name"): float(case.get("time")) for case in cases}
+
+
+def without_reason(seconds):
+    """Those tests that take over a minute and that tests/CMakeLists.txt doesn't list with a reason."""
+    with open(os.path.join(ROOT, "tests", "CMakeLists.txt"), encoding="utf-8") as file:
+        listed = re.search(r"set\(long\n(.*?)\)", file.read(), re.DOTALL).group(1)
+    known = {line.split("#")[0].strip() for line in listed.splitlines()}
+    return [name for name, took in seconds.items() if took > MINUTE and name not in known]
 
 
 def print_table(head, rows):
@@ -94,6 +104,8 @@ def main():
         total += building + testing
         print(f"costs: {preset}: {building:.0f} s of building, {testing:.0f} s of tests")
     print(f"costs: {total:.0f} s in all")
+    for name in without_reason(tested.get("check", {})):
+        print(f"costs: {name} takes over {MINUTE} s; tests/CMakeLists.txt does not say why")
 
 
 if __name__ == "__main__":
