@@ -64,9 +64,8 @@ class Session {
   bool counts_rows() const { return plan_.lowering.mesh.counts_rows(static_cast<uint32_t>(ranks_.rank())); }
   // The sum of what ranks have made of all rows. All ranks call it.
   template <typename T>
-  T sum_of_rows(T mine) const {
-    if (!counts_rows()) mine = T{};
-    return ranks_.sum(mine);
+  T sum_of_rows(const T& mine) const {
+    return ranks_.sum(counts_rows() ? mine : T{});
   }
   Runner& runner() { return *runner_; }
   Executor& executor() { return *executor_; }
