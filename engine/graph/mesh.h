@@ -72,7 +72,7 @@ class Mesh {
  public:
   using Sizes = std::array<uint32_t, kAxes.size()>;  // by axis, each at least 1
 
-  Mesh() : Mesh({1, 1}, 1) {}  // a rank alone
+  Mesh() { sizes_.fill(1); }  // a rank alone
   // Ranks are on nodes of `node_ranks` ranks each; the last one may have fewer.
   Mesh(const Sizes& sizes, uint32_t node_ranks);
 
@@ -107,7 +107,7 @@ class Mesh {
   static Levels divided(const ProcessGroup& group, uint32_t ranks);  // into runs of so many ranks of the mesh
 
   Sizes sizes_;
-  uint32_t node_ranks_;
+  uint32_t node_ranks_ = 1;
 };
 
 }  // namespace sluice

@@ -15,7 +15,7 @@ namespace sluice {
 
 struct Family;
 
-// The numbers of experts that a config.json has, or that are more than any may have.
+// The numbers of layers and experts that a config.json has, or else the most that any may have.
 struct ExpertCounts {
   int64_t layers = kLayersMax, experts = kExpertsMax;
 };

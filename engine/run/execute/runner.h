@@ -157,7 +157,7 @@ class Runner {
   using PurposeText = std::array<char, 160>;
   std::string_view purpose(const Instruction& in, const RingPositions& rings, PurposeText& text) const;
   Communicator& communicator(const Instruction& in, const RingPositions& rings);
-  const ProcessGroup& among(const Task& task) const;  // it is carried out
+  const ProcessGroup& among(const Task& task) const;  // the ranks that carry it out together
   void gather(const Task& task, const Instruction& in, const RingPositions& rings);
   void exchange(const Task& task, const Instruction& in, const RingPositions& rings);
   struct OperandsOfOp;

@@ -52,10 +52,12 @@ void expect_equal_gradients(const DocumentRun& packed, const DocumentRun& first,
         difference += std::pow(packed.run.gradient(p.name)[i] - wanted, 2);
         norm += wanted * wanted;
       }
-      // fp32 sums over the rows, in other orders: a few units in the last place of 1.2e-7 / 2. Most is lost
-      // in the bias of k, whose summands nearly cancel: 2.6e-6 with vectors of 256 bits, less with those of
+      // fp32 sums over the rows, in other orders: a few units in the last place of 1.2e-7 / 2. The summands
+      // of the bias of k nearly cancel, since a softmax stays where all its scores move alike. So its norm is
+      // small beside them: it errs by 2.6e-6 with vectors of 256 bits, and by less than 2e-6 with those of
       // 512.
-      EXPECT_LE(std::sqrt(difference), 4e-6 * std::sqrt(norm)) << where << ", " << p.name;
+      const double tolerance = p.name.ends_with("k_proj.bias") ? 4e-6 : 2e-6;
+      EXPECT_LE(std::sqrt(difference), tolerance * std::sqrt(norm)) << where << ", " << p.name;
     }
 }
 

@@ -238,6 +238,8 @@ TEST_F(Advice, ARefusalNamesWhatWorks) {
   EXPECT_NE(refused.err.find(fmt::format("--gpu-mem {} ({})", bytes, size)), std::string::npos)
       << refused.err;
   EXPECT_EQ(facts({"--batch", "8", "--gpu-mem", bytes, "--host-mem", "112MiB"})["feasible"], true);
+  const std::string less = std::to_string(std::stoull(bytes) * 99 / 100);
+  EXPECT_EQ(run(Words{"plan", "--batch", "8", "--gpu-mem", less, "--host-mem", "112MiB"} + options).code, 3);
 }
 
 // What a refusal names of a drive is what a plan takes of it, when memory has no room to hold more.
