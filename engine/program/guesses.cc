@@ -5,7 +5,7 @@
 namespace sluice {
 
 Wait when_decided(const Body& body) {
-  if (!is_guessed(body.end)) return {};
+  if (!body.end.is_guessed()) return {};
   const std::vector<Instruction>& all = body.instructions;
   const auto decides = std::find_if(all.begin(), all.end(), [&](const Instruction& in) {
     return in.task != kNoTask && body.tasks[in.task].kind == TaskKind::set_scalars;

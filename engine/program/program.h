@@ -27,9 +27,11 @@
 //   which it has content; staged copies and transient buffers end with the body.
 #pragma once
 
+#include <bitset>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <initializer_list>
 #include <optional>
 #include <string>
 #include <type_traits>
@@ -118,34 +120,62 @@ struct Machine {
   std::vector<Unit> units;  // where several fit a task, assemble.h says which one it takes
 };
 
-// clean    all updates are committed
-// pending  rounded gradients wait for their update, and so do the weights that it makes
-// guessed  rounded gradients wait for their update, but weights have been made by a guess of it
-// partial  some waves of a step have run, and accumulators have the sums of their gradients. Before a step
-//          that guesses, rounded gradients wait for their update meanwhile: guessed_partial
-// shared   layers that are alike use one parameter group
+// What permanent buffers hold where a body starts or ends.
+struct BodyState {
+  enum class Update : uint8_t {
+    committed,
+    pending,  // rounded gradients wait for it, and so do the weights that it makes
+    guessed   // rounded gradients wait for it, but weights have been made by a guess of it
+  };
+
+  bool loaded = true;                 // false: nothing yet, and the fields below say nothing
+  Update update = Update::committed;  // of the last step that has ended
+  bool shared = false;                // layers that are alike use one parameter group
+  bool between_waves = false;         // some waves of a step have run; accumulators have their sums
+
+  static constexpr int kCount = 1 + 3 * 2 * 2;
+  constexpr int index() const {
+    return loaded ? 1 + static_cast<int>(update) + 3 * (int{shared} + 2 * int{between_waves}) : 0;
+  }
+  static constexpr BodyState at(int index) {
+    if (index == 0) return {.loaded = false};
+    const int fields = index - 1;
+    return {true, static_cast<Update>(fields % 3), fields / 3 % 2 != 0, fields / 6 != 0};
+  }
+
+  // A step has ended, and it is not known yet whether its guess was right.
+  constexpr bool is_guessed() const { return update == Update::guessed && !between_waves; }
+
+  static const BodyState empty, clean, pending, guessed;
+  bool operator==(const BodyState&) const = default;
+};
+inline constexpr BodyState BodyState::empty = {.loaded = false};
+inline constexpr BodyState BodyState::clean = {};
+inline constexpr BodyState BodyState::pending = {.update = Update::pending};
+inline constexpr BodyState BodyState::guessed = {.update = Update::guessed};
+
 // A run that is to be in `guessed` is in `pending` if the guess was wrong. So a body that starts in `pending`
 // may follow one that ends in `guessed`.
-enum class BodyState : uint8_t {
-  empty,
-  clean,
-  pending,
-  guessed,
-  shared_clean,
-  shared_pending,
-  shared_guessed,
-  partial,
-  guessed_partial
-};
-constexpr int kBodyStates = 9;
-constexpr bool is_guessed(BodyState s) { return s == BodyState::guessed || s == BodyState::shared_guessed; }
-using BodyStates = uint16_t;  // a set of them
-constexpr BodyStates kAllBodyStates = (1u << kBodyStates) - 1;
-constexpr BodyStates one_state(BodyState s) { return static_cast<BodyStates>(1u << static_cast<int>(s)); }
 constexpr bool can_follow(BodyState end, BodyState start) {
-  return end == start || (end == BodyState::guessed && start == BodyState::pending) ||
-         (end == BodyState::shared_guessed && start == BodyState::shared_pending);
+  if (end.is_guessed() && start.update == BodyState::Update::pending) end.update = start.update;
+  return end == start;
 }
+
+// A set of states.
+class BodyStates {
+ public:
+  BodyStates() = default;
+  BodyStates(std::initializer_list<BodyState> states) {
+    for (const BodyState s : states) add(s);
+  }
+  void add(BodyState s) { bits_.set(static_cast<size_t>(s.index())); }
+  bool has(BodyState s) const { return bits_[static_cast<size_t>(s.index())]; }
+  bool none() const { return bits_.none(); }
+  bool operator==(const BodyStates&) const = default;
+
+ private:
+  std::bitset<BodyState::kCount> bits_;
+};
 
 // caches: activations that stay from one body to the next.
 enum class BufferClass : uint8_t { weights, gradients, state, caches, activations, workspace, scalars };
@@ -180,16 +210,16 @@ struct Buffer {
   BufferClass kind = BufferClass::activations;
   std::vector<uint64_t> cuts;  // piece p is bytes [cuts[p], cuts[p+1]); cuts.front() == 0
   TierId home = 0;
-  bool permanent = false;   // lives across bodies, at home_offset
-  uint8_t ring = kNoRing;   // unless kNoRing: permanent; slot n lies at home_offset + n * slot_stride
-  BodyStates empty_in = 0;  // states in which a permanent buffer has no content; its home has any bytes then
+  bool permanent = false;    // lives across bodies, at home_offset
+  uint8_t ring = kNoRing;    // unless kNoRing: permanent; slot n lies at home_offset + n * slot_stride
+  BodyStates empty_in = {};  // states in which a permanent buffer has no content; its home has any bytes then
   uint64_t home_offset = 0;
   uint64_t slot_stride = 0;  // of a bank: from one part to the next
   std::optional<Pick> pick = {};
   uint64_t bytes() const { return cuts.back(); }
   uint32_t pieces() const { return static_cast<uint32_t>(cuts.size() - 1); }
   bool owns_home() const { return permanent && !pick; }
-  bool is_empty_in(BodyState state) const { return (empty_in & one_state(state)) != 0; }
+  bool is_empty_in(BodyState state) const { return empty_in.has(state); }
 };
 
 // write: the old content is not needed; add: read and write.

@@ -28,6 +28,18 @@ const char* buffer_class_name(BufferClass c) {
   return index < kBufferClasses ? kNames[index] : "unknown";
 }
 
+std::string state_word(BodyState state) {
+  using Update = BodyState::Update;
+  if (!state.loaded) return "empty";
+  std::string word = state.shared ? "shared_" : "";
+  if (state.update != Update::committed)
+    word += state.update == Update::pending ? "pending" : "guessed";
+  else if (!state.between_waves)
+    word += "clean";
+  if (!state.between_waves) return word;
+  return word + (state.update != Update::committed ? "_partial" : "partial");
+}
+
 std::string instruction_name(const Program& program, const Body& body, const Instruction& in) {
   if (in.task != kNoTask) {
     const Task& task = body.tasks[in.task];
@@ -146,8 +158,8 @@ class Printer {
     if (b.permanent || b.home_offset != 0) print("+{}", b.home_offset);
     if (b.ring != kNoRing) print(" ring {}", rings_[b.ring]);
     if (b.slot_stride != 0) print(" stride {}", b.slot_stride);
-    for (int s = 0; s < kBodyStates; ++s)
-      if (b.is_empty_in(static_cast<BodyState>(s))) print(" empty_in {}", kStateWords[s]);
+    for (int s = 0; s < BodyState::kCount; ++s)
+      if (b.is_empty_in(BodyState::at(s))) print(" empty_in {}", state_word(BodyState::at(s)));
     if (b.pick)
       print(" bank {} index {} place {} of {}", buffers_[b.pick->bank], buffers_[b.pick->index],
             b.pick->place, b.pick->places);
@@ -164,8 +176,7 @@ class Printer {
   }
 
   void print_body(const Body& b) {
-    print("body {} {} -> {}", encode(b.name), kStateWords[static_cast<int>(b.start)],
-          kStateWords[static_cast<int>(b.end)]);
+    print("body {} {} -> {}", encode(b.name), state_word(b.start), state_word(b.end));
     if (!b.advance.empty()) print(" advance");
     print_numbers(b.advance);
     if (!b.peak_bytes.empty()) print(" peak");

@@ -289,7 +289,9 @@ class Parser {
     fail(quoted(word) + " is not a level of recomputation");
   }
   static BodyState body_state(std::string_view word) {
-    return static_cast<BodyState>(index_of(word, kStateWords, "a state of bodies"));
+    for (int s = 0; s < BodyState::kCount; ++s)
+      if (word == state_word(BodyState::at(s))) return BodyState::at(s);
+    fail(quoted(word) + " is not a state of bodies");
   }
 
   void parse_buffer(Row& row) {
@@ -304,7 +306,7 @@ class Parser {
     if (plus != std::string_view::npos) b.home_offset = parse_number<uint64_t>(home.substr(plus + 1));
     if (row.accept("ring")) b.ring = rings_.find<uint8_t>(row.next());
     if (row.accept("stride")) b.slot_stride = row.number<uint64_t>();
-    while (row.accept("empty_in")) b.empty_in |= one_state(body_state(row.next()));
+    while (row.accept("empty_in")) b.empty_in.add(body_state(row.next()));
     if (row.accept("bank")) b.pick = parse_pick(row);
     row.expect("pieces");
     parse_pieces(row.next(), b.cuts);

@@ -25,15 +25,18 @@
 #pragma once
 
 #include <cstddef>
+#include <string>
+
+#include "engine/program/program.h"
 
 namespace sluice {
 
 inline constexpr const char* kTextHeader = "sluice program 1";
 inline constexpr const char* kAccessWords[] = {"read", "write", "add"};
 inline constexpr const char* kByHostWord = "by_host";
-inline constexpr const char* kStateWords[] = {"empty",          "clean",        "pending",
-                                              "guessed",        "shared_clean", "shared_pending",
-                                              "shared_guessed", "partial",      "guessed_partial"};
 inline constexpr size_t kBufferClasses = 7;
+
+// empty | [shared_]{clean|pending|guessed}, or, between waves, [shared_][pending_|guessed_]partial
+std::string state_word(BodyState state);
 
 }  // namespace sluice

@@ -245,7 +245,7 @@ class Replay {
   bool is_empty_in(const Buffer& b, BodyState state) const {
     const bool is_loaded =
         b.kind == BufferClass::weights || b.kind == BufferClass::state || b.kind == BufferClass::caches;
-    return b.is_empty_in(state) || (state == BodyState::empty && is_loaded);
+    return b.is_empty_in(state) || (!state.loaded && is_loaded);
   }
   std::string range_name(uint32_t s) const {
     return line_.name(index_.address_at(s), index_.address_at(live_.at_or_after(s + 1)));

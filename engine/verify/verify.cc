@@ -84,11 +84,11 @@ class Tables {
     require(std::adjacent_find(b.cuts.begin(), b.cuts.end(), std::greater_equal<>()) == b.cuts.end(),
             "the cuts of buffer {} do not rise", name);
     require(b.home < machine_.tiers.size(), "buffer {} has its home in tier {}", name, b.home);
-    require(b.empty_in == 0 || (b.permanent && !is_ring(b)),
+    require(b.empty_in.none() || (b.permanent && !is_ring(b)),
             "buffer {} is empty in some states and not permanent, or in a ring", name);
-    for (int i = 0; i < kBodyStates * kBodyStates; ++i) {
-      const auto end = static_cast<BodyState>(i / kBodyStates),
-                 start = static_cast<BodyState>(i % kBodyStates);
+    for (int i = 0; i < BodyState::kCount * BodyState::kCount; ++i) {
+      const BodyState end = BodyState::at(i / BodyState::kCount),
+                      start = BodyState::at(i % BodyState::kCount);
       require(!can_follow(end, start) || !b.is_empty_in(end) || b.is_empty_in(start),
               "buffer {} may be empty at the end of a body where the next one finds content", name);
     }

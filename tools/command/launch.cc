@@ -1,11 +1,13 @@
 #include "tools/command/launch.h"
 
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <cstdio>
 #include <cstdlib>
 #include <exception>
 #include <filesystem>
@@ -60,27 +62,55 @@ std::string no_word() {
   return status(ExitCode::rank_lost, "This rank was ended from outside, before it could say why.");
 }
 
-bool has_status(const std::string& out_directory, int rank, const std::string& words) {
-  std::ifstream file(status_path(out_directory, rank));
-  std::string found;
-  return std::getline(file, found) && found == words;
+std::string first_line(const std::string& path) {
+  std::ifstream file(path);
+  std::string line;
+  std::getline(file, line);
+  return line;
 }
 
-// `writer`: the rank that writes it, for itself or for another.
-void write_status(const std::string& out_directory, int rank, const std::string& words, int writer) {
+bool has_status(const std::string& out_directory, int rank, const std::string& words) {
+  return first_line(status_path(out_directory, rank)) == words;
+}
+
+// A file beside the status of `rank`, which `writer` makes: that rank itself, or another. Empty on a full drive,
+// where the status of the start stays, and where the run has ended before it made its directory.
+std::string fresh_status(const std::string& out_directory, int rank, const std::string& words, int writer) {
   std::error_code ignored;
-  if (!fs::is_directory(out_directory, ignored)) return;  // the run ended before it made its directory
-  const std::string path = status_path(out_directory, rank), fresh = path + ".by" + std::to_string(writer);
+  if (!fs::is_directory(out_directory, ignored)) return "";
+  std::string fresh = status_path(out_directory, rank) + ".by" + std::to_string(writer);
   std::ofstream file(fresh);
   file << words << "\n";
   file.close();
-  if (file) return fs::rename(fresh, path, ignored);
-  fs::remove(fresh, ignored);  // on a full drive the status of the start stays
+  if (file) return fresh;
+  fs::remove(fresh, ignored);
+  return "";
+}
+
+void write_status(const std::string& out_directory, int rank, const std::string& words) {
+  std::error_code ignored;
+  const std::string fresh = fresh_status(out_directory, rank, words, rank);
+  if (!fresh.empty()) fs::rename(fresh, status_path(out_directory, rank), ignored);
+}
+
+// For a rank that has written only no_word(). What that rank writes in the same instant stays, too, unless the
+// file system cannot exchange two names (NFS).
+void write_status_for(const std::string& out_directory, int missing, const std::string& words, int writer) {
+  const std::string path = status_path(out_directory, missing);
+  const std::string fresh = fresh_status(out_directory, missing, words, writer);
+  if (fresh.empty()) return;
+  const bool is_exchanged =
+      renameat2(AT_FDCWD, fresh.c_str(), AT_FDCWD, path.c_str(), RENAME_EXCHANGE) == 0;
+  std::error_code ignored;
+  if (is_exchanged && first_line(fresh) == no_word())
+    fs::remove(fresh, ignored);
+  else
+    fs::rename(fresh, path, ignored);
 }
 
 // For a start that may yet be refused. If another run holds the directory, its statuses are left alone.
 void write_unless_held(const std::string& out_directory, int rank, const std::string& words) {
-  if (!is_locked(out_directory)) write_status(out_directory, rank, words, rank);
+  if (!is_locked(out_directory)) write_status(out_directory, rank, words);
 }
 
 [[noreturn]] void leave(const Error& error, bool speaks, std::chrono::milliseconds grace) {
@@ -149,7 +179,7 @@ struct Launch::Ending {
 
   void write(int rank, const std::string& words) {
     if (holds)
-      write_status(out_directory, rank, words, rank);
+      write_status(out_directory, rank, words);
     else
       write_unless_held(out_directory, rank, words);
   }
@@ -181,13 +211,12 @@ struct Launch::Ending {
   // A thread of the MPI module calls the following functions.
 
   // Also writes the status of the missing rank, which may never go on, or may be ended as soon as it does. If
-  // that rank has written a status itself, for example behind a cut network, its status stays, unless both
-  // write in the same instant.
+  // that rank writes a status itself, for example behind a cut network, its status stays.
   void found(int rank, int missing, const std::string& reason) {
     goes_first = true;
     if (missing == kNobody || !holds || !has_status(out_directory, missing, no_word())) return;
     const Error error = lost_error(reason);
-    write_status(out_directory, missing, status(error.code(), reason), rank);
+    write_status_for(out_directory, missing, status(error.code(), reason), rank);
     if (missing == 0) report_error(error);
   }
   void abandon(int rank, const std::string& reason) {

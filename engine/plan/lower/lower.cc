@@ -130,9 +130,13 @@ class Lowerer {
   std::string phase_name(const std::string& name) const {
     return (shares_layers() ? "shared_" : options_.compress_rank && !compress_ ? "warmup_" : "") + name;
   }
-  BodyState clean() const { return shares_layers() ? BodyState::shared_clean : BodyState::clean; }
-  BodyState pending() const { return shares_layers() ? BodyState::shared_pending : BodyState::pending; }
-  BodyState guessed() const { return shares_layers() ? BodyState::shared_guessed : BodyState::guessed; }
+  BodyState clean() const { return in_phase(BodyState::clean); }
+  BodyState pending() const { return in_phase(BodyState::pending); }
+  BodyState guessed() const { return in_phase(BodyState::guessed); }
+  BodyState in_phase(BodyState state) const {
+    state.shared = shares_layers();
+    return state;
+  }
   bool shares_layers() const { return !stand_ins_.empty(); }
   bool guesses(uint32_t g) const { return options_.guesses(g, model_.precision); }
   template <typename Holds>
@@ -228,25 +232,26 @@ class Lowerer {
     for (uint32_t g = 0; g < model_.groups.size(); ++g) {
       if (!is_updated(g) || !waits(g)) continue;
       const GroupBuffers& b = out_.groups[g];
-      BodyStates states = one_state(pending());
-      if (some_guess && !guesses(g)) states |= one_state(guessed());
       for (const BufferId made : {b.weights, b.updated.across, b.updated.whole}) {
         if (made == kNone || !program_.buffers[made].permanent) continue;
         const bool masters = made == b.weights && model_.precision == DType::f32;
-        if (!masters) program_.buffers[made].empty_in |= states;
+        if (masters) continue;
+        program_.buffers[made].empty_in.add(pending());
+        if (some_guess && !guesses(g)) program_.buffers[made].empty_in.add(guessed());
       }
     }
   }
 
   void mark_empty_between_waves() {
-    const BodyStates between = one_state(BodyState::partial) | one_state(BodyState::guessed_partial);
     for (uint32_t g = 0; g < model_.groups.size(); ++g) {
       if (!is_updated(g)) continue;
       for (const BufferId accumulator : out_.groups[g].accumulators)
-        program_.buffers[accumulator].empty_in = static_cast<BodyStates>(kAllBodyStates & ~between);
-      if (waits(g))
-        program_.buffers[out_.groups[g].gradient].empty_in |=
-            guesses(g) ? one_state(BodyState::partial) : between;
+        for (int s = 0; s < BodyState::kCount; ++s)
+          if (!BodyState::at(s).between_waves) program_.buffers[accumulator].empty_in.add(BodyState::at(s));
+      if (!waits(g)) continue;
+      BodyStates& empty_in = program_.buffers[out_.groups[g].gradient].empty_in;
+      empty_in.add(between_waves(BodyState::clean));
+      if (!guesses(g)) empty_in.add(between_waves(BodyState::guessed));
     }
   }
 
@@ -280,8 +285,11 @@ class Lowerer {
     if (out_.waves > 1) later.last = training_body(prefix + "last_wave", between, end, {false, true}, usual);
     return later;
   }
+  // Before a step that guesses, gradients wait for their update while its waves run.
   static BodyState between_waves(BodyState end) {
-    return end == BodyState::guessed ? BodyState::guessed_partial : BodyState::partial;
+    using Update = BodyState::Update;
+    return {.update = end.update == Update::guessed ? Update::guessed : Update::committed,
+            .between_waves = true};
   }
   BodyId lower_drain() {
     BodyBuilder drain(program_, phase_name("drain"), pending(), clean());
@@ -313,7 +321,7 @@ class Lowerer {
     body.add(t, to, k, k + 1, Access::write);
   }
   BodyId lower_unlock() {
-    BodyBuilder body(program_, "unlock", BodyState::shared_clean, BodyState::clean);
+    BodyBuilder body(program_, "unlock", clean(), BodyState::clean);
     if (options_.usual_only) return body.finish();
     for (uint32_t g = 0; g < model_.groups.size(); ++g) {
       if (stand_in(g) == g || !model_.groups[g].trainable) continue;
@@ -348,14 +356,14 @@ class Lowerer {
     if (wave.first) body.advance(kTrainRing);
     body.advance(kWaveRing);
     if (options_.usual_only && !usual) return body.finish();
-    const bool guesses = end == guessed() || end == BodyState::guessed_partial;
+    const bool guesses = end.update == BodyState::Update::guessed;
     if (wave.last && !options_.update_waits_for_norm) lower_set_scalars(body, false);
     if (wave.last && guesses) lower_set_guess(body);
     std::vector<bool> updated(model_.groups.size(), !wave.first || start == clean());
     for (const auto& [u, m] : schedule_.forward) {
       for (const uint32_t g : use(u).groups) {
         if (!updated[stand_in(g)] && model_.groups[g].trainable)
-          lower_due(body, stand_in(g), guesses, start == guessed());
+          lower_due(body, stand_in(g), guesses, start.is_guessed());
         updated[stand_in(g)] = true;
       }
       if (segment(u).loss) continue;

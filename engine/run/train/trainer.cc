@@ -242,7 +242,7 @@ void Trainer::read_bodies(size_t leave) {
     }
     moved_[kCollectiveLane] += session_.runner().sent_to_experts(oldest.wave);
     expert_tokens_.add_wave(oldest.wave);
-    if (is_guessed(session_.plan().program.bodies[oldest.body].start)) order_ = StepOrder::guessed;
+    if (session_.plan().program.bodies[oldest.body].start.is_guessed()) order_ = StepOrder::guessed;
     if (oldest.ends_step) read_step(oldest);
     pending_.erase(pending_.begin());
   }
@@ -279,7 +279,7 @@ void Trainer::read_step(const Pending& p) {
   m.trained_tokens_per_second = s.input.valid_tokens / m.seconds;
   m.skipped = s.update.skip;
   const StepOrder otherwise =
-      is_guessed(plan.program.bodies[p.body].end) ? StepOrder::repaired : StepOrder::plain;
+      plan.program.bodies[p.body].end.is_guessed() ? StepOrder::repaired : StepOrder::plain;
   m.order = std::exchange(order_, std::nullopt).value_or(otherwise);
   guess_choice_.add(s.update.as_guessed());
   m.micro_batch = plan.model.micro_batch;

@@ -246,7 +246,7 @@ TEST(Verify, WeightsAreNotThereBeforeTheyAreLoaded) {
 // The step with weights that it makes: they are empty while their update is pending, and guessed at its end.
 Program made_weights(const char* access, BodyState start, BodyState end) {
   Program p = program_from_text(kStep);
-  p.buffers[0].empty_in = one_state(BodyState::pending);
+  p.buffers[0].empty_in = {BodyState::pending};
   Body& step = p.bodies[0];
   step.start = start;
   step.end = end;
@@ -267,22 +267,21 @@ Program made_weights(const char* access, BodyState start, BodyState end) {
 }
 
 TEST(Verify, WeightsOfAPendingUpdateAreNotThere) {
-  using enum BodyState;
-  EXPECT_EQ(all(made_weights("read", clean, clean)), "");
+  constexpr BodyState pending = BodyState::pending, guessed = BodyState::guessed;
+  EXPECT_EQ(all(made_weights("read", BodyState::clean, BodyState::clean)), "");
   EXPECT_EQ(all(made_weights("read", guessed, guessed)), "") << "a right guess";
   expect_violation(made_weights("read", pending, guessed),
                    "instruction 0 (nvme_read 1): demands w[0, 2) version 0 at nvme [0, 128)");
   EXPECT_EQ(all(made_weights("write", pending, guessed)), "") << "a repair";
-  EXPECT_EQ(all(made_weights("write", pending, clean)), "");
+  EXPECT_EQ(all(made_weights("write", pending, BodyState::clean)), "");
 }
 
 TEST(Verify, ABodyLeavesNoWeightsUnmade) {
-  using enum BodyState;
-  for (const BodyState end : {clean, guessed, pending}) {
-    Program p = made_weights("write", pending, end);
+  for (const BodyState end : {BodyState::clean, BodyState::guessed, BodyState::pending}) {
+    Program p = made_weights("write", BodyState::pending, end);
     p.bodies[0].tasks.clear();
     p.bodies[0].instructions.clear();
-    if (end == pending)
+    if (end == BodyState::pending)
       EXPECT_EQ(all(p), "");
     else
       expect_violation(p, "ends without content of w");
@@ -292,7 +291,7 @@ TEST(Verify, ABodyLeavesNoWeightsUnmade) {
 TEST(Verify, OnlyPermanentBuffersAreEmptyInSomeStates) {
   for (const BufferId b : {1u, 3u}) {  // transient, and in a ring
     Program p = program_from_text(kStep);
-    p.buffers[b].empty_in = one_state(BodyState::pending);
+    p.buffers[b].empty_in = {BodyState::pending};
     expect_violation(p, "is empty in some states");
   }
 }
@@ -306,10 +305,11 @@ TEST(Verify, BodiesFollowAGuessWhetherItIsRightOrWrong) {
   expect_violation(p, "its predecessors are not the bodies that end in a state where it can start");
   EXPECT_FALSE(can_follow(BodyState::pending, BodyState::guessed));
   EXPECT_FALSE(can_follow(BodyState::guessed, BodyState::clean));
-  EXPECT_FALSE(can_follow(BodyState::shared_guessed, BodyState::pending));
-  for (const BodyState guess : {BodyState::guessed, BodyState::shared_guessed}) {
+  EXPECT_FALSE(can_follow({.update = BodyState::Update::guessed, .shared = true}, BodyState::pending));
+  for (const BodyState guess :
+       {BodyState::guessed, BodyState{.update = BodyState::Update::guessed, .shared = true}}) {
     Program unmade = made_weights("read", guess, guess);
-    unmade.buffers[0].empty_in = one_state(guess);
+    unmade.buffers[0].empty_in = {guess};
     expect_violation(unmade, "w may be empty at the end of a body where the next one finds content");
   }
 }

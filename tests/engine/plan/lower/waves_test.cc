@@ -96,10 +96,8 @@ TEST(Waves, SumsStayBetweenThemAndNowhereElse) {
     for (const BufferId a : accumulators) {
       const Buffer& b = c.program.buffers[a];
       EXPECT_TRUE(b.permanent);
-      for (int s = 0; s < kBodyStates; ++s) {
-        const auto state = static_cast<BodyState>(s);
-        EXPECT_EQ(b.is_empty_in(state), state != BodyState::partial && state != BodyState::guessed_partial);
-      }
+      for (int s = 0; s < BodyState::kCount; ++s)
+        EXPECT_EQ(b.is_empty_in(BodyState::at(s)), !BodyState::at(s).between_waves);
       EXPECT_FALSE(alone.program.buffers[a].permanent);
     }
   }

@@ -138,7 +138,7 @@ class Run {
     if (step == 0) return *bodies.first;
     if (!bodies.guess || step % 4 == 3) return *bodies.step;
     const Body& before = plan_.program.bodies[last_];
-    if (!is_guessed(before.end)) return *bodies.repair;
+    if (!before.end.is_guessed()) return *bodies.repair;
     session_.executor().wait(ticket, when_decided(before));
     session_.check();
     return session_.scalars(position - 1).update.as_guessed() ? *bodies.guess : *bodies.repair;
