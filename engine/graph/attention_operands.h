@@ -3,15 +3,21 @@
 #pragma once
 
 #include <cmath>
+#include <cstddef>
+#include <optional>
 
 #include "engine/graph/op.h"
 
 namespace sluice {
 
-// Whether q, k and v are the columns of one input. The inputs are one or three, and the document begins.
-inline bool attention_is_packed(const OpShapes& s) { return s.inputs.size() < 3; }
-// Whether the last input holds the document begins.
-inline bool attention_has_documents(const OpShapes& s) { return s.inputs.size() % 2 == 0; }
+// Whether q, k and v are the columns of input 0; otherwise they are inputs 0, 1 and 2.
+inline bool attention_is_packed(const OpShapes& s) { return s.inputs.size() < 3 || s.inputs[1].size() == 1; }
+// The input that has the document begins; none: there is none. It is the only one of one dimension.
+inline std::optional<size_t> attention_documents(const OpShapes& s) {
+  for (size_t i = 0; i < s.inputs.size(); ++i)
+    if (s.inputs[i].size() == 1) return i;
+  return std::nullopt;
+}
 // Whether there are sinks, as parameter 0.
 inline bool attention_has_sinks(const OpShapes& s) { return !s.parameters.empty(); }
 

@@ -225,6 +225,41 @@ struct Buffer {
 // write: the old content is not needed; add: read and write.
 enum class Access : uint8_t { read, write, add };
 
+// What an operand is for its task. roles.h says which kinds of tasks have which.
+enum class Role : uint8_t {
+  none,
+  input,
+  weights,
+  output,
+  saved,
+  workspace,
+  loss,
+  index,  // of what is picked
+  output_gradient,
+  input_gradient,
+  accumulator,
+  gradient,
+  next_gradient,  // of this step, while `gradient` still waits for its update
+  state,
+  input_scalars,
+  update,           // scalars
+  previous_update,  // scalars of the step before
+  guess,            // scalars
+  norm,
+  norm_sums,
+  block_sums,
+  part,
+  whole,
+  sent,
+  received,
+  sum,
+  error,  // of a compression
+  left_factor,
+  right_factor,
+  source,
+  copy
+};
+
 // Pieces [first, last) of a buffer. Every piece counts its versions within a body: every write or add makes
 // the next one. Version 0 of a permanent buffer is what the body before left; a transient buffer has no
 // content before version 1.
@@ -238,6 +273,7 @@ struct Operand {
   // The host reads it, in the lowest memory tier, before it carries out or enqueues the instruction, to know
   // what there is to do. Such a buffer is transient and has one piece. An instruction has one at most.
   bool by_host = false;
+  Role role = Role::none;  // none: of a transfer
 
   bool operator==(const Operand&) const = default;
 };

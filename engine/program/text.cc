@@ -8,6 +8,7 @@
 
 #include "engine/base/error.h"
 #include "engine/program/program.h"
+#include "engine/program/roles.h"
 #include "engine/program/text_words.h"
 
 namespace sluice {
@@ -245,6 +246,7 @@ class Printer {
       print(" {} ", kAccessWords[static_cast<int>(o.access)]);
       if (o.by_host) print("{} ", kByHostWord);
       print_operand(o);
+      if (o.role != Role::none) print(" {} {}", kRoleWord, role_name(o.role));
     }
   }
   void print_operand(const Operand& o) {

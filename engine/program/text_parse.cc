@@ -12,6 +12,7 @@
 
 #include "engine/base/error.h"
 #include "engine/program/program.h"
+#include "engine/program/roles.h"
 #include "engine/program/text_words.h"
 
 namespace sluice {
@@ -288,6 +289,11 @@ class Parser {
       if (word == recompute_name(level)) return level;
     fail(quoted(word) + " is not a level of recomputation");
   }
+  static Role role(std::string_view word) {
+    for (int r = 1; r < kRoles; ++r)
+      if (word == role_name(static_cast<Role>(r))) return static_cast<Role>(r);
+    fail(quoted(word) + " is not a role of operands");
+  }
   static BodyState body_state(std::string_view word) {
     for (int s = 0; s < BodyState::kCount; ++s)
       if (word == state_word(BodyState::at(s))) return BodyState::at(s);
@@ -403,6 +409,7 @@ class Parser {
       const bool by_host = row.accept(kByHostWord);
       operands.push_back(parse_operand(row.next(), static_cast<Access>(access)));
       operands.back().by_host = by_host;
+      if (row.accept(kRoleWord)) operands.back().role = role(row.next());
     }
   }
   Place parse_place(std::string_view word) const {

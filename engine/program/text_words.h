@@ -13,13 +13,13 @@
 //   body NAME START -> END [advance 0|1...] [peak BYTES...] [after BODY...]
 //   tasks BODY, then rows (all bodies stand before the first tasks):
 //     NUMBER KIND SUBJECT/MICRO_BATCH [recompute LEVEL] [among PROCESSES] flops F bytes BYTES [pass INDEX]
-//       {read|write|add OPERAND}...
+//       {read|write|add [by_host] OPERAND [as ROLE]}...
 //   instructions BODY, then rows:
 //     NUMBER LANE:ORDINAL ACTION {after [BODY/]LANE:COUNT}...
 //     ACTION: copy OPERAND[>TARGET_VERSION] TIER+OFFSET -> TIER+OFFSET            a transfer
 //             run TASK [at TIER+OFFSET...]                                        with the task's operands
 //             raw TASK|- {read|write|add OPERAND}... [at TIER+OFFSET...]          anything else
-//   OPERAND: BUFFER[~BACK][PIECES][<=INDEXED]@VERSION; PIECES: [first:last], [first], or nothing for all
+//   OPERAND: BUFFER[~BACK][PIECES]@VERSION; PIECES: [first:last], [first], or nothing for all
 // Names keep letters, digits and _ . -; other bytes are %XX; the empty name is %. A name that is not unique
 // in its table is referred to as #INDEX.
 #pragma once
@@ -34,6 +34,7 @@ namespace sluice {
 inline constexpr const char* kTextHeader = "sluice program 1";
 inline constexpr const char* kAccessWords[] = {"read", "write", "add"};
 inline constexpr const char* kByHostWord = "by_host";
+inline constexpr const char* kRoleWord = "as";
 inline constexpr size_t kBufferClasses = 7;
 
 // empty | [shared_]{clean|pending|guessed}, or, between waves, [shared_][pending_|guessed_]partial

@@ -7,6 +7,7 @@
 #include <tuple>
 
 #include "engine/base/error.h"
+#include "engine/program/roles.h"
 #include "engine/verify/replay.h"
 
 namespace sluice {
@@ -375,6 +376,10 @@ class Structure {
     const Task& task = body_.tasks[instruction.task];
     require(task.operands == instruction.operands, "has other operands than its task {}", instruction.task);
     if (is_collective(task.kind)) check_collective(task);
+    const bool has_roles =
+        std::ranges::any_of(task.operands, [](const Operand& o) { return o.role != Role::none; });
+    if (const std::string fault = has_roles ? operand_fault(task) : ""; !fault.empty())
+      require(false, "{}", fault);
     const auto runs_on = [&](LaneId lane) {
       return [&, lane](const Unit& u) { return u.kind == task.kind && u.lane == lane; };
     };

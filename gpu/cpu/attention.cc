@@ -90,7 +90,8 @@ void bind_columns(const Problem& p, std::span<const TensorView> views, Columns& 
 Problem problem_of(const OpCall& call) {
   Problem p = problem_of(*call.shapes);
   bind_columns(p, call.inputs, p.q, p.k, p.v);
-  if (attention_has_documents(*call.shapes)) p.begins = static_cast<const int32_t*>(call.inputs.back().data);
+  if (const auto documents = attention_documents(*call.shapes))
+    p.begins = static_cast<const int32_t*>(call.inputs[*documents].data);
   if (p.has_sinks) p.sinks = call.parameters[0].data;
   return p;
 }

@@ -154,6 +154,7 @@ AttentionShape attention_shape(const OpCall& call) {
   const OpShapes& shapes = *call.shapes;
   const OpAttributes& a = shapes.attributes;
   const double scale = attention_scale(a);
+  const std::optional<size_t> documents = attention_documents(shapes);
   const auto number = [](int64_t x) {
     CHECK(x <= INT_MAX / 2, "attention counts in 32 bits");
     return static_cast<int>(x);
@@ -168,8 +169,7 @@ AttentionShape attention_shape(const OpCall& call) {
           static_cast<float>(a.soft_cap / scale),
           static_cast<float>(a.soft_cap == 0 ? 0 : scale / a.soft_cap),
           number(a.window == 0 ? a.sequence : std::min(a.window, a.sequence)),
-          attention_has_documents(shapes) ? data_of<const int32_t>(call.inputs, shapes.inputs.size() - 1)
-                                          : nullptr};
+          documents ? data_of<const int32_t>(call.inputs, *documents) : nullptr};
 }
 
 void load_attention_forward_kernels(const Queue& queue) {

@@ -14,7 +14,9 @@ struct AttentionSizes {
   int64_t sequences, length, heads, kv_heads, size;
   double scale, soft_cap;
   int64_t window;
-  bool packed, documents, sinks;
+  bool packed;
+  std::optional<size_t> documents;  // the input
+  bool sinks;
 
   explicit AttentionSizes(const OpShapes& s)
       : sequences(s.inputs[0][0] / s.attributes.sequence),
@@ -26,7 +28,7 @@ struct AttentionSizes {
         soft_cap(s.attributes.soft_cap),
         window(s.attributes.window),
         packed(attention_is_packed(s)),
-        documents(attention_has_documents(s)),
+        documents(attention_documents(s)),
         sinks(attention_has_sinks(s)) {}
 
   // Which tensor holds a part, and where in it the vector of (row, head) begins.
@@ -79,7 +81,7 @@ struct Tensors {
 int64_t first_key(const OpCall& call, const AttentionSizes& n, int64_t first, int64_t t) {
   const int64_t of_window = n.window == 0 ? 0 : std::max<int64_t>(0, t - n.window + 1);
   if (!n.documents) return of_window;
-  return std::max<int64_t>(of_window, static_cast<const int32_t*>(call.inputs.back().data)[first + t]);
+  return std::max<int64_t>(of_window, static_cast<const int32_t*>(call.inputs[*n.documents].data)[first + t]);
 }
 
 double capped(const AttentionSizes& n, double score) {

@@ -6,7 +6,7 @@
 
 #include <cstdint>
 
-#include "models/files/file.h"
+#include "engine/base/file.h"
 
 namespace sluice {
 

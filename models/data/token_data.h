@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-#include "models/files/file.h"
+#include "engine/base/file.h"
 
 namespace sluice {
 

@@ -143,13 +143,18 @@ Groups add_groups(const ModelConfig& c, const Decoder& decoder, Model& model) {
 
 constexpr std::string_view kStatistics = "statistics";
 
-// What a layer's router leaves, in the order of its segment's outputs.
-constexpr size_t kMiddle = 0, kRows = 1;
-constexpr size_t weights_of(size_t experts) { return 2 + 2 * experts; }
-constexpr size_t routing_of(size_t experts) { return 3 + 2 * experts; }
-// Behind those of all sets of experts, if there is a dense part beside them.
-constexpr size_t beside_of(size_t sets) { return 2 + 2 * sets; }
-constexpr size_t shares_of(size_t sets) { return 3 + 2 * sets; }
+// The activations that a layer's router leaves (Mixture::Routed).
+struct RoutedActivations {
+  struct Choice {
+    uint32_t weights, routing;
+  };
+  struct Beside {
+    uint32_t z, shares;
+  };
+  uint32_t middle, rows;
+  std::vector<Choice> choices;  // by set of experts
+  std::optional<Beside> beside;
+};
 
 // Appends the layers of a way through the groups: that of training, or a reading.
 class Way {
@@ -281,16 +286,17 @@ class Way {
     return b.take();
   }
   // The segment of one of the experts number `set` of the mixture, of which a layer has `count`.
-  Segment expert_segment(size_t set, int64_t count, const Adapted& groups, const Segment& router) const {
+  Segment expert_segment(size_t set, int64_t count, const Adapted& groups,
+                         const RoutedActivations& routed) const {
     const Experts& experts = decoder_.mixture.experts[set];
     SegmentBuilder b = builder("expert" + suffix_of(set));
     bind(b, groups);
-    const auto input = [&](const char* name, size_t output) {
-      const SegmentTensor& tensor = router.tensors[router.outputs[output]];
-      return b.input(name, tensor.shape, tensor.dtype);
+    const auto input = [&](const char* name, uint32_t activation) {
+      return b.input(name, model_.activations[activation].shape, model_.activations[activation].dtype);
     };
-    const auto x = input("x", kRows);
-    const auto weights = input("weights", weights_of(set)), routing = input("routing", routing_of(set));
+    const auto x = input("x", routed.rows);
+    const auto weights = input("weights", routed.choices[set].weights),
+               routing = input("routing", routed.choices[set].routing);
     OpAttributes attributes{.routing = experts.routing};
     attributes.routing.experts = count;
     attributes.routing = b.routing(attributes.routing);
@@ -376,16 +382,18 @@ class Way {
     const std::string& name = model_.groups[groups.own.front()].name;
     const size_t sets = groups.experts.size();
     const size_t of_statistics = reading_ ? 0 : router_loss_counts(c_) ? 2 : 1;
-    const bool beside = model_.segments[router].outputs.size() > beside_of(sets) + of_statistics;
-    std::vector<uint32_t> routed;
-    std::vector<std::string> names = {"middle", "rows"};
-    for (size_t set = 0; set < groups.experts.size(); ++set)
-      for (const char* kind : {"weights", "routing"})
-        names.push_back(set == 0 ? kind : fmt::format("{}.{}", kind, set));
-    if (beside) names.insert(names.end(), {"beside", "shares"});
-    for (size_t i = 0; i < names.size(); ++i)
-      routed.push_back(add_activation(fmt::format("{}.{}", name, names[i]), router, i));
-    std::vector<uint32_t> outputs = routed;
+    std::vector<uint32_t> outputs;
+    const auto next_output = [&](const std::string& kind) {
+      outputs.push_back(add_activation(name + "." + kind, router, outputs.size()));
+      return outputs.back();
+    };
+    RoutedActivations routed{next_output("middle"), next_output("rows"), {}, {}};
+    for (size_t set = 0; set < sets; ++set) {
+      const std::string number = set == 0 ? "" : fmt::format(".{}", set);
+      routed.choices.push_back({next_output("weights" + number), next_output("routing" + number)});
+    }
+    if (model_.segments[router].outputs.size() > outputs.size() + of_statistics)
+      routed.beside = {next_output("beside"), next_output("shares")};
     if (of_statistics == 2) {
       if (statistics_.empty() || decoder_.mixture.loss_by_layer)
         statistics_.push_back(add_statistics(router, outputs.size(), experts_of(c_, layer)));
@@ -399,14 +407,14 @@ class Way {
     SegmentsOfExperts& segments = mixtures_[{experts_of(c_, layer), adapters_in(model_, groups)}];
     std::optional<uint32_t> sum;
     for (size_t set = 0; set < sets; ++set) {
-      const LayerOfExperts of{name, router, set, groups.experts[set], routed};
+      const LayerOfExperts of{name, set, groups.experts[set], routed};
       sum = c_.mesh.group_of(divided_along(decoder_.mixture.experts[set])).count > 1
                 ? add_divided_experts(of, segments, sum)
                 : add_experts(of, segments, sum);
     }
-    if (!sum_) sum_ = add_segment(sum_segment(model_.activations[*sum].shape, beside));
-    std::vector<uint32_t> added = {routed[kMiddle], *sum};
-    if (beside) added.insert(added.end(), {routed[beside_of(sets)], routed[shares_of(sets)]});
+    if (!sum_) sum_ = add_segment(sum_segment(model_.activations[*sum].shape, routed.beside.has_value()));
+    std::vector<uint32_t> added = {routed.middle, *sum};
+    if (routed.beside) added.insert(added.end(), {routed.beside->z, routed.beside->shares});
     add_layer(name + ".sum", *sum_, {}, std::move(added), {y});
   }
 
@@ -418,21 +426,22 @@ class Way {
   // One set of experts of a layer.
   struct LayerOfExperts {
     const std::string& name;
-    uint32_t router;
     size_t set;
     const std::vector<Adapted>& groups;
-    const std::vector<uint32_t>& routed;
+    const RoutedActivations& routed;
+    std::vector<uint32_t> inputs() const {  // of an expert's segment
+      return {routed.rows, routed.choices[set].weights, routed.choices[set].routing};
+    }
   };
   // `sum`: to which they add; nullopt: a new one. Returns it. The same holds for the next one.
   uint32_t add_experts(const LayerOfExperts& of, SegmentsOfExperts& segments, std::optional<uint32_t> sum) {
     const auto [segment, is_new] = segments.experts.try_emplace(of.set, 0);
     if (is_new)
-      segment->second = add_segment(expert_segment(of.set, static_cast<int64_t>(of.groups.size()),
-                                                   of.groups.front(), model_.segments[of.router]));
+      segment->second = add_segment(
+          expert_segment(of.set, static_cast<int64_t>(of.groups.size()), of.groups.front(), of.routed));
     if (!sum) sum = add_activation(of.name + ".sum", segment->second, 0);
     for (size_t e = 0; e < of.groups.size(); ++e)
-      add_layer(model_.groups[of.groups[e].front()].name, segment->second, of.groups[e],
-                {of.routed[kRows], of.routed[weights_of(of.set)], of.routed[routing_of(of.set)]}, {*sum},
+      add_layer(model_.groups[of.groups[e].front()].name, segment->second, of.groups[e], of.inputs(), {*sum},
                 static_cast<uint32_t>(e));
     return *sum;
   }
@@ -445,9 +454,7 @@ class Way {
             .try_emplace(of.set, model_, experts, static_cast<int64_t>(of.groups.size()), c_.mesh,
                          suffix_of(of.set), bind_groups)
             .first->second;
-    return divided.add(of.name + "." + experts.name,
-                       {of.routed[kRows], of.routed[weights_of(of.set)], of.routed[routing_of(of.set)]},
-                       of.groups, sum);
+    return divided.add(of.name + "." + experts.name, of.inputs(), of.groups, sum);
   }
   // The names of segments of experts number `set` of the mixture end so.
   std::string suffix_of(size_t set) const {

@@ -16,8 +16,8 @@
 #include <unordered_map>
 #include <vector>
 
+#include "engine/base/file.h"
 #include "engine/graph/op.h"
-#include "models/files/file.h"
 
 namespace sluice {
 

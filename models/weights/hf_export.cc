@@ -17,8 +17,8 @@
 #include <vector>
 
 #include "engine/base/error.h"
+#include "engine/base/file.h"
 #include "engine/base/simd/convert.h"
-#include "models/files/file.h"
 #include "models/files/safetensors.h"
 #include "models/files/tokenizer_files.h"
 #include "models/weights/peft.h"

@@ -11,11 +11,11 @@
 #include <set>
 #include <stdexcept>
 
+#include "engine/base/file.h"
 #include "engine/base/strict_json.h"
 #include "engine/graph/graph.h"
 #include "models/families/config_reader.h"
 #include "models/families/family.h"
-#include "models/files/file.h"
 #include "models/weights/peft_experts.h"
 #include "models/weights/stacked.h"
 

@@ -2,7 +2,7 @@
 // writes. Figures mean nothing on an emulated GPU, but none may be missing.
 #include <gtest/gtest.h>
 
-#include "models/files/file.h"
+#include "engine/base/file.h"
 #include "tests/emulation/emulated_command.h"
 #include "tools/bench/machine.h"
 

@@ -201,7 +201,7 @@ TEST_F(DeviceMemory, APlanThatFillsItsBudgetIsMadeTwiceAtMost) {
     int plans = 0;
     const auto fill = [&] {
       if (++plans > 2) throw Error(ExitCode::bug, "A third plan.", "");
-      const PlanRequest request = plan_request(options, config, budgets, needs_of(*device), false);
+      const PlanRequest request = plan_request(options, config, budgets, needs_of(*device), {});
       Plan plan = plan_or_throw(request, budgets);
       plan.program.arena_bytes.front() = budgets.device->arena;
       return plan;

@@ -9,7 +9,7 @@
 #include <string_view>
 
 #include "engine/base/error.h"
-#include "models/files/file.h"
+#include "engine/base/file.h"
 #include "tests/fuzz/targets.h"
 
 namespace sluice::fuzzing {

@@ -6,7 +6,7 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 
-#include "models/files/file.h"
+#include "engine/base/file.h"
 #include "tests/support/fixtures.h"
 #include "tests/support/op_numbers.h"
 

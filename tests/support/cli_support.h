@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "models/files/file.h"
+#include "engine/base/file.h"
 #include "tests/support/command.h"
 #include "tests/support/sample_text.h"
 #include "tests/support/test_directory.h"

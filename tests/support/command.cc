@@ -15,7 +15,7 @@
 #include <thread>
 
 #include "engine/base/error.h"
-#include "models/files/file.h"
+#include "engine/base/file.h"
 
 namespace sluice {
 

@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "models/files/file.h"
+#include "engine/base/file.h"
 #include "tests/support/generation_support.h"
 
 namespace sluice {

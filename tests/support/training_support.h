@@ -105,9 +105,9 @@ inline Budgets budgets_of(const TestRun& run) {
 inline PlanRequest request_of(const TestRun& run, const Device& device) {
   ModelSource source = resolve_model(run.options.model);
   source.config.adapters = adapters_of(run.options.lora);
-  PlanRequest request =
-      plan_request(run.options, source.config, budgets_of(run), needs_of(device),
-                   !run.options.data.validation.empty(), run.ranks_meet_in_device, sizes_of(run.samples));
+  PlanRequest request = plan_request(run.options, source.config, budgets_of(run), needs_of(device),
+                                     {.validates = !run.options.data.validation.empty()},
+                                     run.ranks_meet_in_device, sizes_of(run.samples));
   request.search_work = run.search_work;
   if (run.alter_model)
     request.model = [make = request.model, alter = run.alter_model](int64_t m, int64_t sequence) {
@@ -168,7 +168,7 @@ inline TestResult train(const TestRun& run) {
   const ModelSource& source = start.source;
   options.batch.sequence = options.batch.sequence.value_or(source.config.context);
   options.ranks.here = run.ranks.rank();
-  const RunData data = open_run_data(options, source.config);
+  const RunData data = open_run_data(options, {}, source.config);
   TrainData view = data.view();
   view.samples = run.samples.get();
 

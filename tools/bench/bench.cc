@@ -4,10 +4,10 @@
 
 #include <filesystem>
 
+#include "engine/base/file.h"
 #include "engine/run/start/agreement.h"
 #include "engine/run/start/devices.h"
 #include "engine/run/start/run_directory.h"
-#include "models/files/file.h"
 #include "tools/bench/algorithms.h"
 #include "tools/bench/machine.h"
 #include "tools/command/launch.h"

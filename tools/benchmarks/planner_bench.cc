@@ -201,7 +201,7 @@ Plan plan_of(const Options& options) {
   const Budgets budgets = resolve_budgets(options.memory, memory_limits(), false);
   const ModelSource source = resolve_model(options.model);
   const std::unique_ptr<Device> device = make_device(options.memory, budgets.threads);
-  return plan_or_throw(plan_request(options, source.config, budgets, needs_of(*device), false), budgets);
+  return plan_or_throw(plan_request(options, source.config, budgets, needs_of(*device), {}), budgets);
 }
 
 // The limit is proportional to the number of instructions.

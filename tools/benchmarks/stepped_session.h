@@ -26,7 +26,7 @@ class SteppedSession {
     options.batch.sequence = options.batch.sequence.value_or(source.config.context);
     const Budgets budgets = resolve_budgets(options.memory, memory_limits(), true);
     device_ = make_device(options.memory, budgets.threads);
-    plan_ = plan_or_throw(plan_request(options, source.config, budgets, needs_of(*device_), false), budgets);
+    plan_ = plan_or_throw(plan_request(options, source.config, budgets, needs_of(*device_), {}), budgets);
     SessionOptions session = session_options(options, budgets.threads);
     session.executor = executor;
     session_ = std::make_unique<Session>(plan_, *device_, session);

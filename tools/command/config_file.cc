@@ -6,7 +6,7 @@
 #include <cctype>
 
 #include "engine/base/error.h"
-#include "models/files/file.h"
+#include "engine/base/file.h"
 
 namespace sluice {
 namespace {

@@ -19,7 +19,7 @@ struct ConfigEntry {
 // `name` is the file's name for messages. Throws Error(malformed_file) naming file and line.
 std::vector<ConfigEntry> parse_config(const std::string& text, const std::string& name);
 
-// Reads and parses a file. Also throws as read_text_file (models/files/file.h) does.
+// Reads and parses a file. Also throws as read_text_file (engine/base/file.h) does.
 std::vector<ConfigEntry> read_config(const std::string& path);
 
 }  // namespace sluice

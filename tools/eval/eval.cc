@@ -37,8 +37,8 @@ void count_right_labels(Model& model) {
 
 // A plan with weights alone: nothing is trained.
 Plan evaluation_plan(const Options& options, const ModelConfig& config, const Budgets& budgets,
-                     const Device& device) {
-  PlanRequest request = plan_request(options, config, budgets, needs_of(device), true);
+                     const Device& device, bool documents) {
+  PlanRequest request = plan_request(options, config, budgets, needs_of(device), {documents, true});
   request.model = [build = request.model](int64_t micro_batch, int64_t sequence) {
     Model model = build(micro_batch, sequence);
     for (Group& g : model.groups) g.trainable = false;
@@ -91,16 +91,17 @@ ExitCode run_eval(Options options, std::FILE* out) {
     if (has_weight(path)) refuse_weight(path, "data");
   const std::vector<std::string> left_out = open_folders(options);
   start.notes.insert(start.notes.end(), left_out.begin(), left_out.end());
-  for (std::string& note :
-       prepare_data(options, Verb::eval, text_directory(start), start.source.config.vocabulary))
-    start.notes.push_back(std::move(note));
-  const RunData data = open_evaluation_data(options, start.source.config);
+  const std::string directory = text_directory(start);
+  const PreparedData prepared =
+      prepare_data(options, Verb::eval, directory, start.source.config.vocabulary, start.notes);
+  const RunData data = open_evaluation_data(options, prepared, start.source.config);
+  const bool documents = rows_have_documents(options, directory);
   const std::unique_ptr<Device> device = make_device(options.memory, resolve_threads(options.memory));
   Budgets budgets = resolve_budgets(options.memory, memory_limits(), true, accelerator_use(*device));
   budgets.reserve_table(start.source.table_bytes);
   const auto started = start_session(
       *device, budgets, session_options(options, budgets.threads),
-      [&] { return evaluation_plan(options, start.source.config, budgets, *device); },
+      [&] { return evaluation_plan(options, start.source.config, budgets, *device, documents); },
       [&](const Plan& plan) { check_weights_start(start, plan.model); });
   Workers workers(budgets.threads);
   Session& session = started->session;

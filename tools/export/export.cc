@@ -2,11 +2,11 @@
 
 #include <filesystem>
 
+#include "engine/base/file.h"
 #include "engine/run/start/model_source.h"
 #include "engine/run/start/run_directory.h"
 #include "engine/run/start/text_start.h"
 #include "models/families/family.h"
-#include "models/files/file.h"
 #include "models/files/tokenizer_files.h"
 #include "models/weights/hf_export.h"
 #include "models/weights/merge.h"

@@ -16,9 +16,9 @@
 #include <nlohmann/json.hpp>
 
 #include "engine/base/error.h"
+#include "engine/base/file.h"
 #include "engine/run/start/run_data.h"
 #include "models/files/data_source.h"
-#include "models/files/file.h"
 #include "models/text/samples/text_model.h"
 
 extern char** environ;
@@ -203,7 +203,7 @@ nlohmann::json prepared_by_child(const Options& options, const std::vector<std::
 }
 
 // The ends of answers that some source teaches.
-void add_ends(const nlohmann::json& facts, DataOptions& data) {
+void add_ends(const nlohmann::json& facts, PreparedData& data) {
   for (const auto& end : facts["ends"])
     if (const auto id = end.get<uint32_t>();
         std::find(data.ends.begin(), data.ends.end(), id) == data.ends.end())
@@ -247,8 +247,9 @@ void check_text_options(const Options& options, const std::string& tokenizer) {
 
 }  // namespace
 
-std::vector<std::string> prepare_data(Options& options, Verb verb, const std::string& model_directory,
-                                      int64_t vocabulary) {
+PreparedData prepare_data(const Options& options, Verb verb, const std::string& model_directory,
+                          int64_t vocabulary, std::vector<std::string>& notes) {
+  PreparedData data;
   const std::string tokenizer = tokenizer_of(options, model_directory);
   const auto are_prepared = [&](const std::vector<std::string>& files, const char* option) {
     if (!are_texts(options, files, tokenizer, option)) return false;
@@ -267,18 +268,18 @@ std::vector<std::string> prepare_data(Options& options, Verb verb, const std::st
   if (are_prepared(files_of(sources), "data"))
     for (const DataSource& source : sources) {
       const nlohmann::json facts = prepared(source.files);
-      options.data.prepared.push_back(facts["directory"].get<std::string>());
-      add_ends(facts, options.data);
+      data.train.push_back(facts["directory"].get<std::string>());
+      add_ends(facts, data);
     }
   if (are_prepared(options.data.validation, "val-data"))
-    options.data.prepared_validation = prepared(options.data.validation)["directory"].get<std::string>();
-  options.data.documents = rows_have_documents(options, model_directory);
-  if (options.data.prepared.empty() && options.data.val_split.percent > 0)
+    data.validation = prepared(options.data.validation)["directory"].get<std::string>();
+  if (data.train.empty() && options.data.val_split.percent > 0)
     throw Error(ExitCode::usage, "--val-split holds samples out, and --data are token files.",
                 "Give --val-data.");
-  if (!options.data.prepared.empty() || !options.data.prepared_validation.empty()) return {};
+  if (!data.train.empty() || !data.validation.empty()) return data;
   check_text_options(options, tokenizer);
-  return notes_on_unused(options, verb);
+  for (std::string& note : notes_on_unused(options, verb)) notes.push_back(std::move(note));
+  return data;
 }
 
 }  // namespace sluice

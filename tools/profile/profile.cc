@@ -11,6 +11,7 @@
 #include <nlohmann/json.hpp>
 
 #include "engine/base/clock.h"
+#include "engine/base/file.h"
 #include "engine/base/units.h"
 #include "engine/profile/what_if.h"
 #include "engine/run/start/budgets.h"
@@ -20,7 +21,6 @@
 #include "engine/run/start/run_start.h"
 #include "engine/run/start/session_start.h"
 #include "engine/run/start/text_start.h"
-#include "models/files/file.h"
 #include "tools/command/progress.h"
 #include "tools/command/report_error.h"
 #include "tools/command/run_verb.h"
@@ -112,7 +112,9 @@ class Profiler {
  public:
   Profiler(const Options& options, Start& start, const Ranks& ranks, std::FILE* out)
       : start_(start),
-        rank_(options, start.run.source, start.data.validation != nullptr, start.samples, ranks, say_to(out)),
+        rank_(options, start.run.source,
+              {rows_have_documents(options, text_directory(start.run)), start.data.validation != nullptr},
+              start.samples, ranks, say_to(out)),
         out_(out) {}
 
   ExitCode run() {
@@ -255,10 +257,11 @@ ExitCode run_profile(Options options, std::FILE* out) {
   RunStart run = open_run_start(options, Verb::profile);
   for (const std::string& note : run.notes) show(out, note + "\n");
   options = command_options(std::move(options), run);
-  for (const std::string& note :
-       prepare_data(options, Verb::profile, text_directory(run), run.source.config.vocabulary))
-    show(out, note + "\n");
-  RunData data = open_run_data(options, run.source.config);
+  std::vector<std::string> notes;
+  const PreparedData prepared =
+      prepare_data(options, Verb::profile, text_directory(run), run.source.config.vocabulary, notes);
+  for (const std::string& note : notes) show(out, note + "\n");
+  RunData data = open_run_data(options, prepared, run.source.config);
   if (run.checkpoint) check_same_data(run.checkpoint->state(), *data.train);
   const auto samples = open_samples(options, text_directory(run), run.source.config);
   if (samples)

@@ -6,7 +6,7 @@
 #include <fstream>
 
 #include "engine/base/error.h"
-#include "models/files/file.h"
+#include "engine/base/file.h"
 #include "tools/command/run_verb.h"
 #include "tools/command/screen.h"
 #include "tools/command/version.h"

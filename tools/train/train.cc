@@ -192,6 +192,7 @@ struct Start {
   RunDirectory* directory;  // nullptr on a process whose ranks do not print
   RunStart run;
   RunData data;
+  std::vector<uint32_t> ends;                    // PreparedData::ends
   std::shared_ptr<const SamplePrompts> samples;  // nullptr: none are written
   std::optional<Comparison> comparison = {};     // of the first rank
 
@@ -207,10 +208,10 @@ std::string prepare_metrics(const Options& options, Start& start, std::FILE* out
     if (start.run.checkpoint) show(out, "Resuming after step " + std::to_string(start.steps_done()) + ".\n");
   }
   start.directory->keep();
-  keep_text(options,
-            {tokenizer_of(options, text_directory(start.run)), options.data.ends,
-             start.run.source.config.special_tokens},
-            start.run.is_same_run);
+  keep_text(
+      options,
+      {tokenizer_of(options, text_directory(start.run)), start.ends, start.run.source.config.special_tokens},
+      start.run.is_same_run);
   return file;
 }
 
@@ -274,7 +275,7 @@ std::string validation_text(const RunData& data, const Options& options) {
       "  validation: {}{}; each reads {} of these sequences\n",
       data.held_out.empty() ? "" : data.held_out + " held out by --val-split: ", data.validation->extent(),
       read == all ? "all" : fmt::format("the first {}", read));
-  if (!options.data.prepared_validation.empty())
+  if (data.held_out.empty())
     for (const std::string& remark : data.validation->remarks()) text += "  validation: " + remark + "\n";
   return text;
 }
@@ -409,9 +410,13 @@ ExitCode train_in(PlannedSession& started, Options given, Options options, Start
   return ExitCode::stopped;
 }
 
+DataUse data_use(const Options& options, const Start& start) {
+  return {rows_have_documents(options, text_directory(start.run)), start.data.validation != nullptr};
+}
+
 // Only the first rank prints and writes into the run directory.
 ExitCode train_rank(const Options& given, Start& start, const Ranks& all, std::FILE* out) {
-  RankSetup rank(given, start.run.source, start.data.validation != nullptr, start.samples, all, say_to(out));
+  RankSetup rank(given, start.run.source, data_use(given, start), start.samples, all, say_to(out));
   const Ranks& ranks = rank.ranks();
   const auto print = [&](const std::string& text) {
     if (ranks.is_first()) show(out, text);
@@ -471,17 +476,20 @@ ExitCode train_process(Options options, const Launch* launch, RunDirectory* dire
   const auto samples = open_samples(options, text_directory(run), run.source.config);
   if (speaks && samples)
     for (const std::string& note : samples->notes) show(out, note + "\n");
-  for (const std::string& note :
-       prepare_data(options, Verb::train, text_directory(run), run.source.config.vocabulary))
+  std::vector<std::string> notes;
+  const PreparedData prepared =
+      prepare_data(options, Verb::train, text_directory(run), run.source.config.vocabulary, notes);
+  for (const std::string& note : notes)
     if (speaks) show(out, note + "\n");
-  RunData data = open_run_data(options, run.source.config);
+  RunData data = open_run_data(options, prepared, run.source.config);
   if (options.batch.epochs > 0) {
     options.batch.steps = steps_of_epochs(options, *data.train);
     if (done()) return ExitCode::done;
   }
   if (run.checkpoint) check_same_data(run.checkpoint->state(), *data.train);
-  if (speaks && !options.data.ends_note.empty()) show(out, options.data.ends_note + "\n");
-  Start start{launch, directory, std::move(run), std::move(data), with_ends(samples, options.data.ends)};
+  if (speaks && !prepared.ends_note.empty()) show(out, prepared.ends_note + "\n");
+  Start start{launch,          directory,     std::move(run),
+              std::move(data), prepared.ends, with_ends(samples, prepared.ends)};
   if (launch) return train_rank(options, start, launch->ranks(), out);
   if (options.ranks.count == 1) return train_rank(options, start, {}, out);
   ExitCode code = ExitCode::done;

@@ -31,7 +31,7 @@ Task& BodyBuilder::task(TaskKind kind, uint32_t subject, uint32_t slice) {
   return body_.tasks.back();
 }
 
-void BodyBuilder::add(Task& task, BufferId buffer, uint32_t first, uint32_t last, Access access,
+void BodyBuilder::add(Task& task, Role role, BufferId buffer, uint32_t first, uint32_t last, Access access,
                       uint8_t back) {
   const Buffer& b = program_.buffers[buffer];
   uint32_t* const versions = versions_of(buffer, back);
@@ -42,10 +42,11 @@ void BodyBuilder::add(Task& task, BufferId buffer, uint32_t first, uint32_t last
   }
   CHECK(access == Access::write || version > 0 || b.permanent, b.name + " is read before it is written");
   task.operands.push_back({buffer, first, last, access, version, back});
+  task.operands.back().role = role;
 }
 
-void BodyBuilder::add(Task& task, BufferId buffer, Access access, uint8_t back) {
-  add(task, buffer, 0, program_.buffers[buffer].pieces(), access, back);
+void BodyBuilder::add(Task& task, Role role, BufferId buffer, Access access) {
+  add(task, role, buffer, 0, program_.buffers[buffer].pieces(), access);
 }
 
 // Valid until another buffer is touched.

@@ -15,8 +15,9 @@ class BodyBuilder {
   void advance(uint8_t ring) { body_.advance[ring] = 1; }
   Task& task(TaskKind kind, uint32_t subject, uint32_t slice);  // the reference lives until the next task
 
-  void add(Task& task, BufferId buffer, uint32_t first, uint32_t last, Access access, uint8_t back = 0);
-  void add(Task& task, BufferId buffer, Access access, uint8_t back = 0);  // all pieces
+  void add(Task& task, Role role, BufferId buffer, uint32_t first, uint32_t last, Access access,
+           uint8_t back = 0);
+  void add(Task& task, Role role, BufferId buffer, Access access);  // all pieces
 
   // The piece has been written in this body.
   bool written(BufferId buffer, uint32_t piece = 0) const;

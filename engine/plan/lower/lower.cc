@@ -86,13 +86,13 @@ class Lowerer {
     const uint64_t narrow = visits ? 4 : in_place ? 3 : 2, width = dtype_bytes(model_.precision);
     Task& t = body.task(kind, g, shard);
     t.bytes = b.updated_elements(shard) * ((commits ? 8 : 4) * options_.optimizer.planes + narrow * width);
-    body.add(t, b.state[shard], commits ? Access::add : Access::read);
-    body.add(t, b.gradient, shard, shard + 1, visits ? Access::add : Access::read);
-    body.add(t, out_.scalars, kScalarUpdate, kScalarUpdate + 1, Access::read, back);
-    body.add(t, b.weights, shard, shard + 1, in_place ? Access::add : Access::write);
+    body.add(t, Role::state, b.state[shard], commits ? Access::add : Access::read);
+    body.add(t, Role::gradient, b.gradient, shard, shard + 1, visits ? Access::add : Access::read);
+    body.add(t, Role::update, out_.scalars, kScalarUpdate, kScalarUpdate + 1, Access::read, back);
+    body.add(t, Role::weights, b.weights, shard, shard + 1, in_place ? Access::add : Access::write);
     if (visits) {
-      body.add(t, b.next_gradient, shard, shard + 1, Access::read);
-      body.add(t, out_.scalars, kScalarGuess, kScalarGuess + 1, Access::read);
+      body.add(t, Role::next_gradient, b.next_gradient, shard, shard + 1, Access::read);
+      body.add(t, Role::guess, out_.scalars, kScalarGuess, kScalarGuess + 1, Access::read);
     }
     ranks_.gather_updated(body, g, shard);
   }
@@ -104,26 +104,26 @@ class Lowerer {
     Task& t = body.task(TaskKind::norm, 0, 0);
     for (uint32_t g = 0; g < model_.groups.size(); ++g) {
       if (!is_updated(g)) continue;
-      body.add(t, out_.groups[g].norm_sums, Access::read);
+      body.add(t, Role::norm_sums, out_.groups[g].norm_sums, Access::read);
       t.bytes += program_.buffers[out_.groups[g].norm_sums].bytes();
     }
-    body.add(t, out_.scalars, kScalarUpdate, kScalarUpdate + 1, Access::read, 1);
-    body.add(t, out_.scalars, kScalarNorm, kScalarNorm + 1, Access::write);
+    body.add(t, Role::previous_update, out_.scalars, kScalarUpdate, kScalarUpdate + 1, Access::read, 1);
+    body.add(t, Role::norm, out_.scalars, kScalarNorm, kScalarNorm + 1, Access::write);
   }
 
   void lower_set_scalars(BodyBuilder& body, bool after_norm) {
     Task& t = body.task(TaskKind::set_scalars, 0, 0);
-    body.add(t, out_.scalars, kScalarInput, kScalarInput + 1, Access::read);
-    body.add(t, out_.scalars, kScalarUpdate, kScalarUpdate + 1, Access::read, 1);
-    body.add(t, out_.scalars, kScalarUpdate, kScalarUpdate + 1, Access::write);
-    if (after_norm) body.add(t, out_.scalars, kScalarNorm, kScalarNorm + 1, Access::read);
+    body.add(t, Role::input_scalars, out_.scalars, kScalarInput, kScalarInput + 1, Access::read);
+    body.add(t, Role::previous_update, out_.scalars, kScalarUpdate, kScalarUpdate + 1, Access::read, 1);
+    body.add(t, Role::update, out_.scalars, kScalarUpdate, kScalarUpdate + 1, Access::write);
+    if (after_norm) body.add(t, Role::norm, out_.scalars, kScalarNorm, kScalarNorm + 1, Access::read);
   }
 
   void lower_set_guess(BodyBuilder& body) {
     Task& t = body.task(TaskKind::set_guess, 0, 0);
-    body.add(t, out_.scalars, kScalarInput, kScalarInput + 1, Access::read);
-    body.add(t, out_.scalars, kScalarUpdate, kScalarUpdate + 1, Access::read, 1);
-    body.add(t, out_.scalars, kScalarGuess, kScalarGuess + 1, Access::write);
+    body.add(t, Role::input_scalars, out_.scalars, kScalarInput, kScalarInput + 1, Access::read);
+    body.add(t, Role::previous_update, out_.scalars, kScalarUpdate, kScalarUpdate + 1, Access::read, 1);
+    body.add(t, Role::guess, out_.scalars, kScalarGuess, kScalarGuess + 1, Access::write);
   }
 
   // What a phase's bodies are called, and their start and end states.
@@ -317,8 +317,8 @@ class Lowerer {
   // Copies only what stays between bodies.
   void add_clone(BodyBuilder& body, Task& t, BufferId from, BufferId to, uint32_t k) const {
     if (to == kNone || !program_.buffers[to].permanent) return;
-    body.add(t, from, k, k + 1, Access::read);
-    body.add(t, to, k, k + 1, Access::write);
+    body.add(t, Role::source, from, k, k + 1, Access::read);
+    body.add(t, Role::copy, to, k, k + 1, Access::write);
   }
   BodyId lower_unlock() {
     BodyBuilder body(program_, "unlock", clean(), BodyState::clean);
@@ -327,8 +327,8 @@ class Lowerer {
       if (stand_in(g) == g || !model_.groups[g].trainable) continue;
       for (uint32_t k = 0; k < out_.groups[g].state.size(); ++k) {
         Task& t = body.task(TaskKind::clone, g, k);
-        body.add(t, group(g).state[k], Access::read);
-        body.add(t, out_.groups[g].state[k], Access::write);
+        body.add(t, Role::source, group(g).state[k], Access::read);
+        body.add(t, Role::copy, out_.groups[g].state[k], Access::write);
         add_clone(body, t, group(g).weights, out_.groups[g].weights, k);
         add_clone(body, t, group(g).updated.across, out_.groups[g].updated.across, k);
         add_clone(body, t, group(g).updated.whole, out_.groups[g].updated.whole, k);
@@ -459,21 +459,21 @@ class Lowerer {
     for (uint32_t a = 0; a < model_.activations.size(); ++a)
       for (uint32_t m = 0; m < buffers_.activations[a].size() && model_.activations[a].kept; ++m) {
         Task& t = body.task(TaskKind::clear, a, m);
-        body.add(t, buffers_.activations[a][m], Access::write);
+        body.add(t, Role::input, buffers_.activations[a][m], Access::write);
         count_operand_bytes(program_, t);
       }
   }
   void add_compression(BodyBuilder& body, Task& t, uint32_t g, uint32_t k, Access access) const {
     const std::optional<CompressionBuffers>& c = out_.groups[g].compression;
     if (!c) return;
-    body.add(t, c->error, k, k + 1, access);
-    if (k == 0) body.add(t, c->right.sum.whole, access);
+    body.add(t, Role::error, c->error, k, k + 1, access);
+    if (k == 0) body.add(t, Role::right_factor, c->right.sum.whole, access);
   }
   BodyId lower_load() {
     const auto operands = [&](BodyBuilder& body, Task& t, uint32_t g, uint32_t k) {
       const GroupBuffers& b = out_.groups[g];
-      if (model_.groups[g].trainable) body.add(t, b.state[k], Access::write);
-      body.add(t, b.weights, b.first_piece + k, b.first_piece + k + 1, Access::write);
+      if (model_.groups[g].trainable) body.add(t, Role::state, b.state[k], Access::write);
+      body.add(t, Role::weights, b.weights, b.first_piece + k, b.first_piece + k + 1, Access::write);
       add_compression(body, t, g, k, Access::write);
     };
     return shard_body("load", BodyState::empty, TaskKind::load, operands, [](uint32_t) { return true; });
@@ -481,8 +481,9 @@ class Lowerer {
   BodyId lower_save() {
     const auto operands = [&](BodyBuilder& body, Task& t, uint32_t g, uint32_t k) {
       const bool trainable = model_.groups[g].trainable;
-      if (trainable) body.add(t, group(g).state[k], Access::read);
-      if (!trainable || model_.precision == DType::f32) body.add(t, group(g).weights, k, k + 1, Access::read);
+      if (trainable) body.add(t, Role::state, group(g).state[k], Access::read);
+      if (!trainable || model_.precision == DType::f32)
+        body.add(t, Role::weights, group(g).weights, k, k + 1, Access::read);
       add_compression(body, t, g, k, Access::read);
     };
     return shard_body("save", clean(), TaskKind::save, operands,

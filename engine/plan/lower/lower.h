@@ -252,36 +252,10 @@ BufferId output_buffer(const Model& model, const Lowering& lowering, std::string
 
 enum ScalarPiece : uint32_t { kScalarInput, kScalarLoss, kScalarNorm, kScalarUpdate, kScalarGuess };
 
-// The order of a task's operands, by kind. The runner (engine/run/execute) relies on it. r: reads, w: writes,
-// a: reads and writes (Access::add). Scalars are pieces of the buffer `scalars`; back 1: those of the step
-// before. SegmentOperands has the order for those of segments; the index of what is picked comes last.
-//   round         r accumulators, w gradient, w block sums
-//                 several ranks: r accumulators, w own (ReductionBuffers)
-//   gather        r part, w whole
-//   exchange      r parts for all ranks, w received parts
-//   sum           r received parts, w sum; the last sum of a gradient also: w block sums
-//   compress r own, a error, r right factors, w left factors
-//   project       a left factors, a error, w right factors
-//   expand        r left factors, r right factors, w gradient, w block sums
-//   clone         r source, w copy: for each of state and permanent weights
-//   norm          r norm sums, for each trainable group; r update scalars (back 1), w norm
-//   set_scalars   r input scalars, r update scalars (back 1), w update scalars; after a norm also: r norm
-//   set_guess     r input scalars, r update scalars (back 1), w guess scalars
-//   optimize      a state, r gradient, r update scalars, w weights; in fp32: a weights
-//   repair        r state, r gradient, r update scalars (back 1), w weights
-//   visit         a state, a gradient, r update scalars (back 1), w weights, r next gradient, r guess scalars
-//   load          w state, w weights, w error, w right factors
-//   clear         w kept activation
-//   save          r state, r weights, r error, r right factors
-// In load and save, the state exists only for trainable groups, the error only with compression, and the
-// right factors only with a group's first shard. Save reads weights only if the checkpoint stores them: of
-// frozen groups, and in fp32.
-
-// Positions of the operands of a forward or backward; kNone where there is no such operand.
+// Which operands of a forward or backward its segment's tensors are: the n-th of Role::input, and so on;
+// kNone where there is none. Role::weights has one for each slot.
 struct SegmentOperands {
-  std::vector<uint32_t> inputs, weights, outputs, output_gradients, input_gradients, accumulators;
-  uint32_t saved = kNone, workspace = kNone, loss = kNone, input_scalars = kNone, update_scalars = kNone;
-  uint32_t count = 0;
+  std::vector<uint32_t> inputs, outputs, output_gradients, input_gradients, accumulators;
 };
 SegmentOperands segment_operands(const SegmentPlan& plan, const Segment& segment, TaskKind kind,
                                  Recompute level);

@@ -13,27 +13,17 @@ std::vector<BodyId> BodyIds::of_training() const {
 
 SegmentOperands segment_operands(const SegmentPlan& plan, const Segment& segment, TaskKind kind,
                                  Recompute level) {
-  SegmentOperands o;
-  const bool backward = is_backward(kind);
+  const auto numbers = [](const std::vector<bool>& has) {
+    std::vector<uint32_t> of;
+    uint32_t count = 0;
+    for (const bool one : has) of.push_back(one ? count++ : kNone);
+    return of;
+  };
+  const auto all = [&](size_t count) { return numbers(std::vector<bool>(count, true)); };
+  if (!is_backward(kind)) return {all(segment.inputs.size()), all(segment.outputs.size()), {}, {}, {}};
   const SegmentPasses& passes = plan.at(level);
-  for (size_t i = 0; i < segment.inputs.size(); ++i)
-    o.inputs.push_back(!backward || passes.reads_input[i] ? o.count++ : kNone);
-  for (size_t i = 0; i < plan.wanted.trainable.size(); ++i) o.weights.push_back(o.count++);
-  for (size_t i = 0; i < segment.outputs.size(); ++i)
-    o.outputs.push_back(!backward || passes.reads_output[i] ? o.count++ : kNone);
-  if (passes.saved_bytes) o.saved = o.count++;
-  if (backward) {
-    for (const bool has : plan.has_output_gradient) o.output_gradients.push_back(has ? o.count++ : kNone);
-    for (const bool wanted : plan.wanted.inputs) o.input_gradients.push_back(wanted ? o.count++ : kNone);
-    for (const bool trained : plan.wanted.trainable) o.accumulators.push_back(trained ? o.count++ : kNone);
-  }
-  if ((backward ? passes.backward : passes.forward).workspace_bytes) o.workspace = o.count++;
-  if (segment.loss) o.loss = o.count++;
-  if (segment.loss && backward) {
-    o.input_scalars = o.count++;
-    o.update_scalars = o.count++;
-  }
-  return o;
+  return {numbers(passes.reads_input), numbers(passes.reads_output), numbers(plan.has_output_gradient),
+          numbers(plan.wanted.inputs), numbers(plan.wanted.trainable)};
 }
 
 BufferId input_buffer(const Model& model, const Lowering& lowering, std::string_view name) {

@@ -3,6 +3,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <span>
+
+#include "engine/program/roles.h"
 
 namespace sluice {
 
@@ -57,12 +60,13 @@ void count_operand_bytes(const Program& program, Task& task) {
 Task& RankTasks::task(BodyBuilder& body, TaskKind kind, const Subject& of, std::span<const BufferId> from,
                       BufferId to) const {
   Task& t = body.task(kind, of.group, of.shard.value_or(0));
-  const auto add = [&](BufferId buffer, Access access) {
-    if (of.shard) return body.add(t, buffer, *of.shard, *of.shard + 1, access);
-    body.add(t, buffer, access);
+  const auto add = [&](Role role, BufferId buffer, Access access) {
+    if (of.shard) return body.add(t, role, buffer, *of.shard, *of.shard + 1, access);
+    body.add(t, role, buffer, access);
   };
-  for (const BufferId buffer : from) add(buffer, Access::read);
-  add(to, Access::write);
+  const std::span<const OperandRule> roles = operands_of(kind);
+  for (const BufferId buffer : from) add(roles[0].role, buffer, Access::read);
+  add(roles[1].role, to, Access::write);
   count_operand_bytes(program_, t);
   return t;
 }
@@ -112,7 +116,7 @@ void RankTasks::reduce_shard(BodyBuilder& body, uint32_t g, uint32_t shard, Buff
   const bool alone = b.sharing.ranks() == 1;
   if (!alone) task(body, TaskKind::round, of, b.accumulators, b.reduction.own);
   Task& t = alone ? task(body, TaskKind::round, of, b.accumulators, gradient) : sum(body, of, reduction);
-  body.add(t, b.block_sums, shard, shard + 1, Access::write);
+  body.add(t, Role::block_sums, b.block_sums, shard, shard + 1, Access::write);
   gather(body, of, {into(b.summed.part), b.summed.across, into(b.summed.whole)});
 }
 
@@ -122,16 +126,16 @@ void RankTasks::reduce_factors(BodyBuilder& body, uint32_t g) const {
   for (uint32_t k = 0; k < b.state.size(); ++k)
     task(body, TaskKind::round, {g, k}, b.accumulators, b.reduction.own);
   Task& compress = body.task(TaskKind::compress, g, 0);
-  body.add(compress, b.reduction.own, Access::read);
-  body.add(compress, c.error, Access::add);
-  body.add(compress, c.right.sum.whole, Access::read);
-  body.add(compress, c.left.reduction.own, Access::write);
+  body.add(compress, Role::gradient, b.reduction.own, Access::read);
+  body.add(compress, Role::error, c.error, Access::add);
+  body.add(compress, Role::right_factor, c.right.sum.whole, Access::read);
+  body.add(compress, Role::left_factor, c.left.reduction.own, Access::write);
   count_operand_bytes(program_, compress);
   sum_factor(body, g, c.left);
   Task& project = body.task(TaskKind::project, g, 0);
-  body.add(project, c.left.sum.whole, Access::add);
-  body.add(project, c.error, Access::add);
-  body.add(project, c.right.reduction.own, Access::write);
+  body.add(project, Role::left_factor, c.left.sum.whole, Access::add);
+  body.add(project, Role::error, c.error, Access::add);
+  body.add(project, Role::right_factor, c.right.reduction.own, Access::write);
   count_operand_bytes(program_, project);
   project.bytes += program_.buffers[c.error].bytes();  // two passes
   sum_factor(body, g, c.right);
@@ -145,11 +149,11 @@ void RankTasks::sum_factor(BodyBuilder& body, uint32_t g, const FactorBuffers& f
 void RankTasks::expand(BodyBuilder& body, uint32_t g, uint32_t shard, BufferId gradient) const {
   const GroupBuffers& b = out_.groups[g];
   Task& t = body.task(TaskKind::expand, g, shard);
-  body.add(t, b.compression->left.sum.whole, Access::read);
-  body.add(t, b.compression->right.sum.whole, Access::read);
-  body.add(t, gradient, shard, shard + 1, Access::write);
+  body.add(t, Role::left_factor, b.compression->left.sum.whole, Access::read);
+  body.add(t, Role::right_factor, b.compression->right.sum.whole, Access::read);
+  body.add(t, Role::gradient, gradient, shard, shard + 1, Access::write);
   t.bytes += operand_bytes(program_.buffers[gradient], t.operands.back());
-  body.add(t, b.block_sums, shard, shard + 1, Access::write);
+  body.add(t, Role::block_sums, b.block_sums, shard, shard + 1, Access::write);
 }
 
 void RankTasks::gather_weights(BodyBuilder& body, uint32_t g, SharedBuffers GroupBuffers::*weights) const {

@@ -24,7 +24,7 @@ void SegmentTasks::add_workspace(BodyBuilder& body, Task& t, uint64_t bytes) {
   const auto [it, fresh] = workspaces_.try_emplace({between_ranks, rounded}, kNone);
   const std::string name = (between_ranks ? "kt." : "k.") + std::to_string(rounded);
   if (fresh) it->second = add_flat_buffer(program_, name, BufferClass::workspace, rounded);
-  body.add(t, it->second, Access::write);
+  body.add(t, Role::workspace, it->second, Access::write);
 }
 
 // The rows of all experts are those of the places, so a place has more of them than an expert in the mean.
@@ -44,15 +44,15 @@ void SegmentTasks::add_cost(Task& t, const PassPlan& pass, double part) {
 void SegmentTasks::add_input(BodyBuilder& body, Task& t, uint32_t u, size_t input, uint32_t m) {
   const uint32_t a = use(u).inputs[input];
   const Activation& x = model_.activations[a];
-  if (x.input) return body.add(t, out_.inputs[a], m, m + 1, Access::read);
-  body.add(t, buffers_.activations[a][m], x.kept ? Access::add : Access::read);
+  if (x.input) return body.add(t, Role::input, out_.inputs[a], m, m + 1, Access::read);
+  body.add(t, Role::input, buffers_.activations[a][m], x.kept ? Access::add : Access::read);
   t.operands.back().by_host = segment(u).is_for_host(input);
 }
 
 // One that the host reads is a piece of what a wave brings to it.
 void SegmentTasks::add_output(BodyBuilder& body, Task& t, uint32_t a, uint32_t m, Access access) {
-  if (model_.activations[a].output) return body.add(t, out_.outputs[a], m, m + 1, access);
-  body.add(t, buffers_.activations[a][m], access);
+  if (model_.activations[a].output) return body.add(t, Role::output, out_.outputs[a], m, m + 1, access);
+  body.add(t, Role::output, buffers_.activations[a][m], access);
 }
 
 Task& SegmentTasks::task(BodyBuilder& body, uint32_t u, uint32_t m, Pass pass) {
@@ -73,9 +73,9 @@ void SegmentTasks::forward(BodyBuilder& body, uint32_t u, uint32_t m, Recompute 
   for (size_t slot = 0; slot < use(u).groups.size(); ++slot) {
     const GroupBuffers& g = group(use(u).groups[slot]);
     if (picked.weights.empty())
-      body.add(t, g.forward.whole, g.first_piece, g.first_piece + g.pieces(), Access::read);
+      body.add(t, Role::weights, g.forward.whole, g.first_piece, g.first_piece + g.pieces(), Access::read);
     else
-      body.add(t, picked.weights[slot], Access::read);
+      body.add(t, Role::weights, picked.weights[slot], Access::read);
   }
   for (const uint32_t a : use(u).outputs) {
     const Activation& x = model_.activations[a];
@@ -83,11 +83,12 @@ void SegmentTasks::forward(BodyBuilder& body, uint32_t u, uint32_t m, Recompute 
         x.sum && (x.output ? body.written(out_.outputs[a], m) : body.written(buffers_.activations[a][m]));
     add_output(body, t, a, m, more ? Access::add : Access::write);
   }
-  if (plan(u).at(level).saved_bytes) body.add(t, buffers_.saved[u][m], Access::write);
+  if (plan(u).at(level).saved_bytes) body.add(t, Role::saved, buffers_.saved[u][m], Access::write);
   add_workspace(body, t, pass.workspace_bytes);
-  if (segment(u).loss) body.add(t, out_.validation_loss, write_or_add(body, wave, out_.validation_loss));
+  if (segment(u).loss)
+    body.add(t, Role::loss, out_.validation_loss, write_or_add(body, wave, out_.validation_loss));
   if (picked.index == kNone) return;
-  body.add(t, picked.index, Access::read);
+  body.add(t, Role::index, picked.index, Access::read);
   t.operands.back().by_host = true;
 }
 
@@ -98,17 +99,17 @@ void SegmentTasks::backward(BodyBuilder& body, uint32_t u, uint32_t m, Wave wave
   add_cost(t, passes.backward, 1);
   for (size_t i = 0; i < use(u).inputs.size(); ++i)
     if (passes.reads_input[i]) add_input(body, t, u, i, m);
-  for (const uint32_t g : use(u).groups) body.add(t, group(g).backward.whole, Access::read);
+  for (const uint32_t g : use(u).groups) body.add(t, Role::weights, group(g).backward.whole, Access::read);
   for (size_t i = 0; i < use(u).outputs.size(); ++i)
     if (passes.reads_output[i]) add_output(body, t, use(u).outputs[i], m, Access::read);
-  if (passes.saved_bytes) body.add(t, buffers_.saved[u][m], Access::read);
+  if (passes.saved_bytes) body.add(t, Role::saved, buffers_.saved[u][m], Access::read);
   add_gradients(body, t, u, m, wave);
   add_workspace(body, t, passes.backward.workspace_bytes);
   if (!segment(u).loss) return;
-  body.add(t, out_.scalars, kScalarLoss, kScalarLoss + 1,
+  body.add(t, Role::loss, out_.scalars, kScalarLoss, kScalarLoss + 1,
            write_or_add(body, wave, out_.scalars, kScalarLoss));
-  body.add(t, out_.scalars, kScalarInput, kScalarInput + 1, Access::read);
-  body.add(t, out_.scalars, kScalarUpdate, kScalarUpdate + 1, Access::read, 1);
+  body.add(t, Role::input_scalars, out_.scalars, kScalarInput, kScalarInput + 1, Access::read);
+  body.add(t, Role::previous_update, out_.scalars, kScalarUpdate, kScalarUpdate + 1, Access::read, 1);
 }
 
 void SegmentTasks::add_gradients(BodyBuilder& body, Task& t, uint32_t u, uint32_t m, Wave wave) {
@@ -118,16 +119,18 @@ void SegmentTasks::add_gradients(BodyBuilder& body, Task& t, uint32_t u, uint32_
     if (!p.has_output_gradient[i]) continue;
     if (!body.written(buffers_.gradients[a][m]))
       throw std::invalid_argument("activation " + model_.activations[a].name + " does not reach the loss");
-    body.add(t, buffers_.gradients[a][m], p.output_gradient_added[i] ? Access::add : Access::read);
+    body.add(t, Role::output_gradient, buffers_.gradients[a][m],
+             p.output_gradient_added[i] ? Access::add : Access::read);
   }
   for (size_t i = 0; i < p.wanted.inputs.size(); ++i)
     if (p.wanted.inputs[i])
-      body.add(t, buffers_.gradients[use(u).inputs[i]][m], p.wanted.added[i] ? Access::add : Access::write);
+      body.add(t, Role::input_gradient, buffers_.gradients[use(u).inputs[i]][m],
+               p.wanted.added[i] ? Access::add : Access::write);
   for (size_t slot = 0; slot < use(u).groups.size(); ++slot) {
     const uint32_t g = use(u).groups[slot];
     if (!model_.groups[g].trainable) continue;
     const BufferId accumulator = group(g).accumulators[uses_.kinds[u][slot]];
-    body.add(t, accumulator, write_or_add(body, wave, accumulator));
+    body.add(t, Role::accumulator, accumulator, write_or_add(body, wave, accumulator));
   }
 }
 

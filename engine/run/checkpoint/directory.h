@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "engine/base/error.h"
-#include "models/files/file.h"
+#include "engine/base/file.h"
 
 namespace sluice {
 

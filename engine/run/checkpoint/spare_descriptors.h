@@ -4,7 +4,7 @@
 
 #include <vector>
 
-#include "models/files/file.h"
+#include "engine/base/file.h"
 
 namespace sluice {
 

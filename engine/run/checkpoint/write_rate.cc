@@ -11,7 +11,7 @@
 #include <utility>
 
 #include "engine/base/clock.h"
-#include "models/files/file.h"
+#include "engine/base/file.h"
 
 namespace sluice {
 

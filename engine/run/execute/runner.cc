@@ -11,10 +11,6 @@ namespace sluice {
 
 namespace {
 
-// Positions of operands in the tasks' lists (lower.h).
-enum SetScalarsOperand { kSetInput, kSetPrevious, kSetUpdate, kSetGuess = kSetUpdate, kSetNorm };
-enum UpdateOperand { kUpdateState, kUpdateGradient, kUpdateScalars, kUpdateWeights, kVisitNext, kVisitGuess };
-
 // The lane of the device's tasks, if there are any. All share one lane: a device takes one call at a time.
 std::optional<LaneId> device_lane(const Machine& machine) {
   std::optional<LaneId> lane;
@@ -43,6 +39,8 @@ Runner::Runner(const Plan& plan, const Memory& memory, Device& device, const Upd
       sent_to_experts_(plan.program.rings.size() > kWaveRing ? plan.program.rings[kWaveRing].slots : 0) {
   CHECK(plan.lowering.mesh.ranks() == static_cast<uint32_t>(ranks.size()),
         "a plan for another number of ranks");
+  for (const Body& body : plan.program.bodies)
+    for (const Task& task : body.tasks) CHECK(operand_fault(task).empty(), operand_fault(task));
   for (const Group& g : plan.model.groups) find_rates(g);
   for (const SegmentPlan& p : plan.lowering.plans()) {
     const Segment& segment = plan.model.segments[p.segment];
@@ -123,8 +121,16 @@ uint64_t Runner::bytes_of(const Instruction& in, size_t operand) const {
   return operand_bytes(plan_.program.buffers[in.operands[operand].buffer], in.operands[operand]);
 }
 
-float* Runner::floats(const Instruction& in, size_t operand, const RingPositions& rings) const {
-  return reinterpret_cast<float*>(address(in, operand, rings));
+uint32_t Runner::at(const Instruction& in, Role role) {
+  const std::optional<size_t> k = find(in.operands, role);
+  return k ? static_cast<uint32_t>(*k) : kNone;
+}
+
+uint32_t Runner::nth(const Instruction& in, Role role, uint32_t n) {
+  if (n == kNone) return kNone;
+  const std::optional<size_t> k = find(in.operands, role, n);
+  CHECK(k, "an instruction lacks an operand of its segment");
+  return static_cast<uint32_t>(*k);
 }
 
 void Runner::note_high_water(const Instruction& in, const RingPositions& rings) {
@@ -165,11 +171,7 @@ size_t Runner::transfers(const Body& body, const Instruction& in, const RingPosi
     return 1;
   }
   const Task& task = body.tasks[in.task];
-  const bool trainable = plan_.model.groups[task.subject].trainable;
-  const bool stores_weights = !trainable || plan_.model.precision == DType::f32;
-  ShardView v = shard_view(task.subject, task.slice, trainable ? address(in, 0, rings) : nullptr,
-                           stores_weights ? address(in, trainable ? 1 : 0, rings) : nullptr);
-  add_compression(task, in, (trainable ? 1 : 0) + (stores_weights ? 1 : 0), rings, v);
+  const ShardView v = shard_view(task, in, rings);
   size_t count = 0;
   const auto add = [&](const void* memory, Plane plane, uint64_t first, uint64_t bytes) {
     auto* from = static_cast<std::byte*>(const_cast<void*>(memory));
@@ -177,14 +179,14 @@ size_t Runner::transfers(const Body& body, const Instruction& in, const RingPosi
     out[count++] = {IoDirection::write, target.fd, target.offset, from, bytes, {}, target.name};
   };
   if (owns_state(task.subject)) {  // otherwise another rank saves the same values
-    if (!trainable)
+    if (!plan_.model.groups[v.group].trainable)
       add(v.weights, Plane::frozen_weights, v.first, v.elements * dtype_bytes(plan_.model.precision));
     if (v.master) add(v.master, Plane::master, v.first, v.elements * 4);
     for (uint32_t m = 0; m < kMomentsMax; ++m)
       if (v.moments[m]) add(v.moments[m], moment_plane(m), v.first, v.elements * 4);
   }
   if (v.error) add(v.error, Plane::error, v.error_first, v.error_elements * 4);
-  if (v.factors) add(v.factors, Plane::factors, 0, bytes_of(in, in.operands.size() - 1));
+  if (v.factors) add(v.factors, Plane::factors, 0, bytes_of(in, at(in, Role::right_factor)));
   return count;
 }
 
@@ -258,21 +260,18 @@ void Runner::round(const Task& task, const Instruction& in, const RingPositions&
   Accumulators accumulators;
   accumulators.count = static_cast<uint32_t>(plan_.lowering.groups[task.subject].accumulators.size());
   for (uint32_t a = 0; a < accumulators.count; ++a)
-    accumulators.of[a] = reinterpret_cast<const float*>(address(in, a, rings));
-  const size_t gradient = accumulators.count, block_sums = gradient + 1;
-  const bool sums = in.operands.size() > block_sums;
-  device_.round(accumulators, address(in, gradient, rings), plan_.model.precision,
-                shards[task.slice + 1] - shards[task.slice],
-                sums ? reinterpret_cast<double*>(address(in, block_sums, rings)) : nullptr);
+    accumulators.of[a] = reinterpret_cast<const float*>(address(in, nth(in, Role::accumulator, a), rings));
+  device_.round(accumulators, at(in, rings, Role::gradient), plan_.model.precision,
+                shards[task.slice + 1] - shards[task.slice], at<double>(in, rings, Role::block_sums));
 }
 
-// Operands: for each group that the body trains, the block sums of all ranks' parts one after the other; then
-// the previous update and the norm.
+// The block sums of a group are those of all ranks' parts, one after the other. The body trains those groups
+// that there are sums of.
 void Runner::norm(const Instruction& in, const RingPositions& rings) {
   double total = 0;
-  size_t k = 0;
+  uint32_t k = at(in, Role::norm_sums);
   for (const GroupBuffers& g : plan_.lowering.groups) {
-    if (g.block_sums == kNone || g.norm_sums != in.operands[k].buffer) continue;
+    if (g.block_sums == kNone || k == kNone || g.norm_sums != in.operands[k].buffer) continue;
     const Buffer& b = plan_.program.buffers[g.block_sums];
     const uint64_t parts = bytes_of(in, k) / b.bytes();
     for (size_t shard = 0; shard + 1 < g.shards.size(); ++shard)
@@ -285,9 +284,8 @@ void Runner::norm(const Instruction& in, const RingPositions& rings) {
       }
     ++k;
   }
-  const auto* previous = reinterpret_cast<const StepScalars::Update*>(address(in, k, rings));
-  reinterpret_cast<StepScalars::Norm*>(address(in, k + 1, rings))->norm =
-      std::sqrt(total) / previous->loss_scale;
+  at<StepScalars::Norm>(in, rings, Role::norm)->norm =
+      std::sqrt(total) / at<StepScalars::Update>(in, rings, Role::previous_update)->loss_scale;
 }
 
 UpdateConstants Runner::constants(const StepScalars::Input& input, const StepScalars::Update& previous,
@@ -297,19 +295,17 @@ UpdateConstants Runner::constants(const StepScalars::Input& input, const StepSca
 }
 
 void Runner::set_guess(const Instruction& in, const RingPositions& rings) {
-  const auto& input = *reinterpret_cast<const StepScalars::Input*>(address(in, kSetInput, rings));
-  const auto& previous = *reinterpret_cast<const StepScalars::Update*>(address(in, kSetPrevious, rings));
-  reinterpret_cast<StepScalars::Guess*>(address(in, kSetGuess, rings))->constants =
-      constants(input, previous, 1);
+  at<StepScalars::Guess>(in, rings, Role::guess)->constants =
+      constants(*at<StepScalars::Input>(in, rings, Role::input_scalars),
+                *at<StepScalars::Update>(in, rings, Role::previous_update), 1);
 }
 
 void Runner::set_scalars(const Instruction& in, const RingPositions& rings) {
-  const auto& input = *reinterpret_cast<const StepScalars::Input*>(address(in, kSetInput, rings));
-  const auto& previous = *reinterpret_cast<const StepScalars::Update*>(address(in, kSetPrevious, rings));
-  auto& update = *reinterpret_cast<StepScalars::Update*>(address(in, kSetUpdate, rings));
-  const bool knows_norm = in.operands.size() > kSetNorm;
-  const double norm =
-      knows_norm ? reinterpret_cast<const StepScalars::Norm*>(address(in, kSetNorm, rings))->norm : 0;
+  const auto& input = *at<const StepScalars::Input>(in, rings, Role::input_scalars);
+  const auto& previous = *at<const StepScalars::Update>(in, rings, Role::previous_update);
+  auto& update = *at<StepScalars::Update>(in, rings, Role::update);
+  const auto* const known = at<const StepScalars::Norm>(in, rings, Role::norm);
+  const double norm = known ? known->norm : 0;
   const bool scaled = plan_.model.precision == DType::f16;
   update = previous;
   update.skip = scaled && !std::isfinite(norm);
@@ -325,22 +321,28 @@ void Runner::set_scalars(const Instruction& in, const RingPositions& rings) {
     update.loss_scale = previous.loss_scale * 2;
     update.clean_steps = 0;
   }
-  const double factor = rules_.clip > 0 && knows_norm ? std::min(1.0, rules_.clip / (norm + 1e-6)) : 1.0;
+  const double factor = rules_.clip > 0 && known ? std::min(1.0, rules_.clip / (norm + 1e-6)) : 1.0;
   update.clipped = factor < 1;
   update.constants = constants(input, previous, factor);
 }
 
-ShardView Runner::shard_view(uint32_t group, uint32_t shard, std::byte* state, std::byte* weights) const {
-  const GroupBuffers& buffers = plan_.lowering.groups[group];
+ShardView Runner::shard_view(const Task& task, const Instruction& in, const RingPositions& rings) const {
+  const GroupBuffers& buffers = plan_.lowering.groups[task.subject];
+  const uint64_t begin = buffers.shards[task.slice];
   ShardView v;
-  v.group = group;
-  v.elements = buffers.updated_elements(shard);
-  v.first = buffers.shards[shard] + (buffers.sharing.shares_state() ? own_part(buffers) * v.elements : 0);
-  v.weights = weights;
-  if (!plan_.model.groups[group].trainable) return v;
+  v.group = task.subject;
+  v.elements = buffers.updated_elements(task.slice);
+  v.first = begin + (buffers.sharing.shares_state() ? own_part(buffers) * v.elements : 0);
+  v.weights = at(in, rings, Role::weights);
+  v.error = at<float>(in, rings, Role::error);
+  if (v.error) v.error_first = begin, v.error_elements = buffers.shards[task.slice + 1] - begin;
+  v.factors = at<float>(in, rings, Role::right_factor);
+  if (v.factors) v.factor_elements = buffers.compression->layout.right;
+  std::byte* const state = at(in, rings, Role::state);
+  if (!state) return v;
   const uint64_t stride = state_plane_stride(v.elements);
   const bool in_place = plan_.model.precision == DType::f32;
-  v.master = reinterpret_cast<float*>(in_place ? weights : state);
+  v.master = static_cast<float*>(in_place ? v.weights : state);
   for (uint32_t m = 0; m < optimizer_of(rules_.optimizer).moments; ++m)
     v.moments[m] = reinterpret_cast<float*>(state + (in_place ? m : m + 1) * stride);
   return v;
@@ -352,15 +354,14 @@ void Runner::update(const Task& task, const Instruction& in, const RingPositions
                           : task.kind == TaskKind::repair ? UpdateForm::repair
                                                           : UpdateForm::optimize;
   UpdateScalars scalars;
-  scalars.update = reinterpret_cast<const StepScalars::Update*>(address(in, kUpdateScalars, rings));
-  if (visits) scalars.guess = reinterpret_cast<const StepScalars::Guess*>(address(in, kVisitGuess, rings));
-  const ShardView v = shard_view(task.subject, task.slice, address(in, kUpdateState, rings),
-                                 address(in, kUpdateWeights, rings));
+  scalars.update = at<const StepScalars::Update>(in, rings, Role::update);
+  scalars.guess = at<const StepScalars::Guess>(in, rings, Role::guess);
+  const ShardView v = shard_view(task, in, rings);
   const DType precision = plan_.model.precision;
   const uint64_t width = dtype_bytes(precision), end = v.first + v.elements;
   const bool on_device = in.lane == device_lane_;
-  std::byte* gradient = address(in, kUpdateGradient, rings);
-  const std::byte* next = visits ? address(in, kVisitNext, rings) : nullptr;
+  std::byte* gradient = at(in, rings, Role::gradient);
+  const std::byte* next = at(in, rings, Role::next_gradient);
   for (const RateRange& range : rate_ranges_[task.subject]) {
     const uint64_t first = std::max(range.begin, v.first), last = std::min(range.end, end);
     if (first >= last) continue;
@@ -375,7 +376,7 @@ void Runner::update(const Task& task, const Instruction& in, const RingPositions
                   .weight_decay = range.weight_decay,
                   .learning_rate_factor = range.learning_rate_factor};
     for (uint32_t m = 0; m < kMomentsMax; ++m) r.moments[m] = v.moments[m] ? v.moments[m] + at : nullptr;
-    if (visits) r.next_gradient = next + at * width;
+    if (next) r.next_gradient = next + at * width;
     if (on_device)
       device_.update(rules_.optimizer, form, r, scalars);
     else
@@ -384,13 +385,9 @@ void Runner::update(const Task& task, const Instruction& in, const RingPositions
 }
 
 void Runner::load(const Task& task, const Instruction& in, const RingPositions& rings) {
-  const bool trainable = plan_.model.groups[task.subject].trainable;
-  const size_t weights = trainable ? 1 : 0;
-  ShardView v = shard_view(task.subject, task.slice, trainable ? address(in, 0, rings) : nullptr,
-                           address(in, weights, rings));
-  add_compression(task, in, weights + 1, rings, v);
+  const ShardView v = shard_view(task, in, rings);
   hooks_.load(v);
-  if (v.factors) zero_rest(in, weights + 2, v.factor_elements, rings);
+  if (v.factors) zero_rest(in, Role::right_factor, v.factor_elements, rings);
 }
 
 }  // namespace sluice

@@ -21,6 +21,7 @@
 #include "cpu_optim/optimizer.h"
 #include "engine/base/parallel.h"
 #include "engine/plan/plan.h"
+#include "engine/program/roles.h"
 #include "engine/run/ranks/ranks.h"
 #include "gpu/device.h"
 #include "offload/nvme_files.h"
@@ -131,13 +132,21 @@ class Runner {
   uint64_t offset(const Instruction& in, size_t operand, const RingPositions& rings) const;  // in its arena
   std::byte* address(const Instruction& in, size_t operand, const RingPositions& rings) const;
   uint64_t bytes_of(const Instruction& in, size_t operand) const;
+  // The position of the operand of a role, and its address. kNone and null: the task lacks it.
+  static uint32_t at(const Instruction& in, Role role);
+  template <typename T = std::byte>
+  T* at(const Instruction& in, const RingPositions& rings, Role role) const {
+    const uint32_t k = at(in, role);
+    return k == kNone ? nullptr : reinterpret_cast<T*>(address(in, k, rings));
+  }
+  // The position of the n-th operand of a role, which the task has. kNone: n is kNone.
+  static uint32_t nth(const Instruction& in, Role role, uint32_t n);
   // What the index says of an instruction's picked operands. Requires that it has some, and that the index
   // has been written. Throws Error(bug) for an index that no router writes.
   std::optional<uint32_t> picked_part(const Instruction& in, const Buffer& picked) const;
   const Buffer* picked_buffer(const Instruction& in) const;  // the first one; null: nothing is picked
   // Whether a transfer has something to move; counts what it moves.
   bool moves(const Instruction& in);
-  float* floats(const Instruction& in, size_t operand, const RingPositions& rings) const;
   void note_high_water(const Instruction& in, const RingPositions& rings);
   void copy(const Instruction& in, const RingPositions& rings);
   // In the memory of what is on the lane.
@@ -169,7 +178,7 @@ class Runner {
   void compress(const Task& task, const Instruction& in, const RingPositions& rings);
   void project(const Task& task, const Instruction& in, const RingPositions& rings);
   void expand(const Task& task, const Instruction& in, const RingPositions& rings);
-  void zero_rest(const Instruction& in, size_t operand, uint64_t elements, const RingPositions& rings);
+  void zero_rest(const Instruction& in, Role factor, uint64_t elements, const RingPositions& rings);
   void clone(const Instruction& in, const RingPositions& rings);
   void norm(const Instruction& in, const RingPositions& rings);
   // The constants belong to the update that follows `previous`.
@@ -186,9 +195,8 @@ class Runner {
   bool owns_state(uint32_t group) const {
     return plan_.lowering.groups[group].sharing.is_owner(static_cast<uint32_t>(ranks_.rank()));
   }
-  ShardView shard_view(uint32_t group, uint32_t shard, std::byte* state, std::byte* weights) const;
-  void add_compression(const Task& task, const Instruction& in, size_t operand, const RingPositions& rings,
-                       ShardView& view) const;
+  // The state and weights that the instruction has of its shard.
+  ShardView shard_view(const Task& task, const Instruction& in, const RingPositions& rings) const;
 
   struct PassOperands {
     SegmentOperands forward, backward;

@@ -14,12 +14,6 @@ namespace sluice {
 
 namespace {
 
-// Positions of operands in the tasks' lists (lower.h).
-enum SumOperand { kSumReceived, kSumSum, kSumSums };
-enum CompressOperand { kCompressGradient, kCompressError, kCompressRight, kCompressLeft };
-enum ProjectOperand { kProjectLeft, kProjectError, kProjectRight };
-enum ExpandOperand { kExpandLeft, kExpandRight, kExpandGradient, kExpandSums };
-
 bool is_collective(const Body& body, const Instruction& in) {
   return in.task != kNoTask && is_collective(body.tasks[in.task].kind);
 }
@@ -70,14 +64,15 @@ void Runner::abandon(const Body& body, const Instruction& in) {
 const ProcessGroup& Runner::among(const Task& task) const { return plan_.program.processes[task.processes]; }
 
 void Runner::gather(const Task& task, const Instruction& in, const RingPositions& rings) {
-  communicator(in, rings).all_gather(among(task), address(in, 0, rings), bytes_of(in, 0),
-                                     address(in, 1, rings));
+  communicator(in, rings).all_gather(among(task), at(in, rings, Role::part), bytes_of(in, at(in, Role::part)),
+                                     at(in, rings, Role::whole));
 }
 
 void Runner::exchange(const Task& task, const Instruction& in, const RingPositions& rings) {
   const ProcessGroup& ranks = among(task);
-  communicator(in, rings).all_to_all(ranks, address(in, 0, rings), bytes_of(in, 0) / ranks.count,
-                                     address(in, 1, rings));
+  communicator(in, rings).all_to_all(ranks, at(in, rings, Role::sent),
+                                     bytes_of(in, at(in, Role::sent)) / ranks.count,
+                                     at(in, rings, Role::received));
 }
 
 // Gradients arrive and leave in working precision. The sums of node groups between the two stages, and all
@@ -87,17 +82,17 @@ void Runner::sum(const Task& task, const Instruction& in, const RingPositions& r
   const bool has_node_groups = plan_.lowering.groups[task.subject].sharing.has_node_groups();
   const BufferId received = has_node_groups ? reduction.in_node_group : reduction.received;
   const DType precision = plan_.model.precision;
-  const DType from = in.operands[kSumReceived].buffer == received ? precision : DType::f32;
-  const BufferId into = in.operands[kSumSum].buffer;
+  const uint32_t arrived = at(in, Role::received), sum = at(in, Role::sum);
+  const DType from = in.operands[arrived].buffer == received ? precision : DType::f32;
+  const BufferId into = in.operands[sum].buffer;
   const GroupBuffers& group = plan_.lowering.groups[task.subject];
   const bool is_gradient = into == reduction.sum || (into == group.next_gradient && into != kNone);
   const DType to = is_gradient ? precision : DType::f32;
-  const uint64_t elements = bytes_of(in, kSumSum) / dtype_bytes(to);
-  const auto ranks = static_cast<uint32_t>(bytes_of(in, kSumReceived) / dtype_bytes(from) / elements);
-  const std::byte* const parts = address(in, kSumReceived, rings);
-  std::byte* const out = address(in, kSumSum, rings);
-  auto* const sums =
-      in.operands.size() > kSumSums ? reinterpret_cast<double*>(address(in, kSumSums, rings)) : nullptr;
+  const uint64_t elements = bytes_of(in, sum) / dtype_bytes(to);
+  const auto ranks = static_cast<uint32_t>(bytes_of(in, arrived) / dtype_bytes(from) / elements);
+  const std::byte* const parts = address(in, arrived, rings);
+  std::byte* const out = address(in, sum, rings);
+  auto* const sums = at<double>(in, rings, Role::block_sums);
   if (in.lane == device_lane_)
     device_.sum(from, parts, ranks, elements, to, out, sums);
   else
@@ -106,21 +101,22 @@ void Runner::sum(const Task& task, const Instruction& in, const RingPositions& r
 
 void Runner::compress(const Task& task, const Instruction& in, const RingPositions& rings) {
   const LowRankLayout& layout = plan_.lowering.groups[task.subject].compression->layout;
-  compress_gradient(layout, plan_.model.precision, address(in, kCompressGradient, rings),
-                    floats(in, kCompressError, rings), floats(in, kCompressRight, rings),
-                    floats(in, kCompressLeft, rings), optimizer_workers_);
-  zero_rest(in, kCompressLeft, layout.left, rings);
+  compress_gradient(layout, plan_.model.precision, at(in, rings, Role::gradient),
+                    at<float>(in, rings, Role::error), at<float>(in, rings, Role::right_factor),
+                    at<float>(in, rings, Role::left_factor), optimizer_workers_);
+  zero_rest(in, Role::left_factor, layout.left, rings);
 }
 
 void Runner::project(const Task& task, const Instruction& in, const RingPositions& rings) {
   const LowRankLayout& layout = plan_.lowering.groups[task.subject].compression->layout;
-  project_error(layout, floats(in, kProjectLeft, rings), floats(in, kProjectError, rings),
-                floats(in, kProjectRight, rings), optimizer_workers_);
-  zero_rest(in, kProjectRight, layout.right, rings);
+  project_error(layout, at<float>(in, rings, Role::left_factor), at<float>(in, rings, Role::error),
+                at<float>(in, rings, Role::right_factor), optimizer_workers_);
+  zero_rest(in, Role::right_factor, layout.right, rings);
 }
 
 // Zeroes a factor's padding.
-void Runner::zero_rest(const Instruction& in, size_t operand, uint64_t elements, const RingPositions& rings) {
+void Runner::zero_rest(const Instruction& in, Role factor, uint64_t elements, const RingPositions& rings) {
+  const uint32_t operand = at(in, factor);
   std::memset(address(in, operand, rings) + 4 * elements, 0, bytes_of(in, operand) - 4 * elements);
 }
 
@@ -131,16 +127,16 @@ void Runner::expand(const Task& task, const Instruction& in, const RingPositions
   const uint64_t begin = group.shards[task.slice], end = group.shards[task.slice + 1];
   const uint64_t part = group.part_elements(task.slice);
   const uint64_t own = begin + own_part(group) * part;
-  std::byte* const gradient = address(in, kExpandGradient, rings);
+  std::byte* const gradient = at(in, rings, Role::gradient);
   const uint64_t first = shares_state ? own : begin;  // first element of `gradient`
   const auto expand_range = [&](uint64_t from, uint64_t to, double* sums) {
     if (from == to) return;
     const DType precision = plan_.model.precision;
-    expand_gradient(group.compression->layout, floats(in, kExpandLeft, rings),
-                    floats(in, kExpandRight, rings), from, to - from, precision,
+    expand_gradient(group.compression->layout, at<float>(in, rings, Role::left_factor),
+                    at<float>(in, rings, Role::right_factor), from, to - from, precision,
                     gradient + (from - first) * dtype_bytes(precision), sums, optimizer_workers_);
   };
-  expand_range(own, own + part, reinterpret_cast<double*>(address(in, kExpandSums, rings)));
+  expand_range(own, own + part, at<double>(in, rings, Role::block_sums));
   if (shares_state) return;
   expand_range(begin, own, nullptr);
   expand_range(own + part, end, nullptr);
@@ -149,18 +145,6 @@ void Runner::expand(const Task& task, const Instruction& in, const RingPositions
 void Runner::clone(const Instruction& in, const RingPositions& rings) {
   for (size_t k = 0; k < in.operands.size(); k += 2)
     std::memcpy(address(in, k + 1, rings), address(in, k, rings), bytes_of(in, k));
-}
-
-void Runner::add_compression(const Task& task, const Instruction& in, size_t operand,
-                             const RingPositions& rings, ShardView& view) const {
-  const GroupBuffers& group = plan_.lowering.groups[task.subject];
-  if (!group.compression) return;
-  view.error = floats(in, operand, rings);
-  view.error_first = group.shards[task.slice];
-  view.error_elements = group.shards[task.slice + 1] - view.error_first;
-  if (task.slice > 0) return;
-  view.factors = floats(in, operand + 1, rings);
-  view.factor_elements = group.compression->layout.right;
 }
 
 }  // namespace sluice

@@ -16,21 +16,21 @@ void Runner::run_segment(const Task& task, const Instruction& in, const RingPosi
       operands_[plan_.lowering.uses[task.subject].plan][static_cast<size_t>(task.recompute)];
   const SegmentOperands& operands = backward ? of_level.backward : of_level.forward;
   const Buffer* const picked = picked_buffer(in);
-  CHECK(operands.count + (picked ? 1 : 0) == in.operands.size(), segment.name + ": operands do not match");
   const SegmentPasses& passes = plan.at(task.recompute);
   const PassPlan& pass = backward ? passes.backward : passes.forward;
   const auto is_first = [&](uint32_t k) { return k != kNone && in.operands[k].access == Access::write; };
   for (size_t slot = 0; slot < operands.accumulators.size(); ++slot)
-    if (const uint32_t k = operands.accumulators[slot]; is_first(k))
+    if (const uint32_t k = nth(in, Role::accumulator, operands.accumulators[slot]); is_first(k))
       for (const ByteRange& range : added_to_[task.subject][slot]) {
         const uint64_t end = std::min(range.end, bytes_of(in, k));
         if (range.begin < end) device_.zero(address(in, k, rings) + range.begin, end - range.begin);
       }
   const std::vector<bool>& sums = sums_[plan.segment];
   for (size_t i = 0; i < sums.size() && !backward; ++i)
-    if (const uint32_t k = operands.outputs[i]; sums[i] && is_first(k))
+    if (const uint32_t k = nth(in, Role::output, operands.outputs[i]); sums[i] && is_first(k))
       device_.zero(address(in, k, rings), bytes_of(in, k));
-  if (is_first(operands.loss)) device_.zero(address(in, operands.loss, rings), bytes_of(in, operands.loss));
+  if (const uint32_t k = at(in, Role::loss); is_first(k))
+    device_.zero(address(in, k, rings), bytes_of(in, k));
   if (picked && !picked_part(in, *picked)) return;
   for (const OpStep& step : pass.steps) run_step(plan, segment, pass, step, task, operands, in, rings);
 }
@@ -40,26 +40,29 @@ void Runner::run_step(const SegmentPlan& plan, const Segment& segment, const Pas
                       const Instruction& in, const RingPositions& rings) {
   const SegmentUse& use = use_of(task);
   const Op& op = segment.ops[step.op];
-  const auto operand_at = [&](uint32_t k) { return k == kNone ? nullptr : address(in, k, rings); };
-  std::byte* workspace = operand_at(operands.workspace);
+  const auto operand_at = [&](Role role, uint32_t n) {
+    const uint32_t k = nth(in, role, n);
+    return k == kNone ? nullptr : address(in, k, rings);
+  };
+  std::byte* workspace = at(in, rings, Role::workspace);
   const auto locate = [&](const TensorPlace& place) -> std::byte* {
     switch (place.storage) {
       case Storage::none:
         return nullptr;
       case Storage::input:
-        return operand_at(operands.inputs[place.index]);
+        return operand_at(Role::input, operands.inputs[place.index]);
       case Storage::output:
-        return operand_at(operands.outputs[place.index]);
+        return operand_at(Role::output, operands.outputs[place.index]);
       case Storage::saved:
-        return operand_at(operands.saved) + place.offset;
+        return at(in, rings, Role::saved) + place.offset;
       case Storage::workspace:
         return workspace + place.offset;
       case Storage::output_gradient:
-        return operand_at(operands.output_gradients[place.index]);
+        return operand_at(Role::output_gradient, operands.output_gradients[place.index]);
       case Storage::input_gradient:
-        return operand_at(operands.input_gradients[place.index]);
+        return operand_at(Role::input_gradient, operands.input_gradients[place.index]);
       case Storage::loss:
-        return operand_at(operands.loss);
+        return at(in, rings, Role::loss);
     }
     return nullptr;
   };
@@ -71,11 +74,12 @@ void Runner::run_step(const SegmentPlan& plan, const Segment& segment, const Pas
     const SegmentParameter& parameter = segment.parameters[p];
     const uint64_t offset =
         plan_.model.groups[use.groups[parameter.slot]].parameters[parameter.parameter].offset;
-    parameters.push_back(
-        {operand_at(operands.weights[parameter.slot]) + offset * dtype_bytes(plan.precision)});
+    parameters.push_back({operand_at(Role::weights, static_cast<uint32_t>(parameter.slot)) +
+                          offset * dtype_bytes(plan.precision)});
     if (step.pass == Pass::forward) continue;
-    const uint32_t k = plan.trains(parameter.slot, p) ? operands.accumulators[parameter.slot] : kNone;
-    std::byte* const gradient = k == kNone ? nullptr : operand_at(k) + offset * sizeof(float);
+    const uint32_t n = plan.trains(parameter.slot, p) ? operands.accumulators[parameter.slot] : kNone;
+    const uint32_t k = nth(in, Role::accumulator, n);
+    std::byte* const gradient = k == kNone ? nullptr : address(in, k, rings) + offset * sizeof(float);
     const bool overwritten =
         step.overwrites[parameter_gradients.size()] && k != kNone && in.operands[k].access == Access::write;
     parameter_gradients.push_back({gradient, overwritten ? nullptr : gradient});
@@ -93,10 +97,8 @@ void Runner::run_step(const SegmentPlan& plan, const Segment& segment, const Pas
       input_gradients.push_back(step.wants_gradient[i]
                                     ? TensorView{gradient(op.inputs[i]), gradient(step.addends[i])}
                                     : TensorView{});
-    if (operands.input_scalars != kNone) {
-      const auto* input = reinterpret_cast<const StepScalars::Input*>(operand_at(operands.input_scalars));
-      const auto* update = reinterpret_cast<const StepScalars::Update*>(operand_at(operands.update_scalars));
-      call.loss_scale = &update->loss_scale;
+    if (const auto* const input = at<const StepScalars::Input>(in, rings, Role::input_scalars)) {
+      call.loss_scale = &at<const StepScalars::Update>(in, rings, Role::previous_update)->loss_scale;
       call.valid_tokens = &input->valid_tokens;
     }
   }

@@ -104,13 +104,20 @@ struct TravellingRows {
 struct Runner::OperandsOfOp {
   const Op& op;
   const PassPlan& pass;
-  const SegmentOperands& at;
+  const SegmentOperands& of_role;
+  const Instruction& in;
 
-  uint32_t input(size_t i) const { return at.inputs[pass.tensors[op.inputs[i]].index]; }
-  uint32_t output(size_t i) const { return at.outputs[pass.tensors[op.outputs[i]].index]; }
-  uint32_t input_gradient(size_t i) const { return at.input_gradients[pass.gradients[op.inputs[i]].index]; }
+  uint32_t input(size_t i) const {
+    return nth(in, Role::input, of_role.inputs[pass.tensors[op.inputs[i]].index]);
+  }
+  uint32_t output(size_t i) const {
+    return nth(in, Role::output, of_role.outputs[pass.tensors[op.outputs[i]].index]);
+  }
+  uint32_t input_gradient(size_t i) const {
+    return nth(in, Role::input_gradient, of_role.input_gradients[pass.gradients[op.inputs[i]].index]);
+  }
   uint32_t output_gradient(size_t i) const {
-    return at.output_gradients[pass.gradients[op.outputs[i]].index];
+    return nth(in, Role::output_gradient, of_role.output_gradients[pass.gradients[op.outputs[i]].index]);
   }
 };
 
@@ -122,7 +129,7 @@ void Runner::travel(const Task& task, const Instruction& in, const RingPositions
   const SegmentPasses& passes = plan.at(task.recompute);
   const OperandsOfOp operands{plan_.model.segments[plan.segment].ops.front(),
                               back ? passes.backward : passes.forward,
-                              back ? of_level.backward : of_level.forward};
+                              back ? of_level.backward : of_level.forward, in};
   const OpShapes& shapes = plan.shapes.front();
   if (shapes.kind == OpKind::all_to_allv) return exchange_rows(task, shapes, operands, in, rings);
   const ProcessGroup& ranks = among(task);
@@ -185,7 +192,7 @@ void Runner::exchange_rows(const Task& task, const OpShapes& shapes, const Opera
   std::byte* to = parts;
   // In blocks, it leaves or comes through the workspace.
   const bool across = step == TravelStep::across;
-  std::byte* const blocks = across ? address(in, operands.at.workspace, rings) : nullptr;
+  std::byte* const blocks = across ? at(in, rings, Role::workspace) : nullptr;
   if (across && back) {
     rows.for_each_part([&](uint64_t block, uint64_t part, uint64_t bytes) {
       copy_inside(in.lane, blocks + block, from + part, bytes);

@@ -109,15 +109,6 @@ struct DataOptions {
   Share val_split;                        // of the tokens, held out
   Packing packing = Packing::automatic;
   std::optional<LongSamples> long_samples;  // none: texts are divided, conversations cut
-  // Prepared sets of the sources of `train`, and of `validation`; empty: these are token files. The verb sets
-  // them.
-  std::vector<std::string> prepared;
-  std::string prepared_validation;
-  bool documents = false;  // rows hold several documents; the verb sets it
-  // Answers end with these where `train` teaches other ends than the model knows (LearnedEnds). The sentence
-  // tells them, and the verb sets both.
-  std::vector<uint32_t> ends;
-  std::string ends_note;
   int64_t val_every = 0;     // steps; 0: once, at the end
   int64_t val_batches = 20;  // batches of one validation
   RowOrder order = RowOrder::shuffled;

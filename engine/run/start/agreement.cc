@@ -6,8 +6,8 @@
 #include <optional>
 
 #include "engine/base/error.h"
+#include "engine/base/file.h"
 #include "engine/verify/ranks.h"
-#include "models/files/file.h"
 
 namespace sluice {
 

@@ -7,10 +7,10 @@
 #include <filesystem>
 
 #include "engine/base/error.h"
+#include "engine/base/file.h"
 #include "engine/base/suggest.h"
 #include "engine/rates/drives.h"
 #include "gpu/cuda/device.h"
-#include "models/files/file.h"
 
 namespace sluice {
 

@@ -60,8 +60,7 @@ PlanRequest generation_request(const Options& options, const ModelConfig& config
   Options sized = options;
   sized.batch = {.batch = sizes.sequences, .sequence = sizes.context, .micro_batch = sizes.sequences};
   sized.ranks = {};
-  sized.data.documents = false;
-  PlanRequest request = plan_request(sized, config, budgets, needs, false);
+  PlanRequest request = plan_request(sized, config, budgets, needs, {});
   request.model = [config, precision = options.numbers.precision, sizes](int64_t, int64_t) {
     return build_generation_model(config, precision, sizes.sequences, sizes.context, sizes.chunk);
   };

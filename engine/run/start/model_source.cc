@@ -6,8 +6,8 @@
 #include <system_error>
 
 #include "engine/base/error.h"
+#include "engine/base/file.h"
 #include "models/families/family.h"
-#include "models/files/file.h"
 #include "models/weights/hf_weights.h"
 #include "models/weights/peft.h"
 #include "models/weights/stacked.h"

@@ -133,7 +133,7 @@ ModelConfig with_ranks(ModelConfig config, const Options& options, uint32_t per_
 }  // namespace
 
 PlanRequest plan_request(const Options& options, const ModelConfig& config, const Budgets& budgets,
-                         const DeviceNeeds& needs, bool evaluate, bool ranks_meet_in_device,
+                         const DeviceNeeds& needs, const DataUse& data, bool ranks_meet_in_device,
                          const std::optional<GenerationSizes>& samples) {
   PlanRequest r;
   const RankOptions& ranks = options.ranks;
@@ -150,7 +150,7 @@ PlanRequest plan_request(const Options& options, const ModelConfig& config, cons
   r.rates.network = levels_for(r.rates, static_cast<uint32_t>(ranks.count), per_node);
   const int64_t sequence = options.batch.sequence.value_or(config.context);
   const DType precision = options.numbers.precision;
-  r.model = [config = of_rank, precision, sizes = needs.sizes, documents = options.data.documents, samples,
+  r.model = [config = of_rank, precision, sizes = needs.sizes, documents = data.documents, samples,
              of_groups = options.optimizer.of_groups,
              imbalance = options.model.imbalance.value_or(1)](int64_t micro_batch, int64_t length) {
     Model model = sized_model(config, precision, sizes, micro_batch, length, documents, samples);
@@ -177,7 +177,7 @@ PlanRequest plan_request(const Options& options, const ModelConfig& config, cons
   r.lower.compress_after = ranks.compress_after;
   r.lower.share_layers_until = ranks.share_layers_until;
   r.lower.update_waits_for_norm = options.optimizer.clip > 0 || precision == DType::f16;
-  r.lower.evaluate = evaluate;
+  r.lower.evaluate = data.validates;
   const Optimizer& optimizer = optimizer_of(options.optimizer.kind);
   r.lower.optimizer.planes = optimizer.moments + (precision == DType::f32 ? 0 : 1);
   r.lower.optimizer.plane_stride = state_plane_stride;

@@ -39,11 +39,16 @@ int64_t experts_over(const Options& options);
 // A sentence where the run's number gave way to another; else "".
 std::string experts_over_note(const Options& options);
 
-// `needs`: the device's. `evaluate`: the plan has a validation. `ranks_meet_in_device`: as in
-// machine_of(). `samples`: the model also generates, between steps. Where the options leave open what ranks
-// share, ranks share all.
+// What data a model is made for.
+struct DataUse {
+  bool documents = false;  // rows hold several documents
+  bool validates = false;
+};
+
+// `needs`: the device's. `ranks_meet_in_device`: as in machine_of(). `samples`: the model also generates,
+// between steps. Where the options leave open what ranks share, ranks share all.
 PlanRequest plan_request(const Options& options, const ModelConfig& config, const Budgets& budgets,
-                         const DeviceNeeds& needs, bool evaluate, bool ranks_meet_in_device = false,
+                         const DeviceNeeds& needs, const DataUse& data, bool ranks_meet_in_device = false,
                          const std::optional<GenerationSizes>& samples = {});
 
 }  // namespace sluice

@@ -203,15 +203,15 @@ PlannedRun planned_run(Options options) {
           ? tokenizer_table_bytes(options, text_directory(run.start), run.start.source.config)
           : 0;
   run.budgets.reserve_table(table_bytes_with(run.start.source, samples) + of_tokenizer);
-  options.data.documents = rows_have_documents(options, text_directory(run.start));
+  const DataUse data{rows_have_documents(options, text_directory(run.start)),
+                     !options.data.validation.empty() || options.data.val_split.percent > 0};
   if (options.data.train.empty() && options.run.resume.empty() && !options.generate.is_planned &&
       has_tokenizer(text_directory(run.start)))
     notes.push_back("Without --data, no chats or texts are planned for, which take a little more memory.");
   for (std::string& note : beyond_notes(run.budgets, options.ranks.count, !elsewhere))
     notes.push_back(std::move(note));
   const auto request_now = [&] {
-    return plan_request(options, run.start.source.config, run.budgets, run.device.needs,
-                        !options.data.validation.empty() || options.data.val_split.percent > 0,
+    return plan_request(options, run.start.source.config, run.budgets, run.device.needs, data,
                         run.device.ranks_meet, sizes_of(samples));
   };
   const std::string shared = settle_sharing(options.ranks, request_now(), run.budgets);

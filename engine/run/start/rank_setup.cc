@@ -44,12 +44,12 @@ void settle_for_all(RankOptions& options, const Ranks& ranks, PlanRequest mine_t
 
 }  // namespace
 
-RankSetup::RankSetup(Options given, const ModelSource& source, bool plans_evaluation,
+RankSetup::RankSetup(Options given, const ModelSource& source, const DataUse& data,
                      std::shared_ptr<const SamplePrompts> samples, const Ranks& all, Say say)
     : options_(std::move(given)),
       ranks_(all),
       source_(source),
-      plans_evaluation_(plans_evaluation),
+      data_(data),
       samples_(std::move(samples)),
       say_(std::move(say)) {
   options_.ranks.here = ranks_.rank();
@@ -115,8 +115,8 @@ void RankSetup::say_notes(const std::vector<std::string>& notes) const {
 }
 
 PlanRequest RankSetup::request(const Options& options) const {
-  return plan_request(options, source_.config, budgets_, needs_of(*device_), plans_evaluation_,
-                      ranks_.device != nullptr, sizes_of(samples_));
+  return plan_request(options, source_.config, budgets_, needs_of(*device_), data_, ranks_.device != nullptr,
+                      sizes_of(samples_));
 }
 
 }  // namespace sluice

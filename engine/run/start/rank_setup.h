@@ -9,6 +9,7 @@
 
 #include "engine/base/affinity.h"
 #include "engine/run/start/budgets.h"
+#include "engine/run/start/plan_request.h"
 #include "engine/run/start/model_source.h"
 #include "engine/run/start/planning.h"
 #include "engine/run/start/rank_share.h"
@@ -21,9 +22,8 @@ namespace sluice {
 // Binds the thread that makes it to the rank's processors until the same thread destroys it.
 class RankSetup {
  public:
-  // `plans_evaluation`: there is data to validate on. `samples`: nullptr: the run has none. The first rank
-  // settles what --zero and --shard-weights leave open.
-  RankSetup(Options given, const ModelSource& source, bool plans_evaluation,
+  // `samples`: nullptr: the run has none. The first rank settles what --zero and --shard-weights leave open.
+  RankSetup(Options given, const ModelSource& source, const DataUse& data,
             std::shared_ptr<const SamplePrompts> samples, const Ranks& all, Say say);
 
   Options& options() { return options_; }  // with this rank's share of memory
@@ -43,7 +43,7 @@ class RankSetup {
   Options options_;
   Ranks ranks_;
   const ModelSource source_;
-  const bool plans_evaluation_;
+  const DataUse data_;
   const std::shared_ptr<const SamplePrompts> samples_;
   const Say say_;
   std::optional<Bound> bound_;

@@ -298,7 +298,7 @@ TrainData RunData::view() const {
           [data = validation.get()] { return data ? data->checksum() : 0; }};
 }
 
-RunData open_run_data(const Options& options, const ModelConfig& config) {
+RunData open_run_data(const Options& options, const PreparedData& prepared, const ModelConfig& config) {
   RunData d;
   const std::vector<DataSource> sources = sources_of(options.data.train);
   const int64_t sequence = options.batch.sequence.value();
@@ -307,13 +307,13 @@ RunData open_run_data(const Options& options, const ModelConfig& config) {
   for (size_t i = 0; i < sources.size(); ++i) {
     const DataSource& source = sources[i];
     const uint64_t seed = seed_of(options, i);
-    if (options.data.prepared.empty()) {
+    if (prepared.train.empty()) {
       TokenData data = open_tokens(options, source.files, "data", config.vocabulary);
       const DataOrder order = make_data_order(data, sequence, options.data.order == RowOrder::shuffled, seed);
       train.push_back({source.path, std::make_unique<WindowData>(std::move(data), order), source.weight});
       continue;
     }
-    const auto set = open_set(options.data.prepared[i], config);
+    const auto set = open_set(prepared.train[i], config);
     const auto held = held_out_of(*set, options, source);
     train.push_back({source.path,
                      std::make_unique<SampleData>(
@@ -337,8 +337,8 @@ RunData open_run_data(const Options& options, const ModelConfig& config) {
     d.held_out = fmt::format("{} of {} tokens ({:.3g} %)", held_tokens, tokens,
                              100 * static_cast<double>(held_tokens) / static_cast<double>(tokens));
   }
-  if (!options.data.prepared_validation.empty()) {
-    const auto set = open_set(options.data.prepared_validation, config);
+  if (!prepared.validation.empty()) {
+    const auto set = open_set(prepared.validation, config);
     d.validation = std::make_unique<SampleData>(set, SampleChoice::all(set->samples()),
                                                 packing_of(options, *set, RowUse::validation));
   } else if (!options.data.validation.empty()) {
@@ -350,10 +350,11 @@ RunData open_run_data(const Options& options, const ModelConfig& config) {
   return d;
 }
 
-RunData open_evaluation_data(const Options& options, const ModelConfig& config) {
+RunData open_evaluation_data(const Options& options, const PreparedData& prepared,
+                             const ModelConfig& config) {
   RunData d;
-  if (!options.data.prepared.empty()) {
-    const auto set = open_set(options.data.prepared.front(), config);
+  if (!prepared.train.empty()) {
+    const auto set = open_set(prepared.train.front(), config);
     d.validation = std::make_unique<SampleData>(set, SampleChoice::all(set->samples()),
                                                 packing_of(options, *set, RowUse::validation));
   } else {

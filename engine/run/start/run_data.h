@@ -55,6 +55,16 @@ bool are_texts(const Options& options, const std::vector<std::string>& files, co
 // Whether rows of --data or of --val-data hold several documents. The model of a run is made for both.
 bool rows_have_documents(const Options& options, const std::string& model_directory);
 
+// What text and chats became before a run opens them.
+struct PreparedData {
+  std::vector<std::string> train;  // prepared sets, by source of --data; empty: these are token files
+  std::string validation;          // of --val-data; empty likewise
+  // Answers end with these where --data teach other ends than the model knows (LearnedEnds); the sentence
+  // tells them.
+  std::vector<uint32_t> ends;
+  std::string ends_note;
+};
+
 struct RunData {
   std::unique_ptr<RowData> train;
   std::unique_ptr<RowData> validation;  // nullptr: no validation
@@ -67,11 +77,11 @@ struct RunData {
 
 // The options' sequence is resolved. Throws as TokenData::open, make_data_order, make_validation_order,
 // PreparedSet::open and PackedRows do.
-RunData open_run_data(const Options& options, const ModelConfig& config);
+RunData open_run_data(const Options& options, const PreparedData& prepared, const ModelConfig& config);
 
 // Data to evaluate on alone: all of it or, if --val-batches is given, so many batches at most; sets
 // `validation`.
-RunData open_evaluation_data(const Options& options, const ModelConfig& config);
+RunData open_evaluation_data(const Options& options, const PreparedData& prepared, const ModelConfig& config);
 
 // Steps of --epochs: so many batches that they hold all rows.
 int64_t steps_of_epochs(const Options& options, const RowData& data);

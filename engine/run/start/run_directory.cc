@@ -13,8 +13,8 @@
 #include <limits>
 #include <utility>
 
+#include "engine/base/file.h"
 #include "engine/run/train/metrics.h"
-#include "models/files/file.h"
 #include "models/files/tokenizer_files.h"
 
 namespace sluice {

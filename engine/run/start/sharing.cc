@@ -2,53 +2,37 @@
 
 #include <fmt/format.h>
 
-#include <variant>
+#include <optional>
+#include <utility>
 #include <vector>
 
 #include "engine/base/error.h"
+#include "engine/plan/sharding.h"
 #include "engine/run/start/planning.h"
 
 namespace sluice {
 
 namespace {
 
-constexpr int64_t kZeroStages[] = {3, 1, 0};    // the first shares most; 1 and 2 are one program
-constexpr double kLessSharedWorthwhile = 0.95;  // of the seconds with more shared
-
-// One choice of what ranks share.
-struct ZeroChoice {
-  int64_t stage = 3;
-  WeightShards weights = WeightShards::all;
-};
-
-void lower_sharing(const ZeroChoice& sharing, LowerOptions& lower) {
-  lower.zero_stage = static_cast<int>(sharing.stage);
-  lower.weights_in_node_group = sharing.weights == WeightShards::node;
+std::vector<Sharding> open_shardings(const RankOptions& options, const Mesh& mesh,
+                                     const LowerOptions& lower) {
+  std::optional<int> stage;
+  if (options.zero) stage = static_cast<int>(*options.zero);
+  std::optional<bool> in_node_group;
+  if (options.shard_weights) in_node_group = options.shard_weights == WeightShards::node;
+  return shardings(mesh, stage, in_node_group, lower.compress_rank > 0);
 }
 
-// The choices that the options leave open. The first shares most.
-std::vector<ZeroChoice> open_sharings(const RankOptions& options, const Mesh& mesh,
-                                      const LowerOptions& lower) {
-  const bool has_node_groups = mesh.node_group_ranks() > 1 && mesh.node_group_ranks() < mesh.ranks();
-  std::vector<ZeroChoice> open;
-  const auto add = [&](int64_t stage) {
-    for (const WeightShards weights : {WeightShards::all, WeightShards::node})
-      if (options.shard_weights ? weights == *options.shard_weights
-                                : weights == WeightShards::all || (stage == 3 && has_node_groups))
-        open.push_back({stage, weights});
-  };
-  if (options.zero || mesh.ranks() == 1) {
-    add(options.zero.value_or(kZeroStages[0]));
-    return open;
-  }
-  for (const int64_t stage : kZeroStages)
-    if (stage < 2 || lower.compress_rank == 0) add(stage);
-  return open;
+std::string words_of(const Sharding& sharding) {
+  const bool within_nodes = sharding.zero_stage == 3 && sharding.weights_in_node_group;
+  return std::to_string(sharding.zero_stage) + (within_nodes ? " within nodes" : "");
 }
 
-std::string sharing_words(const ZeroChoice& sharing) {
-  const bool within_nodes = sharing.stage == 3 && sharing.weights == WeightShards::node;
-  return std::to_string(sharing.stage) + (within_nodes ? " within nodes" : "");
+std::string words_of(const WeighedSharding& weighed) {
+  using Step = WeighedSharding::Step;
+  if (weighed.step == Step::does_not_fit) return words_of(weighed.sharding) + ": does not fit";
+  return fmt::format("{}: {}{:.3g} s", words_of(weighed.sharding),
+                     weighed.step == Step::too_slow ? "at least " : "", weighed.seconds);
 }
 
 }  // namespace
@@ -59,30 +43,20 @@ void apply_sharing(const RankOptions& options, const Mesh& mesh, LowerOptions& l
                 fmt::format("--shard-weights node is for an even number of ranks on every machine, not {}.",
                             mesh.node_ranks() % 2 ? mesh.node_ranks() : mesh.ranks() % mesh.node_ranks()),
                 "Use --shard-weights all, or --zero 2, where every rank has all weights.");
-  lower_sharing({options.zero.value_or(kZeroStages[0]), options.shard_weights.value_or(WeightShards::all)},
-                lower);
+  open_shardings(options, mesh, lower).front().set(lower);
 }
 
 std::string settle_sharing(RankOptions& options, PlanRequest request, const Budgets& budgets) {
-  const std::vector<ZeroChoice> open = open_sharings(options, request.mesh, request.lower);
-  ZeroChoice choice = open.front();
-  double best = 0;  // 0: no plan yet
-  std::string others;
-  for (const ZeroChoice& sharing : open) {
-    if (open.size() == 1) break;
-    lower_sharing(sharing, request.lower);
-    const auto result = plan_within(request, budgets);
-    const Plan* plan = std::get_if<Plan>(&result);
-    const std::string seconds = plan ? fmt::format("{:.3g} s", plan->step_seconds) : "does not fit";
-    others += fmt::format("{}{}: {}", others.empty() ? "" : ", ", sharing_words(sharing), seconds);
-    if (!plan || (best > 0 && plan->step_seconds >= kLessSharedWorthwhile * best)) continue;
-    best = plan->step_seconds;
-    choice = sharing;
-  }
-  options.zero = choice.stage;
-  options.shard_weights = choice.weights;
-  if (others.empty()) return "";
-  return fmt::format("Ranks share at ZeRO stage {} (a step at stage {}).", sharing_words(choice), others);
+  const std::vector<Sharding> open = open_shardings(options, request.mesh, request.lower);
+  const ShardingChoice choice = choose_sharding(
+      std::move(request), open, [&](const PlanRequest& one) { return plan_within(one, budgets); });
+  options.zero = choice.sharding.zero_stage;
+  options.shard_weights = choice.sharding.weights_in_node_group ? WeightShards::node : WeightShards::all;
+  if (choice.weighed.empty()) return "";
+  std::string weighed;
+  for (const WeighedSharding& one : choice.weighed) weighed += (weighed.empty() ? "" : ", ") + words_of(one);
+  return fmt::format("Ranks share at ZeRO stage {} (a step at stage {}).", words_of(choice.sharding),
+                     weighed);
 }
 
 }  // namespace sluice

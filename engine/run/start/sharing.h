@@ -14,9 +14,9 @@ namespace sluice {
 // where weights shall be shared within each of several nodes, and some node has an odd number of ranks.
 void apply_sharing(const RankOptions& options, const Mesh& mesh, LowerOptions& lower);
 
-// Settles --zero auto and --shard-weights auto: plans within the budgets for every choice that the options
-// leave open, and takes the fastest. A choice that shares less must be faster by 5 %. `request` may be made
-// for any of these choices. Returns a printable sentence, which is empty where nothing was open.
+// Settles --zero auto and --shard-weights auto: chooses (engine/plan/sharding.h) among what the options leave
+// open, with plans within the budgets. `request` may be made for any of these choices. Returns a printable
+// sentence, which is empty where nothing was open.
 std::string settle_sharing(RankOptions& options, PlanRequest request, const Budgets& budgets);
 
 }  // namespace sluice

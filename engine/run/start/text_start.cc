@@ -44,8 +44,7 @@ int64_t context_of(const std::vector<std::vector<uint32_t>>& prompts, const Opti
 // Whether tokens are bytes: there is no tokenizer, and training reads text as TokenData does.
 bool are_bytes(const Options& options, const std::string& directory, const ModelConfig& config) {
   const DataOptions& data = options.data;
-  if (!options.text.tokenizer.empty() || has_tokenizer(directory) || config.vocabulary != kTextVocabulary ||
-      !data.prepared.empty())
+  if (!options.text.tokenizer.empty() || has_tokenizer(directory) || config.vocabulary != kTextVocabulary)
     return false;
   if (data.type != TokenType::automatic) return data.type == TokenType::text;
   return !data.train.empty() && std::ranges::all_of(files_of(sources_of(data.train)), is_text_file);

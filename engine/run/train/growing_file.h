@@ -11,7 +11,7 @@
 #include <string_view>
 #include <vector>
 
-#include "models/files/file.h"
+#include "engine/base/file.h"
 
 namespace sluice {
 

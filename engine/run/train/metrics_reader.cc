@@ -8,7 +8,7 @@
 #include <limits>
 #include <nlohmann/json.hpp>
 
-#include "models/files/file.h"
+#include "engine/base/file.h"
 
 namespace sluice {
 namespace {

@@ -15,7 +15,7 @@
 #include <string>
 #include <string_view>
 
-#include "models/files/file.h"
+#include "engine/base/file.h"
 
 namespace sluice {
 

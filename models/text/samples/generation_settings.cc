@@ -7,8 +7,8 @@
 #include <nlohmann/json.hpp>
 
 #include "engine/base/error.h"
+#include "engine/base/file.h"
 #include "engine/base/strict_json.h"
-#include "models/files/file.h"
 
 namespace sluice {
 

@@ -12,7 +12,7 @@
 #include <stdexcept>
 
 #include "engine/base/error.h"
-#include "models/files/file.h"
+#include "engine/base/file.h"
 #include "models/text/tokenizer/token_additions.h"
 #include "models/text/unicode.h"
 
@@ -20,8 +20,8 @@ namespace sluice {
 namespace {
 
 constexpr uint64_t kModelBytesMax = uint64_t{64} << 20;  // published files have up to 5 MB
-constexpr size_t kPieceBytesMax = 2048;                 // SentencePiece's own limit: 512 characters
-constexpr std::string_view kBlank = "\xE2\x96\x81";     // U+2581, for a blank
+constexpr size_t kPieceBytesMax = 2048;                  // SentencePiece's own limit: 512 characters
+constexpr std::string_view kBlank = "\xE2\x96\x81";      // U+2581, for a blank
 
 struct Field {
   uint64_t number = 0;  // 0: there is no more

@@ -7,8 +7,8 @@
 #include <stdexcept>
 
 #include "engine/base/error.h"
+#include "engine/base/file.h"
 #include "engine/base/strict_json.h"
-#include "models/files/file.h"
 #include "models/text/tokenizer/component_reader.h"
 #include "models/text/tokenizer/token_additions.h"
 

@@ -5,9 +5,9 @@
 #include <filesystem>
 #include <sstream>
 
+#include "engine/base/file.h"
 #include "engine/rates/machine_rates.h"
 #include "engine/run/options/options.h"
-#include "models/files/file.h"
 
 namespace sluice {
 namespace {

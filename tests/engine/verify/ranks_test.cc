@@ -195,7 +195,8 @@ TEST(VerifyRanks, PlansMeet) {
   for (const int stage : {0, 2, 3}) {
     options.ranks.zero = stage;
     options.ranks.per_node = stage ? 2 : 4;
-    const PlanRequest request = plan_request(options, config, budgets, needs_of(*device), true);
+    const PlanRequest request =
+        plan_request(options, config, budgets, needs_of(*device), {.validates = true});
     const Plan plan = plan_or_throw(request, budgets);
     EXPECT_EQ(fault_of(plan.program, plan.program), "none") << "stage " << stage;
     EXPECT_FALSE(collectives_of(plan.program.bodies[plan.lowering.bodies().usual().front()]).empty());

@@ -288,6 +288,21 @@ TEST(Verify, ABodyLeavesNoWeightsUnmade) {
   }
 }
 
+TEST(Verify, OperandsHaveTheRolesOfTheirTask) {
+  const auto with = [](Role role, Access access) {
+    Program p = program_from_text(kStep);
+    Operand& o = p.bodies[0].tasks[2].operands[0];
+    o.role = role, o.access = access;
+    p.bodies[0].instructions[4].operands[0] = o;
+    return p;
+  };
+  EXPECT_EQ(all(with(Role::none, Access::add)), "") << "a program whose text names no roles";
+  expect_violation(with(Role::loss, Access::add), "optimize has an operand as loss, or cannot add it");
+  expect_violation(with(Role::gradient, Access::add),
+                   "optimize has an operand as gradient, or cannot add it");
+  expect_violation(with(Role::state, Access::add), "optimize has 0 operands as gradient");
+}
+
 TEST(Verify, OnlyPermanentBuffersAreEmptyInSomeStates) {
   for (const BufferId b : {1u, 3u}) {  // transient, and in a ring
     Program p = program_from_text(kStep);

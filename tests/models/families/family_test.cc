@@ -8,8 +8,8 @@
 #include <set>
 #include <string>
 
+#include "engine/base/file.h"
 #include "models/families/config.h"
-#include "models/files/file.h"
 #include "tests/support/families.h"
 #include "tests/support/family_support.h"
 #include "tests/support/fixtures.h"

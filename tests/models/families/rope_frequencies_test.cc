@@ -6,7 +6,7 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 
-#include "models/files/file.h"
+#include "engine/base/file.h"
 #include "tests/support/family_support.h"
 
 namespace sluice {

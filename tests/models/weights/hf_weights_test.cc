@@ -11,8 +11,8 @@
 #include <nlohmann/json.hpp>
 #include <vector>
 
+#include "engine/base/file.h"
 #include "models/families/family.h"
-#include "models/files/file.h"
 #include "models/files/tokenizer_files.h"
 #include "models/weights/hf_export.h"
 #include "tests/support/format_test_support.h"

@@ -8,8 +8,8 @@
 #include <random>
 #include <thread>
 
+#include "engine/base/file.h"
 #include "models/families/family.h"
-#include "models/files/file.h"
 #include "models/weights/hf_weights.h"
 #include "models/weights/stacked.h"
 #include "tests/support/format_test_support.h"

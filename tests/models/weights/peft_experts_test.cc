@@ -7,8 +7,8 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 
+#include "engine/base/file.h"
 #include "models/families/family.h"
-#include "models/files/file.h"
 #include "models/weights/peft.h"
 #include "models/weights/stacked.h"
 #include "tests/support/format_test_support.h"

@@ -7,7 +7,7 @@
 #include <filesystem>
 #include <thread>
 
-#include "models/files/file.h"
+#include "engine/base/file.h"
 #include "tests/support/format_test_support.h"
 #include "tests/support/test_directory.h"
 #include "tools/bench/drive_rates.h"

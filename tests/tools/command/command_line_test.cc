@@ -8,7 +8,7 @@
 #include <sstream>
 
 #include "engine/base/error.h"
-#include "models/files/file.h"
+#include "engine/base/file.h"
 #include "offload/io/backends.h"
 #include "tests/support/command_line_support.h"
 #include "tools/command/help.h"

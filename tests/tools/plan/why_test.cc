@@ -32,7 +32,7 @@ Plan small_plan(uint64_t device_bytes, std::optional<int64_t> waves = {}) {
   const std::unique_ptr<Device> device = make_reference_device();
   const Budgets budgets = resolve_budgets(options.memory, memory_limits(), false);
   const PlanRequest request =
-      plan_request(options, resolve_model(options.model).config, budgets, needs_of(*device), false);
+      plan_request(options, resolve_model(options.model).config, budgets, needs_of(*device), {});
   return plan_or_throw(request, budgets);
 }
 

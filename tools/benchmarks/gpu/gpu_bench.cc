@@ -26,9 +26,9 @@
 #include <vector>
 
 #include "engine/base/error.h"
+#include "engine/base/file.h"
 #include "gpu/cuda/facts.h"
 #include "models/families/config.h"
-#include "models/files/file.h"
 #include "offload/nvme_files.h"
 #include "tools/benchmarks/gpu/measure.h"
 #include "tools/benchmarks/gpu/part_file.h"

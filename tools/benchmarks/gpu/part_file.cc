@@ -12,7 +12,7 @@
 #include <nlohmann/json.hpp>
 
 #include "engine/base/error.h"
-#include "models/files/file.h"
+#include "engine/base/file.h"
 
 namespace sluice {
 

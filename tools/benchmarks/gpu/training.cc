@@ -14,6 +14,7 @@
 
 #include "engine/base/clock.h"
 #include "engine/base/error.h"
+#include "engine/base/file.h"
 #include "engine/rates/machine_rates.h"
 #include "engine/run/start/budgets.h"
 #include "engine/run/start/devices.h"
@@ -24,7 +25,6 @@
 #include "engine/run/start/run_start.h"
 #include "engine/run/start/session_start.h"
 #include "engine/run/train/trainer.h"
-#include "models/files/file.h"
 #include "offload/nvme_files.h"
 #include "tools/bench/algorithms.h"
 #include "tools/bench/bench.h"
@@ -105,7 +105,7 @@ class Training {
 
  private:
   PlanRequest request(const ModelConfig& config) const {
-    return plan_request(options_, config, budgets_, needs_of(*device_), false);
+    return plan_request(options_, config, budgets_, needs_of(*device_), {});
   }
   void open_device();
   ModelConfig choose_model() const;
@@ -182,7 +182,7 @@ ordered_json Training::measure(const std::function<void(const ordered_json&)>& s
   Workers workers(budgets_.threads);
   load(started->session, load_from(plan.model, source_of(options_.numbers.seed), workers));
   write_tokens(options_.data.train.front(), 1 << 20, config.vocabulary);
-  const RunData data = open_run_data(options_, config);
+  const RunData data = open_run_data(options_, {}, config);
   const TrainData view = data.view();
   std::atomic<bool> stop = false;
   TrainEvents events;

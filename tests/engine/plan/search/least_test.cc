@@ -30,14 +30,14 @@ class FourLayers {
     BodyBuilder body(program_, "body", BodyState::clean, BodyState::clean);
     for (uint32_t k = 0; k < 4; ++k) {
       Task& t = body.task(TaskKind::forward, k, 0);
-      body.add(t, w, Access::read);
-      if (k > 0) body.add(t, x_[k - 1], Access::read);
-      body.add(t, x_[k], Access::write);
+      body.add(t, Role::weights, w, Access::read);
+      if (k > 0) body.add(t, Role::input, x_[k - 1], Access::read);
+      body.add(t, Role::output, x_[k], Access::write);
     }
     for (uint32_t k = 4; k-- > 0;) {
       Task& t = body.task(TaskKind::backward, k, 0);
-      body.add(t, w, Access::read);
-      body.add(t, x_[k], Access::read);
+      body.add(t, Role::weights, w, Access::read);
+      body.add(t, Role::input, x_[k], Access::read);
     }
     body.finish();
     program_.bodies[0].predecessors = {0};

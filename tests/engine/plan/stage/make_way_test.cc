@@ -29,7 +29,7 @@ class Row {
     BodyBuilder body(program_, "body", BodyState::clean, BodyState::clean);
     for (const std::vector<uint32_t>& buffers : tasks) {
       Task& task = body.task(TaskKind::forward, 0, 0);
-      for (const uint32_t b : buffers) body.add(task, b, Access::read);
+      for (const uint32_t b : buffers) body.add(task, Role::weights, b, Access::read);
     }
     body.finish();
     Body& made = program_.bodies[0];

@@ -93,9 +93,9 @@ class Sketch {
       Task& t = body.task(kind, 0, 0);
       for (const Use& u : uses) {
         if (u.last == 0)
-          body.add(t, u.buffer, u.access);
+          body.add(t, Role::none, u.buffer, u.access);
         else
-          body.add(t, u.buffer, u.first, u.last, u.access);
+          body.add(t, Role::none, u.buffer, u.first, u.last, u.access);
       }
     }
     body.finish();

@@ -53,7 +53,7 @@ TEST(MicroBatches, OfMixturesFillTheDeviceWithAnExpert) {
     options.ranks.count = options.ranks.experts_over = over;
     options.batch.batch = 64 * over;
     options.given = {"experts-over"};
-    return plan_request(options, config, budgets, {cuda_workspace_bytes, DeviceSizes{}}, false).micro_batches;
+    return plan_request(options, config, budgets, {cuda_workspace_bytes, DeviceSizes{}}, {}).micro_batches;
   };
   EXPECT_EQ(candidates(1), (std::vector<int64_t>{8, 4, 2, 1}));
   EXPECT_EQ(candidates(2), (std::vector<int64_t>{4, 2, 1}));
@@ -70,7 +70,7 @@ TEST(LossRows, AreThoseOfTheDevice) {
   budgets.host.limit = uint64_t{8} << 30;
   budgets.host.set_aside(0);
   for (const auto& [sizes, rows] : {std::pair{DeviceSizes{}, 512}, std::pair{kCudaSizes, 4096}}) {
-    const PlanRequest request = plan_request(options, config, budgets, {cuda_workspace_bytes, sizes}, false);
+    const PlanRequest request = plan_request(options, config, budgets, {cuda_workspace_bytes, sizes}, {});
     const Model model = request.model(1, 64);
     int64_t found = 0;
     for (const Segment& segment : model.segments)

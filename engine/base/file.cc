@@ -1,4 +1,4 @@
-#include "models/files/file.h"
+#include "engine/base/file.h"
 
 #include <fcntl.h>
 #include <fmt/format.h>

@@ -1,0 +1,49 @@
+// Which ranks share which training state: strategies that a request leaves open, and the choice among them by
+// simulated time.
+//
+// Sharding at ZeRO stages: Rajbhandari et al. 2020, "ZeRO: memory optimizations toward training trillion
+// parameter models". Within node groups: Zhang et al. 2022, "MiCS: near-linear scaling for training gigantic
+// model on public cloud".
+#pragma once
+
+#include <functional>
+#include <optional>
+#include <span>
+#include <variant>
+#include <vector>
+
+#include "engine/plan/plan.h"
+
+namespace sluice {
+
+struct Sharding {
+  int zero_stage = 3;  // 1 and 2 are one program
+  bool weights_in_node_group = false;
+
+  void set(LowerOptions& options) const;
+  bool operator==(const Sharding&) const = default;
+};
+
+// Those that the mesh has, of the stage and the kind of groups that are given. The first shares most.
+// Gradients that are compressed need each rank's own weights.
+std::vector<Sharding> shardings(const Mesh& mesh, std::optional<int> zero_stage,
+                                std::optional<bool> weights_in_node_group, bool compresses);
+
+struct WeighedSharding {
+  enum class Step : uint8_t { planned, does_not_fit, too_slow };
+
+  Sharding sharding;
+  Step step = Step::planned;
+  double seconds = 0;  // of a step, simulated; too_slow: at least so many, under any placement (limit.h)
+};
+struct ShardingChoice {
+  Sharding sharding;                     // the fastest; the first of all, if none fits
+  std::vector<WeighedSharding> weighed;  // in the order of `open`; empty: it has one only
+};
+
+// One that shares less must be faster than one that shares more by 5 %. Only those that can be are planned.
+// `request` may be made for any of them.
+ShardingChoice choose_sharding(PlanRequest request, std::span<const Sharding> open,
+                               const std::function<std::variant<Plan, Infeasible>(const PlanRequest&)>& plan);
+
+}  // namespace sluice

@@ -1,0 +1,37 @@
+// What the operands of a task are for it. Whoever carries out a task finds them by role; the verifier checks
+// that a task has those of its kind.
+#pragma once
+
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "engine/program/program.h"
+
+namespace sluice {
+
+inline constexpr int kRoles = 31;
+const char* role_name(Role role);  // "input"
+
+struct OperandRule {
+  enum class Count : uint8_t { one, at_most_one, any };
+
+  Role role;
+  Count count;
+  uint8_t accesses;  // a set of them: bit 1 << Access
+
+  bool allows(Access access) const { return (accesses >> static_cast<int>(access) & 1) != 0; }
+};
+
+// The roles that a kind of task has operands of.
+std::span<const OperandRule> operands_of(TaskKind kind);
+
+// What is wrong with a task's operands: empty if they are those of its kind.
+std::string operand_fault(const Task& task);
+
+// The position of the n-th operand of a role, from 0; none if there are fewer. Operands of a role stand
+// together.
+std::optional<size_t> find(const std::vector<Operand>& operands, Role role, size_t n = 0);
+
+}  // namespace sluice
