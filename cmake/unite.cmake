@@ -1,7 +1,8 @@
 # sluice_unite(TARGET): the sources of each folder become one unit, which reads headers and makes templates
-# once. So names of a folder's sources differ, also in unnamed namespaces. It is for builds that are made as a
-# whole: the check, and those of the sanitizers. Left alone are folders whose sources have the same parts by the
-# same names, such as families, and sources that are compiled once for each vector target.
+# once. So two sources of a folder must not define the same name, not even in unnamed namespaces. It is for
+# builds that are made as a whole: the check, and those of the sanitizers. Left alone are folders whose
+# sources have the same parts by the same names, such as families, and sources that are compiled once for each
+# vector target.
 function(sluice_unite target)
   get_target_property(sources ${target} SOURCES)
   set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_MODE GROUP)

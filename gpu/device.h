@@ -18,12 +18,12 @@ namespace sluice {
 
 struct TensorView {
   void* data = nullptr;  // nullptr: not wanted (gradients) or not there (gradient of an unused output)
-  // Gradients that are written: what is added to them before they are rounded. It is `data` itself, or, for
+  // For a gradient that is written: what is added to it before it is rounded. This is `data` itself, or, for
   // gradients of inputs, another tensor of the same shape and type, which is only read. nullptr: nothing.
   const void* addend = nullptr;
 };
 
-// View i, or one without data where there are fewer.
+// View i, or a view without data if `views` has fewer.
 inline TensorView view_of(std::span<const TensorView> views, size_t i) {
   return i < views.size() ? views[i] : TensorView{};
 }
@@ -32,21 +32,21 @@ struct OpCall {
   const OpShapes* shapes = nullptr;
   // As the shapes say. engine/graph/op.h says which values integers may have; a device need not check them.
   std::span<const TensorView> inputs, outputs, parameters;
-  // Backward: by output, by input, by parameter. Those of outputs are only read unless the op's rule says
-  // that they are overwritten. Those of parameters are fp32 and added to, even without an addend, except
-  // where the rule says that they can be overwritten; data is nullptr when the parameter is frozen.
+  // Backward: by output, by input, by parameter. Gradients of outputs are only read unless the op's rule says
+  // that they are overwritten. Gradients of parameters are fp32. They are added to, even without an addend,
+  // unless the rule says that they can be overwritten; data is nullptr when the parameter is frozen.
   std::span<const TensorView> output_gradients, input_gradients, parameter_gradients;
   std::byte* workspace = nullptr;  // workspace_bytes(shapes, pass), aligned to 64
   int64_t expert = 0;              // of an op of one expert
   uint32_t layer = 0;              // of an op that draws random numbers (engine/graph/draws.h)
-  // The loss, backward; router_loss, both passes: two of the step's scalars, in the device's memory.
-  // d(objective) by d(sum of losses) is their quotient, rounded to fp32.
+  // For the loss in backward and router_loss in both passes: two of the step's scalars, in the device's
+  // memory. Their quotient, rounded to fp32, is d(objective) by d(sum of losses).
   const double *loss_scale = nullptr, *valid_tokens = nullptr;
 };
 
-// What a device wants of shapes. Both decide bits, so they are constants of a kind of device.
+// What a device wants of shapes. The bits of results depend on these sizes, so a kind of device fixes them.
 struct DeviceSizes {
-  int64_t micro_batch_tokens = 2048;  // of a micro-batch that keeps it busy; more would only cost workspace
+  int64_t micro_batch_tokens = 2048;  // of a micro-batch that keeps the device busy; more only cost workspace
   int64_t logits = int64_t{1} << 25;  // most that the loss holds at a time: 128 MiB in fp32
 };
 
@@ -66,7 +66,7 @@ class Device {
   virtual DeviceSizes sizes() const { return {}; }
 
   virtual void forward(const OpCall& call) = 0;
-  // That of an op that is a loss (OpRule::is_loss) also adds the loss to outputs[0], as its forward does.
+  // The backward of a loss (OpRule::is_loss) also adds the loss to outputs[0], as its forward does.
   virtual void backward(const OpCall& call) = 0;
   virtual uint64_t workspace_bytes(const OpShapes& shapes, Pass pass) const = 0;
 
@@ -94,7 +94,7 @@ class Device {
 
   virtual void zero(void* data, uint64_t bytes) = 0;
 
-  // Not nullptr: operands lie in memory of the device's own, and calls return when their work is enqueued on
+  // Not nullptr: operands lie in the device's own memory, and calls return when their work is enqueued on
   // the compute lane's stream.
   virtual Accelerator* accelerator() { return nullptr; }
 };

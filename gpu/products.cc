@@ -51,7 +51,7 @@ ProductCall gradient(Product product, float factor, const void* a, const void* b
   return {product, a, b, c.data, c.addend, nullptr, factor};
 }
 
-// What begins so many bytes into the tensor.
+// The tensor from byte `offset` on.
 TensorView part_of(TensorView view, uint64_t offset) {
   if (view.data != nullptr) view.data = static_cast<std::byte*>(view.data) + offset;
   if (view.addend != nullptr) view.addend = static_cast<const std::byte*>(view.addend) + offset;

@@ -34,8 +34,8 @@ struct ProductCall {
   float factor = 1;              // if the product is scaled
 };
 
-// Every product that the pass of an op may run. Gradients of parameters `accumulate` here, as in every
-// micro-batch of a step but the first; each call decides anew.
+// Every product that the pass of an op may run. Here gradients of parameters `accumulate`, as in every
+// micro-batch of a step but the first. In a call they do so if they have an addend.
 std::vector<Product> products_of(const OpShapes& shapes, Pass pass);
 
 // ---- linear: y = factor * x W (+ b); dx = factor * dy W^T, dW += factor * x^T dy. W and dW are [in,out], or
@@ -68,7 +68,7 @@ struct LossRows {
   double* rights;  // one a row, 1 where it is right, else 0; nullptr: they are not counted
   const int32_t* labels;
   int64_t rows, vocabulary, stride;
-  float cap;  // the losses are those of cap * tanh(logit / cap), of an infinite logit NaN; 0: of the logits
+  float cap;  // losses are those of cap * tanh(logit / cap), NaN if a logit is infinite; 0: no cap
 };
 
 struct LossChunk {

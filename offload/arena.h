@@ -14,12 +14,12 @@
 namespace sluice {
 
 struct ArenaOptions {
-  // On a machine of several NUMA nodes, prefers for the arena those whose processors the calling thread may
-  // run on. What does not fit there lies elsewhere. A refusal is ignored: containers may forbid it, and
-  // memory elsewhere is only slower.
+  // On a machine of several NUMA nodes, prefers the nodes whose processors the calling thread may run on.
+  // What does not fit into these nodes lies elsewhere. A refusal of the system is ignored: containers may
+  // forbid it, and memory elsewhere is only slower.
   bool near_processors = false;
-  // Prefers this NUMA node instead, unless the system refuses: that of a card which reads and writes the
-  // arena.
+  // The NUMA node of a card that reads and writes the arena. It is preferred instead, unless the system
+  // refuses.
   std::optional<int> near_node = std::nullopt;
   int prefault_threads = 0;  // threads that touch every page now; 0: pages are filled when first used
 };

@@ -18,7 +18,7 @@ namespace sluice {
 
 struct NvmeDirectory {
   std::string path;
-  double part = 1;  // of the tier's bytes it holds `part` over the sum of all `part`s
+  double part = 1;  // it holds `part` / (sum of all `part`s) of the tier's bytes
 };
 
 struct NvmeOptions {
@@ -29,7 +29,7 @@ struct NvmeOptions {
 class NvmeFiles {
  public:
   struct File {
-    std::string name;  // for messages: the directory's path and what it is
+    std::string name;  // for messages: what the file is, and its directory
     int fd = -1;
     uint64_t bytes = 0;  // whole stripes
   };
@@ -66,8 +66,8 @@ class NvmeFiles {
 // Error(environment) when it is missing or not a directory.
 uint64_t free_bytes(const std::string& directory);
 
-// Files that such a user may still make there; UINT64_MAX where the file system counts none. Throws as
-// free_bytes() does.
+// Files that an unprivileged user may still make in the file system of `directory`; UINT64_MAX where the file
+// system counts none. Throws as free_bytes() does.
 uint64_t free_files(const std::string& directory);
 
 // Which file system a directory is on; throws as free_bytes() does.

@@ -1,10 +1,10 @@
 // Carries out the transfers of a lane between memory and files, in order, over an IoQueue, with checksums.
 //
-// 1. A transfer is cut into requests of at most kRequestBytes, from its begin. In the nvme tier each of them
+// 1. A transfer is cut into requests of at most kRequestBytes, from its start. In the nvme tier each request
 //    goes to the file that holds its stripe.
-// 2. Requests are handed over in order while fewer than the queue's depth are in flight. Those of a transfer
-//    do not wait until the transfer before it has completed.
-// 3. A request that moved fewer bytes is continued from the last aligned byte. One that was refused for the
+// 2. Requests are handed over in order while fewer than the queue's depth are in flight. They do not
+//    wait until the transfer before theirs has completed.
+// 3. A request that moved too few bytes is continued from the last aligned byte. One that was refused for the
 //    moment (EAGAIN, EINTR) is repeated with growing sleeps, a bounded number of times.
 // 4. Checksums (XXH3-64, one a request) are computed before a write is handed over, verified after a read.
 // 5. completed() counts transfers whose every byte was moved and verified, in order: n only after n-1.

@@ -46,8 +46,8 @@ void allow_open_files() {
                       "Raise it to " + std::to_string(kOpenFiles) + " at least.");
 }
 
-// The limit is the size of the main thread's stack, and of every other thread's unless a library chooses
-// another. Stacks that are too small overflow at the start.
+// The limit on stacks is the size of the main thread's stack, and of every other thread's unless a library
+// chooses another. Stacks that are too small overflow at the start.
 void check_stacks() {
   constexpr rlim_t kKib = 1 << 10, kStack = 512 * kKib;  // 256 KiB suffice, 128 do not
   rlimit limit{};
@@ -115,7 +115,7 @@ int main(int argc, char** argv) {
   std::signal(SIGXFSZ, SIG_IGN);  // beyond a limit on file sizes a write fails, as on a full drive
   const int code = parse_and_run(argc, argv);
   std::fflush(nullptr);
-  // No destructors of libraries: that of OpenBLAS waits for its threads, and these retry allocations for ever
-  // where ulimit -v leaves no memory.
+  // Destructors of libraries do not run: OpenBLAS would wait for its threads, which retry allocations for
+  // ever where ulimit -v leaves no memory.
   std::_Exit(code);
 }

@@ -40,7 +40,7 @@ class Error : public std::runtime_error {
     error.in_step_ = true;
     return error;
   }
-  // The same error with ", " and the clause before its full stop: where it was seen.
+  // The same error with ", " and `clause` before its full stop. The clause says where it was seen.
   Error with_clause(const std::string& clause) const;
   ExitCode code() const { return code_; }
   const std::string& remedy() const { return remedy_; }

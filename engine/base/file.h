@@ -46,7 +46,7 @@ class InputFile {
   std::string path_;
   FileDescriptor fd_;
   uint64_t bytes_ = 0;
-  timespec written_{};  // last, before it was opened
+  timespec written_{};  // last time before it was opened
 };
 
 class OutputFile {

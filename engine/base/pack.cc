@@ -54,8 +54,7 @@ struct Range {  // of addresses
 
 bool begins_before(const Range& a, const Range& b) { return a.begin < b.begin; }
 
-// A union of ranges. Those that meet or overlap are merged whenever it is looked at, and when many were
-// added.
+// A union of ranges. Ranges that meet or overlap are merged when the set is read, and when many were added.
 class AddressSet {
  public:
   void add(const Range& range) {
@@ -85,10 +84,10 @@ class AddressSet {
   size_t ordered_ = 0;
 };
 
-// Addresses that are taken, by the positions at which they are. A node of the lowest level stands for kBlock
-// positions, a node of each next level for kFan nodes of the level below. An item owns the largest nodes that
-// lie wholly within its life, about 2 kFan a level at most. What is left at both ends lies in two nodes of
-// the lowest level. Of these, and of all nodes above, it covers a part only: two a level at most.
+// Addresses that are taken, by the positions at which they are taken. A node of the lowest level stands for
+// kBlock positions, a node of each next level for kFan nodes of the level below. An item owns the largest
+// nodes that lie wholly within its life, about 2 kFan a level at most. What is left at both ends of its life
+// lies in two nodes of the lowest level. Of these and the nodes above, it covers a part: at most two a level.
 class Levels {
  public:
   explicit Levels(uint32_t positions) : blocks_(positions / kBlock + 1) {
@@ -110,8 +109,8 @@ class Levels {
     });
   }
 
-  // The addresses that are taken at some position of the item's life, as sets whose union they are. They hold
-  // until the next call.
+  // The addresses that are taken at some position of the item's life, as sets whose union they are. The sets
+  // are valid until the next call.
   void find(const PackItem& item, std::vector<std::span<const Range>>& sets) {
     size_t parts = 0;
     for_each_node(item, [&](size_t level, size_t node, bool own) {
@@ -129,8 +128,8 @@ class Levels {
 
  private:
   struct Node {
-    // Taken at each of its positions, by items that have it as their own; at some of them, by items that have
-    // it or a node below it as their own.
+    // everywhere: taken at each position of the node, by items that own it. somewhere: taken at some of them,
+    // by items that own it or cover a part of it.
     AddressSet everywhere, somewhere;
   };
   struct Placed {
@@ -142,9 +141,9 @@ class Levels {
   // part.
   template <typename F>
   void for_each_node(const PackItem& item, F f) const {
-    size_t first = item.start / kBlock, last = item.last / kBlock;  // nodes that it touches
+    size_t first = item.start / kBlock, last = item.last / kBlock;  // nodes that the item touches
     size_t begin = (item.start + kBlock - 1) / kBlock,
-           end = (size_t{item.last} + 1) / kBlock;  // that it covers
+           end = (size_t{item.last} + 1) / kBlock;  // that it covers wholly
     const auto covers = [&](size_t node) { return begin <= node && node < end; };
     for (size_t level = 0; level < levels_.size(); ++level) {
       if (!covers(first)) f(level, first, false);

@@ -52,8 +52,8 @@ void Workers::run(int64_t count, const void* body, void (*call)(const void*, int
 
 namespace {
 
-// TBB moves its threads between arenas. In an arena they run on the processors of the thread that made it:
-// ranks of one process have processors of their own.
+// TBB moves its threads between arenas. In an arena they run on the processors of the thread that made the
+// arena, since ranks of one process have processors of their own.
 class Binder final : public tbb::task_scheduler_observer {
  public:
   explicit Binder(tbb::task_arena& arena) : task_scheduler_observer(arena) { observe(true); }

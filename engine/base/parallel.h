@@ -3,7 +3,7 @@
 //
 // Results never depend on the number of threads: a loop body writes only what its index owns, and the caller
 // takes sums in index order. The threads of a Workers inherit the processors of the thread that makes it. One
-// lane (or the set-up code) uses it at a time; calls do not nest.
+// lane (or the set-up code) uses a Workers at a time; calls do not nest.
 #pragma once
 
 #include <cstdint>

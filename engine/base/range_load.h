@@ -42,7 +42,7 @@ class RangeLoad {
 
  private:
   struct Node {
-    int64_t max = 0, added = 0;  // of its positions; to all of them
+    int64_t max = 0, added = 0;  // max: of its positions; added: to all of them
   };
   static constexpr int64_t kNone = INT64_MIN / 2;
 

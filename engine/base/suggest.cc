@@ -37,7 +37,7 @@ std::vector<std::string> parts_of(const std::string& text) {
 
 std::string letters_of(const std::string& text) { return fmt::format("{}", fmt::join(parts_of(text), "")); }
 
-// How many letters the parts that both words have, and that tell names apart, have together.
+// The letters of all parts that both words have, together; 0 if none of these parts tells names apart.
 size_t letters_shared(const std::string& word, const std::string& candidate) {
   const std::vector<std::string> parts = parts_of(word);
   size_t letters = 0;

@@ -7,10 +7,10 @@
 
 namespace sluice {
 
-// The candidates that `word` may mean, the likeliest first: those of the first rule that finds any. No rule
+// The candidates that `word` may mean, the likeliest first. The first rule that finds any decides. No rule
 // looks at case.
 //   1. The same letters and digits: "rtx4090" is rtx-4090.
-//   2. Names that contain those of the word, three or more: "4090" is rtx-4090 or rtx-4090-4nvme.
+//   2. Names that contain the word's letters and digits, three or more: "4090" is rtx-4090 or rtx-4090-4nvme.
 //   3. The name with the fewest edits (insert, delete, replace, swap two neighbours), the first of equals. It
 //      is at most max(1, L / 3) edits away, and fewer than L, where L is the length of the longer word.
 //      Optimal string alignment distance: Boytsov, "Indexing methods for approximate dictionary searching"

@@ -11,12 +11,11 @@
 namespace sluice {
 
 // Whether q, k and v are the columns of input 0; otherwise they are inputs 0, 1 and 2.
-inline bool attention_is_packed(const OpShapes& s) { return s.inputs.size() < 3 || s.inputs[1].size() == 1; }
-// The input that has the document begins; none: there is none. It is the only one of one dimension.
+inline bool attention_is_packed(const OpShapes& s) { return s.inputs.size() < 3; }
+// The input that has the document begins, behind q, k and v; none: there is none.
 inline std::optional<size_t> attention_documents(const OpShapes& s) {
-  for (size_t i = 0; i < s.inputs.size(); ++i)
-    if (s.inputs[i].size() == 1) return i;
-  return std::nullopt;
+  const size_t behind = attention_is_packed(s) ? 1 : 3;
+  return s.inputs.size() > behind ? std::optional(behind) : std::nullopt;
 }
 // Whether there are sinks, as parameter 0.
 inline bool attention_has_sinks(const OpShapes& s) { return !s.parameters.empty(); }

@@ -2,8 +2,8 @@
 // a step is cut, where it runs, or whether the run was resumed.
 //
 // The input `draws` of a model says where a micro-batch stands: kDrawWords words of 32 bits, which the
-// trainer fills with each micro-batch. A token's number is its place in the step's batch, of all ranks; that
-// of row r is the first token's and r. Where all words are zero, as in validation, nothing is random. Pure
+// trainer fills with each micro-batch. A token's number is its place in the step's batch, over all ranks: for
+// row r, the first token's number plus r. Where all words are zero, as in validation, nothing is random. Pure
 // functions, any thread.
 #pragma once
 
@@ -34,8 +34,8 @@ inline Draws draws_of(const int32_t* words) {
           static_cast<uint32_t>(words[kDrawStep])};
 }
 
-// The last word of a counter is the layer and what is drawn. Before it come the step and the token's number,
-// of 48 bits, with the block of numbers above them.
+// The last word of a counter is the layer and what is drawn. Before it come the step and 64 bits: the token's
+// number in the lower 48, the block of numbers in the upper 16.
 constexpr uint32_t kDrawSecond = 0x52000000, kDrawNoise = 0x4E000000;
 
 // Uniform in [0, 1): a multiple of 2^-24, exact in fp32.
@@ -48,13 +48,13 @@ inline PhiloxCounter draw_words(const Draws& draws, uint32_t what, uint64_t row,
   return philox4x32(counter, philox_key(draws.seed));
 }
 
-// With which the second choice of a row is compared (Routing::random_second).
+// The number with which the second choice of a row is compared (Routing::random_second).
 inline float draw_second(const Draws& draws, uint32_t layer, uint64_t row) {
   return uniform_of(draw_words(draws, kDrawSecond | layer, row, 0)[0]);
 }
 
-// add_noise: normal numbers of experts 4 block to 4 block + 3 (Box and Muller 1958). The uniform number under
-// the logarithm is an odd multiple of 2^-24, hence neither 0 nor 1, and exact in fp32.
+// add_noise: normal numbers for experts 4 block to 4 block + 3 (Box and Muller 1958). The uniform number
+// under the logarithm is an odd multiple of 2^-24, hence neither 0 nor 1, and exact in fp32.
 inline std::array<double, 4> draw_noise(const Draws& draws, uint32_t layer, uint64_t row, uint32_t block) {
   const PhiloxCounter words = draw_words(draws, kDrawNoise | layer, row, block);
   std::array<double, 4> normal{};

@@ -22,7 +22,7 @@ void check_routing(const OpShapes& in) {
   require(r.counted >= 0 && r.counted <= r.chosen, in, "{} of {} choices cannot count.", r.counted, r.chosen);
 }
 
-// Groups of rows among which experts have a capacity.
+// If choices can be dropped, experts have a capacity in each group of rows.
 void check_groups(const OpShapes& in, int64_t rows) {
   const Routing& r = in.attributes.routing;
   if (r.drops())
@@ -37,7 +37,7 @@ void check_routing_of(const OpShapes& in, const Shape& routing, int64_t rows) {
   check_shape(in, routing, {RoutingLayout{rows, r.experts, r.chosen}.size()}, "the routing");
 }
 
-// The routing of an op of an expert, whatever its rows; returns these.
+// Checks the routing of an op of an expert; returns the number of its rows.
 int64_t checked_rows(const OpShapes& in) {
   check_routing(in);
   check_rank(in, in.inputs[0], 1, "the routing");
@@ -48,7 +48,7 @@ int64_t checked_rows(const OpShapes& in) {
   return rows;
 }
 
-// M.
+// M (routing.h).
 int64_t with_zeros_most(const OpShapes& in, int64_t rows) {
   return expert_rows_most(rows_of_expert_most(in.attributes.routing, rows));
 }
@@ -62,7 +62,7 @@ int64_t checked_ranks(const OpShapes& in) {
           r.experts, r.ranks());
   return r.ranks();
 }
-// The same of an op that all of them carry out together.
+// The same for an op that all these ranks carry out together.
 int64_t checked_ranks_together(const OpShapes& in) {
   const int64_t ranks = checked_ranks(in);
   const ProcessGroup& among = in.attributes.among;
@@ -71,7 +71,7 @@ int64_t checked_ranks_together(const OpShapes& in) {
   return ranks;
 }
 
-// An op of an expert on tensors of M rows, with the rows' weights where these count.
+// Checks an op of an expert on tensors of M rows and, if weighted, the rows' weights. Returns R.
 int64_t check_expert(const OpShapes& in) {
   check_operands(in);
   const int64_t rows = checked_rows(in);
@@ -90,7 +90,7 @@ int64_t check_expert(const OpShapes& in) {
 
 double size(int64_t n) { return static_cast<double>(n); }
 
-// Rows, logits and choices of a router's ops.
+// The number of logits of a router's op.
 double logits_of(const OpShapes& s) { return size(s.inputs[0][0]) * size(s.inputs[0][1]); }
 
 Routing example_routing() { return {.experts = 8, .chosen = 2}; }
@@ -290,7 +290,7 @@ double expert_linear_flops(const OpShapes& s, Pass pass) {
   return (pass == Pass::forward ? 1 : 2) * product + bias;
 }
 
-// Those of swiglu, or of gelu; a weight is a product more, and in backward two products and a sum.
+// As swiglu; if ungated, as gelu forward. A weight is a product more, and in backward two products and a sum.
 double expert_swiglu_flops(const OpShapes& s, Pass pass) {
   const bool weighted = s.attributes.routing.weighted;
   const double elements = assumed_rows(s) * size(s.outputs[0][1]);
@@ -343,7 +343,7 @@ std::vector<OpExample> combine_examples(const ExampleSizes& n) {
   return out;
 }
 
-// Some with many rows an expert, some with few.
+// In some examples an expert has many rows, in others few.
 std::vector<OpExample> expert_linear_examples(const ExampleSizes& n) {
   Routing all = example_routing();
   all.experts = all.chosen = 1;

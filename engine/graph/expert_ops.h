@@ -1,6 +1,6 @@
 // Shape rules, flops and examples of the ops of a mixture of experts, for the table of ops (op_table.cc).
 // Rules throw std::invalid_argument with a sentence when the operands do not fit. Flops and bytes of an
-// expert's ops are those of the rows that predictions assume; products compute whole tiles of them.
+// expert's ops count the rows that predictions assume; products compute whole tiles of rows.
 #pragma once
 
 #include <span>

@@ -324,8 +324,8 @@ void check_sums(const Model& model, const Segment& segment, const SegmentUse& us
                                  added[i] ? "added to and no sum" : "a sum and not added to"));
 }
 
-// What is made again is all that its maker makes: this one runs twice, so it adds to nothing and updates
-// nothing.
+// If one output of a segment is made again, all its outputs are. The segment runs twice, so it adds to
+// nothing and updates nothing.
 void check_made_again(const Model& model, const Segment& segment, const SegmentUse& use,
                       const std::string& where) {
   const auto made_again = [&](uint32_t a) { return model.activations[a].made_again; };
@@ -339,7 +339,7 @@ void check_made_again(const Model& model, const Segment& segment, const SegmentU
     reject(where + "it makes something again, and cannot run twice.");
 }
 
-// Readings divide the layers among them that are not trained.
+// The layers that are not trained are divided among the readings, in order.
 void check_readings(const Model& model) {
   uint32_t next = model.trained_layers();
   for (const Reading& reading : model.readings) {

@@ -27,10 +27,10 @@ struct Parameter {   // one named tensor of a group
   Initializer initializer = Initializer::normal;
   double standard_deviation = 0.02;
   uint64_t offset = 0;  // first element within the group's flat buffer; multiples of 64 elements
-  // What the optimizer does otherwise with this one than with others.
+  // How the optimizer treats this parameter otherwise than others.
   double learning_rate_factor = 1;
   std::optional<double> weight_decay = {};  // none: that of the run, if `decay`
-  // It stays as it is, and no gradient of it is computed, also where its group is trained.
+  // The parameter stays as it is, and no gradient of it is computed, even where its group is trained.
   bool frozen = false;
 };
 
@@ -40,10 +40,10 @@ struct Group {
   // The group has adapters. All other groups of such a model are its base: they come from files that stay as
   // they are, so no checkpoint holds them.
   bool adapter = false;
-  // Ranks that differ along these axes have different parts of the model in it, of the same shapes. None: it
-  // is whole, and the same on all ranks.
+  // On ranks that differ along these axes, the group has different parts of the model, of the same shapes.
+  // None: the group is whole, and the same on all ranks.
   Axes divided;
-  // Names of its parameters begin with that of the part; empty where it is whole.
+  // A parameter's name begins with the prefix of its part. Empty: the group is whole.
   std::vector<std::string> prefixes;  // by part: by place in Mesh::group_of(divided)
   std::vector<Parameter> parameters;
   uint64_t elements = 0;  // flat length with padding, a multiple of kGroupPadding
@@ -82,7 +82,7 @@ struct Segment {  // a template: ops over tensors, parameters named by group slo
   std::vector<uint32_t> outputs;  // tensors that other segments may read, in binding order
   bool loss = false;  // ends in the loss: forward runs only in evaluation, backward emits the loss
 
-  // Its only op is between ranks, which carry it out together (OpAttributes::among).
+  // The segment's only op is one that ranks carry out together (OpAttributes::among).
   bool is_between_ranks() const { return sluice::is_between_ranks(ops.front().kind); }
   const ProcessGroup& among() const { return ops.front().attributes.among; }
   bool is_for_host(size_t input) const;  // OpRule::host_inputs
@@ -98,10 +98,10 @@ struct Activation {  // one for each micro-batch
   // (OpRule::updates_inputs).
   bool kept = false;
   // Several segments add to it, in forward order, before any reads it (OpRule::adds_to_outputs). It begins as
-  // zeros. Its gradient is that of each of them.
+  // zeros. Its gradient is also that of each addend.
   bool sum = false;
-  // It is not kept for backward: what makes it runs again before a backward that reads it. Several segments
-  // in a row may make one another's inputs so.
+  // It is not kept for backward: the segment that makes it runs again before a backward that reads it.
+  // Several segments in a row may do so, each making the input of the next.
   bool made_again = false;
 };
 
@@ -119,11 +119,11 @@ struct Layer {
   std::vector<SegmentUse> segments;
 };
 
-// One of the ways in which a model that generates text reads tokens: some of each sequence at a time. Other
-// readings have the same groups, kept activations, sequences and context, and other shapes. Its inputs are
-// tokens i32 [rows], documents i32 [rows] and, unless it reads one token of a sequence, picked i32
-// [sequences]: the rows of which it makes the output, logits [sequences, vocabulary]. Their names begin with
-// the reading's and a dot.
+// One of the ways in which a model that generates text reads tokens: some of each sequence at a time. The
+// readings of a model have the same groups, kept activations, sequences and context, and different shapes.
+// The inputs of a reading are tokens i32 [rows], documents i32 [rows] and, unless it reads one token of a
+// sequence, picked i32 [sequences]: the rows for which it makes its output, logits [sequences, vocabulary].
+// The names of these activations begin with the reading's name and a dot.
 struct Reading {
   std::string name;
   int64_t sequences = 1, context = 1;  // at once; the most tokens of each, however many are read at a time
@@ -135,7 +135,7 @@ struct Model {
   std::string family;  // its name in models/families
   DType precision = DType::bf16;
   Mesh mesh;  // of the ranks that it is built for
-  // Where it only generates, they are those of its readings: `sequence` is their context.
+  // In a model that only generates, micro_batch and sequence are the readings' sequences and context.
   int64_t micro_batch = 1, sequence = 0, vocabulary = 0;
   // Rows are packed: the batch has an input `documents` with the document begin of each token (op.h).
   bool documents = false;
@@ -144,7 +144,7 @@ struct Model {
   std::vector<Activation> activations;
   // In forward order: those that are trained, if there are any, then those of the readings.
   std::vector<Layer> layers;
-  // A model that generates text has readings, alone or between the steps of its training; it does the first
+  // A model that generates text has readings, whether it is also trained or not. It runs the first reading
   // most often. A model that is only trained has none.
   std::vector<Reading> readings;
 
@@ -166,7 +166,7 @@ bool has_router_loss(const Model& model);
 // Whether experts may not take a row that chose them (Routing::drops).
 bool drops_choices(const Model& model);
 
-// The groups of the experts of all ranks, in the order in which a rank has them that has all.
+// The groups of the experts of all ranks, in the order in which a rank that has all experts has them.
 std::vector<Group> groups_of_all_ranks(const Model& model);
 
 // The number of parameters of all ranks, without padding. `trainable_only`: of trainable groups alone.
@@ -190,13 +190,13 @@ std::vector<bool> updated_inputs(const Segment& segment);
 // By segment output: whether an op adds to it (OpRule::adds_to_outputs).
 std::vector<bool> added_outputs(const Segment& segment);
 
-// Operands of one op of a template, of one of its parts, as its rule and the devices see them.
+// Operands of one op of a template, as its rule and the devices see them: those of one part, if it has Parts.
 OpShapes shapes_of(const Segment& segment, const Op& op, DType precision);
 
-// The uses of parameter groups in training, by kind: uses in the same slot of the same segment are of one
-// kind, as those of layers that share a group. A tied embedding has two.
+// The uses of parameter groups in training, by kind. Uses of a group in the same slot of the same segment are
+// of one kind: layers that share a group use it so. A tied embedding has two kinds.
 struct GroupUses {
-  // By segment use of the trained layers, in forward order, and slot: which of the group's.
+  // By segment use of the trained layers, in forward order, and by slot: which of the group's kinds.
   std::vector<std::vector<uint32_t>> kinds;
   std::vector<uint32_t> kind_counts;  // by group
   bool shares_layers = false;         // a group has several uses of one kind

@@ -9,7 +9,7 @@ namespace sluice {
 
 namespace {
 
-// All rows choose the expert, and it takes what its capacity lets it take.
+// The imbalance if all rows choose one expert, which takes what its capacity lets it take.
 double most_of(const Routing& r) {
   const double all = static_cast<double>(r.experts) / static_cast<double>(r.chosen);
   if (r.capacity_factor == 0) return all;
@@ -17,7 +17,7 @@ double most_of(const Routing& r) {
   return std::max(1.0, all * taken / static_cast<double>(r.group_rows));
 }
 
-// Or of one expert of each rank, whose rows travel.
+// Whether an op works on the rows of an expert, or moves the rows of one expert of each rank.
 bool is_of_an_expert(const Op& op) { return op_rule(op.kind).of_an_expert || op.kind == OpKind::all_to_allv; }
 
 // All ops of an expert have the same routing.
@@ -31,7 +31,7 @@ void assume_rows(Segment& segment, double over_mean) {
     if (is_of_an_expert(op)) op.attributes.routing.rows_over_mean = over_mean;
 }
 
-// The largest of a figure of mixtures. What a model that is trained does between its steps does not count.
+// The largest value of a figure over the mixtures. The readings of a model that is also trained do not count.
 template <typename Figure>
 double largest(const Model& model, Figure figure) {
   double largest = 0;

@@ -3,23 +3,23 @@
 //
 // In each layer with a mixture of E experts, of which a row chooses K, the imbalance is the number of rows of
 // the expert that has most, over the mean of all: from 1 (all have equally many) to E / K (all rows choose
-// it). Predictions take the expert that the layer runs first for that one, and divide all other rows equally
-// among the others. Called by set-up code; pure functions.
+// it). Predictions assume that this expert is the one that the layer runs first, and divide all other rows
+// equally among the others. Called by set-up code; pure functions.
 #pragma once
 
 #include "engine/graph/graph.h"
 
 namespace sluice {
 
-// The largest of the mixtures that the model trains, or generates with if it is not trained: E / K, or less
-// where an expert has a capacity; 0 if it has no experts.
+// The largest imbalance that is possible in a mixture that the model trains, or generates with if it is not
+// trained: E / K, or less where an expert has a capacity; 0 if the model has no experts.
 double most_imbalance(const Model& model);
 
 // What predictions assume: the largest imbalance of these mixtures; 0 if the model has no experts.
 double assumed_imbalance(const Model& model);
 
-// Assumes `imbalance` (at least 1) in every mixture, and in those that cannot have so much the most. Where
-// it is not 1, the first expert of a layer gets a segment template of its own.
+// Assumes `imbalance` (at least 1) in every mixture, or the largest possible one where that is less. Where
+// the assumed imbalance is not 1, the first expert of a layer gets a segment template of its own.
 void assume_imbalance(Model& model, double imbalance);
 
 }  // namespace sluice

@@ -40,7 +40,7 @@ uint32_t Mesh::product_of(Axes axes) const {
 
 ProcessGroup Mesh::group_of(Axes axes) const {
   ProcessGroup group{"all", product_of(axes), 1};
-  bool ended = false;  // behind the axes, from the last one on
+  bool ended = false;  // the axes of the group have, from the last one on
   uint32_t count = 1;
   for (size_t i = kAxes.size(); i-- > 0;) {
     const bool in = axes.has(kAxes[i].axis);

@@ -2,8 +2,8 @@
 //
 // Ranks are a grid with axes. Along each axis a rank has a place, and ranks differ in what the axis divides:
 // rows of a batch, parameters, or both. Places along the last axis vary fastest, so neighbouring ranks differ
-// along it. A mesh is made once, from the options of a run. Whoever must know which rank has a row, a part of
-// a parameter or a sum asks it, and does not reckon with the rank's number.
+// along it. A mesh is made once, from the options of a run. Code that must know which rank has a row, a part
+// of a parameter or a sum asks the mesh, and does not compute it from the rank's number.
 #pragma once
 
 #include <array>
@@ -23,7 +23,7 @@ struct AxisRule {
 };
 inline constexpr std::array kAxes{
     AxisRule{Axis::data, "data", true},
-    // Experts are divided. Each rank sends rows to the experts of others, so its rows are its own.
+    // Experts are divided. Each rank has rows of its own, and sends them to the experts of other ranks too.
     AxisRule{Axis::expert, "experts", true},
 };
 
@@ -84,27 +84,27 @@ class Mesh {
   // The ranks that differ along these axes alone. No axis of several places may lie between two of them.
   ProcessGroup group_of(Axes axes) const;
 
-  // A rank's place among those that have other rows of a batch, and the number of these places. The first
-  // rank that has its rows counts what is made of them; the others have made the same.
+  // A rank's place among the ranks that have other rows of a batch, and the number of these places. Of ranks
+  // that have the same rows, and make the same of them, only the first one counts what it makes.
   uint32_t data_ranks() const;
   uint32_t data_rank(uint32_t rank) const;
   bool counts_rows(uint32_t rank) const;
 
-  // A group's ranks on one node, where it has equally many, of at least two, on each of several nodes; else
-  // the whole group. `across`: the ranks in the same place of all these nodes.
+  // in_node: a group's ranks on one node, if the group is on several nodes with equally many ranks on each,
+  // two or more; else the whole group. across: the ranks that have the same place on all these nodes.
   struct Levels {
     ProcessGroup in_node, across;
   };
   Levels levels_of(const ProcessGroup& group) const;
-  // The same with node groups in place of nodes: equal runs of ranks that a node has, as many as a power of
-  // two, so that each is a subtree of a sum over all ranks (gpu/ranks/reduce.h). A node may have several.
+  // The same with node groups in place of nodes: runs of ranks of one node, of which a node may have several.
+  // Their size is a power of two, so that each is a subtree of a sum over all ranks (gpu/ranks/reduce.h).
   Levels summing_levels_of(const ProcessGroup& group) const;
   // Ranks of a node group; all, where there is one node.
   uint32_t node_group_ranks() const;
 
  private:
   uint32_t product_of(Axes axes) const;
-  static Levels divided(const ProcessGroup& group, uint32_t ranks);  // into runs of so many ranks of the mesh
+  static Levels divided(const ProcessGroup& group, uint32_t ranks);  // into runs of `ranks` ranks of the mesh
 
   Sizes sizes_;
   uint32_t node_ranks_ = 1;

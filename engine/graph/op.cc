@@ -90,7 +90,7 @@ uint64_t op_bytes(const OpShapes& s, Pass pass) {
   std::vector<DType> types;
   rule.infer(s, outputs, types);
   const bool forward = pass == Pass::forward;
-  // An op touches those rows of its tensors that its expert has, or the experts of all ranks.
+  // An op of experts touches only the rows of its expert, or of one expert of each rank.
   const bool between = is_between_ranks(s.kind),
              of_experts = rule.of_an_expert || s.kind == OpKind::all_to_allv;
   const double ranks = between ? static_cast<double>(s.attributes.routing.ranks()) : 1;

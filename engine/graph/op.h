@@ -27,7 +27,7 @@ int64_t element_count(const Shape& shape);  // 1 for a scalar
 
 // Labels equal to this are ignored by the loss (PyTorch's default ignore_index).
 constexpr int32_t kIgnoreLabel = -100;
-// So are these. Their rows are padding, which no loss of routers counts either.
+// The loss ignores these too. Their rows are padding, which no loss of routers counts either.
 constexpr int32_t kPaddingLabel = -101;
 constexpr bool is_ignored(int32_t label) { return label == kIgnoreLabel || label == kPaddingLabel; }
 
@@ -53,7 +53,7 @@ enum class OpKind : uint8_t {
   add,                   // a, b -> y | - | nothing
   linear_cross_entropy,  // x [R,C], labels i32 [R] -> loss f64 [1], or [2] if counts_right, ADDED to: sum of
                          //   the rows' losses, number of right rows | weight [V,C] | x, labels
-  cached_attention,      // attention of rows that go on with sequences: cache [R/T, context, 2*kv_heads*D],
+  cached_attention,      // attention of rows that continue sequences: cache [R/T, context, 2*kv_heads*D],
                          //   UPDATED, document begins i32 [R], then q, k and v or all three packed, as
                          //   attention has them -> o [R, heads*D] | optionally sinks [heads] | no backward
   pick_rows,             // x [R,C], rows i32 [N], which it picks, each from 0 to R - 1 -> y [N,C]
@@ -68,9 +68,9 @@ enum class OpKind : uint8_t {
                          //   of the rows' log-sum-exp; by expert the number of choices, each of rows whose
                          //   label is not kPaddingLabel; the number of all choices that experts take. Only
                          //   the first two have gradients | - | logits, labels
-  router_loss,           // statistics f32 [1,2E+2], labels i32 [R] -> loss f64 [3], ADDED to: the number of
-                         //   labels that are not ignored times what Routing says, in the first and in the
-                         //   third, to which no other op adds | - | all inputs
+  router_loss,           // statistics f32 [1,2E+2], labels i32 [R] -> loss f64 [3], ADDED to in the first and
+                         //   the third: the number of labels that are not ignored times what Routing says. No
+                         //   other op adds to the third | - | all inputs
   dispatch,              // routing, x [R,C] -> y [M,C]: the expert's rows of x | - | routing
   expert_linear,         // routing, x [M,A], if weighted weights f32 [R,K] -> y [M,B] | weight [A,B] or, if
                          //   weight_out_in, [B,A]; optionally bias [B], times the row's weight if weighted
@@ -78,18 +78,18 @@ enum class OpKind : uint8_t {
   expert_swiglu,         // routing, gate, up [M,A] (or one packed gate|up [M,2A], or only the gate if
                          //   ungated), if weighted weights f32 [R,K] -> y [M,A] = swiglu, times the row's
                          //   weight if weighted | - | all inputs
-  combine,               // routing, x [M,C] -> sum f32 [R,C], ADDED to: each row of the expert's at its place
+  combine,               // routing, x [M,C] -> sum f32 [R,C], ADDED to: the expert's rows at their places
                          //   | - | routing
   add_sum,               // x [R,C], sum f32 [R,C] -> y [R,C] = x + sum | - | nothing
   add_noise,             // logits, deviations f32 [R,E], draws i32 [kDrawWords] -> y f32 [R,E] = logits + a
-                         //   normal number of each (draws.h) * softplus(deviation) | - | deviations, draws
+                         //   normal number for each (draws.h) * softplus(deviation) | - | deviations, draws
   add_shared_sum,   // x, z [R,C], sum f32 [R,C], shares f32 [R,2] -> y [R,C] = x + s0 * sum + s1 * z, s the
                     //   softmax of a row's shares | - | z, sum, shares
   repeat,           // x f32 [R,C] -> y f32 [N*R,C]: N times x, N the ranks that experts are divided over
                     //   | - | nothing
-  number_of_kinds,  // not a kind: of those that devices run, new ones stand before it
-  // What ranks do together. Communicators carry it out, each alone in its segment.
-  all_gather,   // routing i32 [L] -> i32 [N*L]: that of the N ranks that the experts are divided over, in
+  number_of_kinds,  // not a kind; new kinds that devices run stand before it
+  // What ranks do together. Communicators carry out these ops. Each is the only op of its segment.
+  all_gather,   // routing i32 [L] -> i32 [N*L]: those of the N ranks that experts are divided over, in
                 //   order | - | nothing
   all_to_all,   // x f32 [N*R,C] -> y f32 [N*R,C]: part i of x goes to rank i, and part i of y comes from
                 //   there | - | nothing
@@ -144,20 +144,21 @@ struct Routing {
     sigmoid,         // as softmax, with the sigmoid of each logit
   };
   Scores scores = Scores::softmax;
-  bool normalized = false;  // a row's weights are divided by their sum; of sigmoids, by it and 1e-20
-  // Experts are in so many groups of equal size. Only those in the best can be chosen; a group's score is the
-  // sum of its so many largest. 0: no groups, as in all families so far (DeepSeek-V3, arXiv:2412.19437).
+  bool normalized = false;  // a row's weights are divided by their sum, plus 1e-20 for sigmoids
+  // Experts are in `groups` groups of equal size. Only experts in the `best_groups` best groups can be
+  // chosen. A group's score is the sum of its `group_scores` largest scores (DeepSeek-V3, arXiv:2412.19437).
+  // 0: no groups, as in all families so far.
   int64_t groups = 0, best_groups = 0, group_scores = 0;
   double scale = 0;  // a factor of all weights; 0: 1
   // Above 0: rows are in groups of group_rows, and an expert takes at most expert_capacity() (routing.h) of a
-  // group's choices: first choices of all its rows, by row, then second ones, and so on. Others are dropped:
-  // they have no entry, and their weights, which are those of all choices, do not count.
+  // group's choices: first choices of all its rows, by row, then second ones, and so on. Other choices are
+  // dropped: they have no entry. Weights are made from all choices, and those of dropped ones do not count.
   double capacity_factor = 0;
   int64_t group_rows = 0, least_capacity = 0;
-  // A row has two choices, whose weights sum to 1. The second is tried only with probability 2 * its weight
-  // (Lepikhin et al. 2020, arXiv:2006.16668, algorithm 1), and always where draws are zeros.
+  // A row has two choices, whose weights sum to 1. The second is tried with a probability of 2 * its weight
+  // (Lepikhin et al. 2020, arXiv:2006.16668, algorithm 1), or always where draws are zeros.
   bool random_second = false;
-  int64_t counted = 0;  // of a row's choices, so many count in router_loss, the best; 0: all
+  int64_t counted = 0;  // how many of a row's choices, the best, count in router_loss; 0: all
   // router_loss, of the N rows of `layers` layers that are not padding: balance_loss * E * sum over experts
   // of (choices / N) * (sum of softmax / N), as transformers 5.23 has it (Fedus et al. 2021,
   // arXiv:2101.03961), and z_loss * sum of squares / N (Zoph et al. 2022, arXiv:2202.08906).
@@ -180,9 +181,9 @@ struct Routing {
 
 struct OpAttributes {
   int64_t sequence = 0;  // T: rows per sequence
-  // Above 0: the rows of a sequence are a part of a document of at most so many tokens, and the document may
-  // begin before them: its begin is negative. A row whose document begins right behind it, at t + 1, is idle:
-  // what ops make of it is not used. 0: the rows are the whole sequence.
+  // Above 0: the rows of a sequence are a part of a document of at most `context` tokens, and the document
+  // may begin before them: its begin is negative. A row whose document begins right behind it, at t + 1, is
+  // idle: what ops make of it is not used. 0: the rows are the whole sequence.
   int64_t context = 0;
   int64_t heads = 0, kv_heads = 0, head_size = 0;
   double epsilon = 0;
@@ -191,9 +192,9 @@ struct OpAttributes {
   // A document begin of a row is the position in the row's sequence at which its document begins: 0 <= begin
   // <= t at position t = r % T of the sequence, never decreasing within a sequence; 0 without that input.
   // embedding and rope take t - begin as the row's position. cached_attention writes the row's key and value
-  // at that position of its sequence's cache: first all keys, then all values, in the order of heads. Its
-  // query sees the positions up to its own, within the window. So what is cached up to there is of the same
-  // document; an idle row neither writes nor sees anything, and its o is 0.
+  // at that position of its sequence's cache: first all keys, then all values, in the order of heads. The
+  // row's query sees the positions up to its own, within the window. All that is cached there belongs to its
+  // document. An idle row neither writes nor sees anything, and its o is 0.
   //
   // rope. Columns i and F + i of each head are a pair, which turns by position * frequencies[i] radians; F is
   // the number of frequencies, at most head_size / 2. All other columns are copied.
@@ -205,8 +206,8 @@ struct OpAttributes {
   // attention's scaled scores and the loss's scaled logits: s becomes soft_cap * tanh(s / soft_cap), and NaN
   // where it is infinite; 0: it stays.
   double soft_cap = 0;
-  // A factor: of wte's rows (embedding), x * weight (linear, expert_linear), turned pairs (rope), logits
-  // (linear_cross_entropy); 0: 1. Of q k (attention); 0: 1 / sqrt(head_size).
+  // A factor of wte's rows (embedding), of x * weight (linear, expert_linear), of turned pairs (rope), or of
+  // logits (linear_cross_entropy); 0 means 1. In attention, a factor of q k; 0 means 1 / sqrt(head_size).
   double scale = 0;
   bool weight_from_one = false;  // rms_norm: a column's factor is 1 + weight
   bool gelu_gate = false;        // swiglu, expert_swiglu: gelu, in the tanh form, in place of silu
@@ -218,15 +219,14 @@ struct OpAttributes {
   // ignored row is not.
   bool counts_right = false;
   Routing routing;
-  // An op between ranks is carried out by these together. An all_to_allv may move rows in two steps
-  // (routing.h).
+  // The ranks that carry out an op between ranks. An all_to_allv may move rows in two steps (routing.h).
   ProcessGroup among;
 
   double factor() const { return scale == 0 ? 1 : scale; }  // of all but attention
 };
 
-// Some tensors of an op are so many equal parts, along the first dimension: those inputs and outputs whose
-// bits are set. The op runs once for each part of these, in order, with the whole of the others.
+// An op may run once for each of `count` parts, in order. Inputs and outputs whose bits are set are divided
+// into so many equal parts along the first dimension; each run takes the other tensors whole.
 struct Parts {
   uint32_t count = 1, inputs = 0, outputs = 0;
 };
@@ -241,7 +241,7 @@ struct Op {
 
 enum class Pass : uint8_t { forward, backward };
 
-// How much of what backward reads is made again rather than kept since forward: from level to level more.
+// How much of what backward reads is made again rather than kept since forward. Each level makes more again.
 enum class Recompute : uint8_t {
   none,      // all is kept
   cheap,     // what norms and activation functions write is made again; rotations and sums, if what they read
@@ -297,14 +297,13 @@ struct OpRule {
   uint32_t passes_gradient = 0;
   // bit i: backward can overwrite the gradient of parameter i instead of adding to it
   uint32_t overwrites_parameters = 0;
-  // bit i: forward also writes to input i. So it is an activation that is kept (Activation::kept).
+  // bit i: forward also writes to input i, which is therefore a kept activation (Activation::kept).
   uint32_t updates_inputs = 0;
-  // bit i: forward adds to output i, which begins as zeros. So it is an activation that is a sum
-  // (Activation::sum).
+  // bit i: forward adds to output i, which begins as zeros and is therefore a sum (Activation::sum).
   uint32_t adds_to_outputs = 0;
   uint32_t fp32_inputs = 0;    // bit i: input i is fp32
   uint32_t host_inputs = 0;    // bit i: the host reads input i, to know what the op has to do
-  bool of_an_expert = false;   // of the rows that routing gives to one expert: M is the most that may be
+  bool of_an_expert = false;   // works on the rows that routing gives to one expert, at most M
   bool is_loss = false;        // its output is the loss, to which both passes add
   bool looks_up_rows = false;  // reads single rows of its parameters: their gradients are of high rank
   // Elements of a parameter that one pass touches; nullptr: all.
@@ -319,8 +318,8 @@ const OpRule& op_rule(OpKind kind);
 std::optional<OpKind> op_kind(std::string_view name);
 
 // The type of an op's input. An input of one dimension holds integers (token ids, labels, document begins,
-// routing) as i32, every other one numbers in the working precision, or in fp32 where the rule says so. A
-// gradient has the type of its tensor.
+// routing) as i32. All other inputs hold numbers in the working precision, or in fp32 where the rule says so.
+// A gradient has the type of its tensor.
 DType input_type(const OpShapes& s, size_t input);
 // Whether backward can give a gradient of the input. Integers have none.
 bool has_gradient(const OpShapes& s, size_t input);
@@ -341,12 +340,12 @@ struct SegmentPass {
   std::vector<OpWork> ops;
 };
 
-// A block sum is the sum of squares of so many elements of a rounded gradient; the norm is made of these.
+// A block sum: the sum of squares of kNormBlock elements of a rounded gradient. The norm is made of them.
 constexpr uint64_t kNormBlock = 65536;
 constexpr uint32_t kAccumulatorsMax = 8;  // of a parameter group: one for each kind of its uses
 
-// OpAttributes::loss_rows for `logits_max` logits: the largest power of two of rows that have no more, but at
-// least 16.
+// OpAttributes::loss_rows for `logits_max` logits: the largest power of two of rows that have at most so many
+// logits, but at least 16.
 int64_t loss_rows(int64_t vocabulary, int64_t logits_max);
 // The rows of a loss whose logits are held at a time.
 int64_t rows_at_a_time(const OpShapes& loss);

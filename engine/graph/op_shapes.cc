@@ -129,15 +129,14 @@ void infer_rope(const OpShapes& in, std::vector<Shape>& outputs, std::vector<DTy
 
 void infer_attention(const OpShapes& in, std::vector<Shape>& outputs, std::vector<DType>& dtypes) {
   check_operands(in);
-  const std::optional<size_t> documents = attention_documents(in);
-  require(in.inputs.size() == (attention_is_packed(in) ? 1u : 3u) + (documents ? 1u : 0u), in,
+  require(in.inputs.size() != 2 || in.inputs[1].size() == 1, in,
           "the inputs are q, k and v, or all three packed into one.");
   const OpAttributes& a = in.attributes;
   check_rank(in, in.inputs[0], 2, "the input");
   const int64_t rows = in.inputs[0][0], q_columns = head_columns(in, a.heads);
   check_sequence(in, rows);
   check_projections(in, 0, rows);
-  if (documents) check_documents(in, in.inputs[*documents], rows);
+  if (const auto documents = attention_documents(in)) check_documents(in, in.inputs[*documents], rows);
   set_outputs(in, outputs, dtypes, {{rows, q_columns}, {rows / a.sequence, a.heads, a.sequence}},
               {in.precision, DType::f32});
 }

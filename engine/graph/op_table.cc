@@ -53,7 +53,7 @@ double swiglu_flops(const OpShapes& s, Pass pass) {
   return elements * (s.attributes.gelu_gate ? 23 : 12);
 }
 
-// 6 for each pair; a factor is one of the table of turns.
+// 6 for each pair. A factor needs no more: it is in the table of turns.
 double rope_flops(const OpShapes& s, Pass) {
   const double pairs =
       static_cast<double>(s.attributes.heads) * static_cast<double>(s.attributes.frequencies.size());
@@ -158,7 +158,7 @@ Examples attention_examples(const ExampleSizes& n) {
   return out;
 }
 
-// A token of each of some sequences, and a part of one.
+// One token of each of 8 sequences, then several tokens of one sequence.
 Examples cached_attention_examples(const ExampleSizes& n) {
   const int64_t heads = n.width / kExampleHeadSize;
   Examples out;
@@ -186,8 +186,8 @@ Examples cross_entropy_examples(const ExampleSizes& n) {
   return out;
 }
 
-// Elements that are touched: of a token table, at most a row for each token; of a position table, a row for
-// each position of one sequence, or for each row where these are parts of longer ones.
+// Elements that are touched. Of a token table: at most a row for each token. Of a position table: a row for
+// each position of one sequence, or for each token where sequences are parts of longer documents.
 uint64_t embedding_rows(const OpShapes& s, size_t parameter) {
   const Shape& shape = s.parameters[parameter];
   const bool by_row = parameter == 0 || s.attributes.context > 0;

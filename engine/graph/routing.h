@@ -9,12 +9,12 @@
 //                   descending order of their scores; of equal scores, the lower expert comes first, and NaN
 //                   is the largest
 //
-// An op of one expert (OpRule::of_an_expert) has tensors of M rows: the most that it can take, R or fewer by
-// its capacity, rounded up to a multiple of kExpertTile. Row i is the expert's entry begins[e] + i. Rows
-// behind the last one are zeros up to a multiple of kExpertTile, in what the op writes and in what it reads;
-// the rest is neither written nor read. A row of a product does not depend on how many rows there are. Where
-// a gradient covers all rows or choices, an op adds to those of its expert; without an addend it also writes
-// zeros to all others.
+// An op of one expert (OpRule::of_an_expert) has tensors of M rows: as many as the expert can take at most
+// (R, or fewer by its capacity), rounded up to a multiple of kExpertTile. Row i is the expert's entry
+// begins[e] + i. Rows behind the last one are zeros up to a multiple of kExpertTile, in what the op writes
+// and in what it reads; the rest is neither written nor read. A row of a product does not depend on how many
+// rows there are. Where a gradient covers all rows or choices, an op adds to those of its expert; without an
+// addend it also writes zeros to all others.
 #pragma once
 
 #include <cmath>
@@ -33,7 +33,7 @@ constexpr int64_t expert_rows_most(int64_t rows) {
 // least_capacity, and at most the rows.
 int64_t expert_capacity(const Routing& routing);
 
-// One expert takes at most so many of `rows` rows.
+// How many of `rows` rows one expert takes at most.
 int64_t rows_of_expert_most(const Routing& routing, int64_t rows);
 
 struct RoutingLayout {
@@ -45,12 +45,12 @@ struct RoutingLayout {
   int64_t size() const { return experts_of() + choices(); }
 };
 
-// The routing is an input with so many elements.
+// The layout of a routing of `elements` elements.
 inline RoutingLayout routing_layout(const Routing& routing, int64_t elements) {
   return {(elements - routing.experts - 1) / (2 * routing.chosen), routing.experts, routing.chosen};
 }
 
-// The shapes are those of an op of an expert.
+// The layout of the routing of an op of an expert, from its shapes.
 inline RoutingLayout routing_layout(const OpShapes& s) {
   return routing_layout(s.attributes.routing, s.inputs[0][0]);
 }
@@ -67,12 +67,12 @@ std::vector<int32_t> make_routing(const RoutingLayout& layout, std::span<const i
 // The numbers that router_statistics writes: OpKind says which.
 constexpr int64_t router_statistics_count(int64_t experts) { return 2 * experts + 2; }
 
-// How an all_to_allv moves rows between N ranks on nodes of L each. In `whole` part i of the rows goes to
-// rank i. In `in_nodes` each rank gets, from the ranks of its node, what is for the ranks in its place of all
-// nodes: block n, at part n * L, is for node n, and its rows lie one after the other. In `across` blocks are
-// exchanged with these ranks.
+// How an all_to_allv moves rows between N ranks on nodes of L each. `whole`: part i of the rows goes to rank
+// i. `in_nodes`: each rank gets, from the ranks of its node, the rows for the ranks that have its place on
+// each node. Block n, at part n * L, is for node n, and its rows lie one after the other. `across`: ranks
+// that have the same place on their nodes exchange these blocks.
 enum class TravelStep : uint8_t { whole, in_nodes, across };
-// Which of them an op takes: the ranks that carry it out are all that have experts, or a level of these
+// The step that an op takes: `whole` if all ranks that have experts carry it out, else that of their level
 // (Mesh::Levels).
 TravelStep travel_step(const OpAttributes& attributes);
 // L; 1 in `whole`.
@@ -83,10 +83,10 @@ uint64_t workspace_between_ranks(const OpShapes& s);
 
 // The rows of an expert if all experts have equally many.
 double expected_rows(const OpShapes& s);
-// Predictions assume that an expert has so many rows, at most as many as it can take. A number below one says
+// The rows that predictions assume an expert to have, at most as many as it can take. A number below one says
 // how often it has a row.
 double assumed_rows(const OpShapes& s);
-// A product computes whole tiles, so it multiplies so many rows.
+// The rows that a product multiplies: it computes whole tiles.
 inline double multiplied_rows(const OpShapes& s) {
   constexpr auto kRows = static_cast<double>(kExpertTile);
   const double rows = assumed_rows(s);

@@ -1,10 +1,10 @@
 // 1. Which tensors carry a gradient: those that depend on a wanted input gradient or a trainable parameter,
 //    and from which a loss or an output that may get a gradient is made.
 // 2. Which tensors backward reads (the op table says). Of those, a level makes again the outputs of its ops
-//    and of lower levels' ops, where all inputs of the op are inputs of the segment, kept, or made again,
+//    and of lower levels' ops. All inputs of such an op must be inputs of the segment, kept, or made again
 //    too. The others are kept: `saved`, unless they are inputs or outputs of the segment.
-// 3. Forward steps: all ops. In backward, the ops that a tensor that is made again depends on, up to what is
-//    kept.
+// 3. Forward steps: all ops. Backward begins with forward steps again: of the ops on which tensors that are
+//    made again depend, back to what is kept.
 // 4. Backward steps: ops in reverse; the first contribution to a gradient writes, later ones add. Where an op
 //    passes its gradient on, nothing is written: the input's gradient lies where the output's does, until a
 //    later contribution writes the sum to the input's own place. A parameter's gradient may only be written
@@ -152,8 +152,8 @@ class Compiler {
     return it == list.end() ? kNone : static_cast<uint32_t>(it - list.begin());
   }
 
-  // An op that multiplies rows by a matrix has a product for the gradient of each: two flops for each row and
-  // element of the matrix. The gradient that is not wanted is not computed.
+  // An op that multiplies rows by a matrix has a product for the gradient of the rows and one for that of the
+  // matrix: two flops for each row and element of the matrix. A gradient that is not wanted is not computed.
   void spare(const OpStep& step, OpWork& work) const {
     const OpShapes& shapes = plan_.shapes[step.op];
     const OpRule& rule = op_rule(shapes.kind);
@@ -253,8 +253,8 @@ class Compiler {
     return pass;
   }
 
-  // Places of tensors in backward: those of ops that run again in the workspace, the others where forward
-  // left them.
+  // Places of tensors in backward. What ops that run again write lies in the workspace, the rest where
+  // forward left it.
   void place_backward_tensors(PassPlan& pass, const std::vector<uint32_t>& again,
                               SegmentPasses& passes) const {
     pass.tensors.resize(segment_.tensors.size());
@@ -315,10 +315,10 @@ class Compiler {
     return pass;
   }
 
-  // Where the gradient of a sum becomes that of a segment's input, it is written to the input's place in the
-  // first place. Contributions that come later are added there. So none may come before, and none while
-  // another tensor's gradient still lies there, too: one that the sum passed on, which the op that wrote the
-  // tensor reads.
+  // If a sum passes its gradient to an input of the segment, the gradient is written to that input's place
+  // from the start, and later contributions are added there. So none may come before. And none may come while
+  // another tensor's gradient still lies there too: the sum passed it on, and the op that wrote that tensor
+  // has yet to read it.
   void share_input_gradients(PassPlan& pass) const {
     for (uint32_t i = 0; i < segment_.ops.size(); ++i) {
       const Op& op = segment_.ops[i];
@@ -331,7 +331,7 @@ class Compiler {
         const auto reads_x = [&](const Op& other) {
           return std::find(other.inputs.begin(), other.inputs.end(), x) != other.inputs.end();
         };
-        uint32_t below = 0;  // ops that come after the last one below the sum that reads x
+        uint32_t below = 0;  // the op after the last reader of x before the sum
         for (uint32_t j = 0; j < i; ++j)
           if (reads_x(segment_.ops[j])) below = j + 1;
         const bool above = std::any_of(segment_.ops.begin() + i + 1, segment_.ops.end(), reads_x);
@@ -362,8 +362,8 @@ class Compiler {
     return in_mask(op_rule(op.kind).gradient_inputs, input) && carries_gradient_[op.inputs[input]];
   }
 
-  // The gradient of the input may lie where that of the op's output does: nothing is there of it so far,
-  // nothing will write to that place, and if the segment is asked for it, a later step writes the sum.
+  // The gradient of the input may lie where the gradient of the op's output does: the input has none so far,
+  // nothing will write to that place, and if it is an input of the segment, a later step writes the sum.
   bool passes_gradient(uint32_t i, size_t input, const Written& written) const {
     const Op& op = segment_.ops[i];
     const uint32_t t = op.inputs[input];
@@ -435,7 +435,7 @@ class Compiler {
   const Segment& segment_;
   SegmentPlan& plan_;
   const WorkspaceBytes& workspace_bytes_;
-  // By tensor; reaches_loss_: or an output that may get a gradient; kept_: at the level at hand.
+  // By tensor. reaches_loss_: or reaches an output that may get a gradient. kept_: at the level at hand.
   std::vector<bool> reaches_loss_, carries_gradient_, read_by_backward_, kept_;
   std::vector<uint64_t> saved_;
 };

@@ -3,10 +3,10 @@
 //
 // A template is compiled once for each set of gradients that its uses are asked for, for every level of
 // Recompute. Its `saved` tensors are those inner ones that a level keeps. They lie in one flat range, a
-// buffer. What is made again lies in the workspace of the pass, as all other inner tensors, gradients and op
-// workspaces always do. The same op with the same operands makes it, so levels do not change bits. Lowering
-// takes the sizes. The runner (engine/run/execute/runner.h), which carries out single instructions, takes the
-// offsets. Both see the same struct, so neither knows the other.
+// buffer. A tensor that is made again lies in the workspace of the pass, as do all other inner tensors,
+// gradients and op workspaces. The same op makes it from the same operands, so levels do not change bits.
+// Lowering takes the sizes. The runner (engine/run/execute/runner.h), which carries out single instructions,
+// takes the offsets. Both see the same struct, so neither knows the other.
 #pragma once
 
 #include <array>
@@ -31,9 +31,9 @@ struct TensorPlace {
   uint64_t offset = 0;  // saved, workspace: byte offset
 };
 
-// Backward also has lists. Those of tensors name the tensor at whose gradient's place a gradient, or what is
-// there of it, lies before the step. It is not always the tensor's own: a sum passes its gradient on, and no
-// step copies it. kNone: nothing is there.
+// Backward also has lists. output_gradients and addends say where a gradient, or its part so far, lies before
+// the step: in the place of the gradient of the tensor that they name. That tensor may be another
+// one: a sum passes its gradient on, and no step copies it. kNone: there is no part of the gradient yet.
 struct OpStep {
   uint32_t op;
   Pass pass;
@@ -41,7 +41,7 @@ struct OpStep {
   std::vector<uint32_t> output_gradients;  // by output
   std::vector<bool> wants_gradient;        // by input: the step writes it, at the input's own place
   std::vector<uint32_t> addends;           // by input: what the step adds to the gradient that it writes
-  // By parameter: the op can overwrite the gradient, and no step of the pass before it adds to that.
+  // By parameter: the op can overwrite the gradient, and no earlier step of the pass adds to it.
   std::vector<bool> overwrites;
 };
 
@@ -60,9 +60,9 @@ struct WantedGradients {
   std::vector<bool> inputs;     // by segment input: its gradient
   std::vector<bool> added;      // by segment input: its gradient has a part already, to which backward adds
   std::vector<bool> trainable;  // by group slot
-  // By segment output: only the host reads it, so it gets no gradient. Those behind the last one here may.
+  // By segment output: only the host reads it, so it gets no gradient. Outputs past the list's end may.
   std::vector<bool> host_only = {};
-  // By segment parameter: it is frozen, whatever its group is. Those behind the last one here are not.
+  // By segment parameter: it is frozen, whatever its group is. Parameters past the list's end are not.
   std::vector<bool> frozen = {};
   auto operator<=>(const WantedGradients&) const = default;
 };
@@ -85,7 +85,7 @@ struct SegmentPlan {
   std::vector<bool> output_gradient_added;  // by segment output: inner consumers add to it
   std::array<SegmentPasses, kRecomputes.size()> levels;
   const SegmentPasses& at(Recompute level) const { return levels[static_cast<size_t>(level)]; }
-  // Whether a gradient of the segment's parameter, which is in that slot, is computed.
+  // Whether a gradient of this parameter of the segment is computed; `slot` is its slot.
   bool trains(uint32_t slot, uint32_t parameter) const {
     return wanted.trainable[slot] && (parameter >= wanted.frozen.size() || !wanted.frozen[parameter]);
   }

@@ -29,15 +29,16 @@ namespace sluice {
 // Bytes of the lowest memory tier that a program itself takes. Empty: none.
 struct ProgramMemory {
   std::function<uint64_t(const ProgramSize& size)> running;  // beside the arena
-  // Before the arena is filled; of the programs for all micro-batches that are offered.
+  // While the plan is made, before the arena is filled. `sizes`: of the programs for all micro-batches
+  // offered.
   std::function<uint64_t(std::span<const ProgramSize> sizes)> planning;
 };
 
-// Which bodies and collectives a program has: ranks must choose it alike.
+// What decides which bodies and collectives a program has. All ranks must choose the same.
 struct StepShape {
   int64_t micro_batch = 1;
   uint32_t waves = 1;
-  uint32_t backward = 0;   // of kBackwardParts groups, those that are updated in backward
+  uint32_t backward = 0;   // how many of kBackwardParts groups are updated in backward
   bool plain_step = true;  // whether there is a body `step`
   bool operator==(const StepShape&) const = default;
 };
@@ -55,26 +56,26 @@ struct PlanRequest {
   std::function<Model(int64_t micro_batch, int64_t sequence)> model;
   int64_t sequence = 1;                // tokens
   std::vector<int64_t> micro_batches;  // candidates, largest first; each divides the batch
-  int64_t micro_batch_tokens = 0;      // that keep the device busy; the candidates fit in it
+  int64_t micro_batch_tokens = 0;      // of a micro-batch that keeps the device busy
   std::optional<Recompute> recompute;  // of all layers; none: the search chooses for each
   std::optional<uint32_t> waves;       // of a step; none: the search chooses
   std::optional<StepShape> shape;      // of another plan, to be kept; its micro-batch is the only candidate
-  bool long_waves = false;  // also those of more than kLongWaveTasks: make_plan() does so if it must
+  bool long_waves = false;  // waves may have more than kLongWaveTasks; make_plan() sets it if it must
   Placement placement = Placement::automatic;
   Overlap overlap = Overlap::automatic;
-  // But for recompute, waves, plain_step, updated_in_backward and usual_only, which the search sets. Where
-  // these options allow it, it also tries other shard_elements and no picks_experts.
+  // The search sets recompute, waves, plain_step, updated_in_backward and usual_only itself. Where `lower`
+  // allows it, the search also tries other shard_elements and no picks_experts.
   LowerOptions lower;
   ProgramMemory program_memory;
   uint64_t search_work = kSearchWork;  // less: a plan sooner, whose steps may take longer
   std::vector<uint64_t> most;          // by tier: bytes that an arena could have at all; empty: not known
 };
 
-// Forwards and backwards of a wave. The search leaves out long waves where others fit, since they take long
-// to plan. None of several micro-batches has more than kWaveTasksMax.
+// Numbers of forwards and backwards of a wave. The search leaves out long waves where others fit, since they
+// take long to plan. No wave of several micro-batches has more than kWaveTasksMax.
 constexpr uint64_t kLongWaveTasks = 10'000, kWaveTasksMax = 15'000;
 
-// A plan that writes at most half as much to drives as the fastest wins over it if its step takes at most
+// A plan wins over the fastest one if it writes at most half as much to drives and its step takes at most
 // kWorthWear times as long.
 constexpr double kWorthWear = 1.01;
 
@@ -95,7 +96,7 @@ struct HomeClaim {
   BufferId buffer = 0;
   TierId tier = 0;
   uint64_t bytes = 0;  // that it needs there, with padding
-  uint64_t room = 0;   // bytes of the tier that were not claimed before it, nor left to staging
+  uint64_t room = 0;   // bytes of the tier that were neither claimed before nor left to staging
   uint64_t share = 0;  // bytes of the tier that its class could still have
   bool granted() const { return bytes <= room && bytes <= share; }
 };
@@ -106,7 +107,7 @@ struct HomeRule {
   std::array<uint8_t, 3> turns{};         // of weights, gradients, state
   std::vector<uint64_t> left_to_staging;  // by tier; 0 where nothing claims
   std::vector<HomeClaim> claims;          // in the order of turns
-  std::vector<BufferId> moved;            // afterwards, whatever the claims say
+  std::vector<BufferId> moved;            // after the claims, whatever these say
 };
 
 // Seconds of a step, simulated, if all steps are alike.
@@ -142,10 +143,10 @@ struct Plan {
 // All figures include the program's own memory.
 struct Infeasible {
   TierId tier = 0;          // the one that is too small
-  std::string task;         // whose operands need most of it, in words; may be empty
+  std::string task;         // whose operands need most of the tier, in words; may be empty
   int64_t micro_batch = 1;  // of those offered, the one that needs least; `task` belongs to it
-  // By tier: the least that works, the others as given. None: no size works that PlanRequest::most allows; of
-  // `tier`, none that is at most least_together either.
+  // By tier: the least size that works while the others stay as given. None: no size that PlanRequest::most
+  // allows works; for `tier`, no size up to its least_together works either.
   std::vector<std::optional<uint64_t>> least;
   std::vector<uint64_t> least_together;  // by tier: least of the top tier; given that, of the next; ...
   uint64_t planning = 0;  // bytes of the lowest memory tier that planning takes; no least is below it
@@ -154,19 +155,18 @@ struct Infeasible {
 std::variant<Plan, Infeasible> make_plan(const PlanRequest& request);
 
 // The size of the program for a micro-batch: the largest of those whose layers all recompute alike, with as
-// few waves as the request allows. A plan with more waves may have a larger one; the search takes only those
-// that have not.
+// few waves as the request allows. The search leaves out plans with more waves if their programs are larger.
 ProgramSize program_size(const PlanRequest& request, int64_t micro_batch);
 
-// Tasks of the program for a micro-batch that recomputes all it may. Takes a fraction of the time of
-// program_size(), and is never more than ProgramSize::tasks.
+// Tasks of the program for a micro-batch, if layers recompute all they may. Takes a fraction of the time of
+// program_size(). The result is never more than ProgramSize::tasks.
 uint64_t program_tasks(const PlanRequest& request, int64_t micro_batch);
 
-// Whether any number of waves that the request allows has at most kWaveTasksMax.
+// Whether the request allows waves of at most kWaveTasksMax forwards and backwards, or of one micro-batch.
 bool is_short_enough(const PlanRequest& request, int64_t micro_batch);
 
-// Whether there is a plan; one with long waves counts if the request has them. Takes a fraction of the time
-// of make_plan().
+// Whether there is a plan; a plan with long waves counts if the request has long_waves. Takes a fraction of
+// the time of make_plan().
 bool is_feasible(const PlanRequest& request);
 
 // What kept each fetch of the `wanted` buffers from beginning earlier. Assembles the plan's program once

@@ -17,15 +17,15 @@
 namespace sluice {
 
 struct Sharding {
-  int zero_stage = 3;  // 1 and 2 are one program
+  int zero_stage = 3;  // stages 1 and 2 have the same program
   bool weights_in_node_group = false;
 
   void set(LowerOptions& options) const;
   bool operator==(const Sharding&) const = default;
 };
 
-// Those that the mesh has, of the stage and the kind of groups that are given. The first shares most.
-// Gradients that are compressed need each rank's own weights.
+// The shardings that the mesh has, of the given stage and weights_in_node_group; none: any. The first shares
+// most. If gradients are compressed, ranks share no weights.
 std::vector<Sharding> shardings(const Mesh& mesh, std::optional<int> zero_stage,
                                 std::optional<bool> weights_in_node_group, bool compresses);
 
@@ -38,11 +38,11 @@ struct WeighedSharding {
 };
 struct ShardingChoice {
   Sharding sharding;                     // the fastest; the first of all, if none fits
-  std::vector<WeighedSharding> weighed;  // in the order of `open`; empty: it has one only
+  std::vector<WeighedSharding> weighed;  // in the order of `open`; empty: `open` has one only
 };
 
-// One that shares less must be faster than one that shares more by 5 %. Only those that can be are planned.
-// `request` may be made for any of them.
+// A sharding is chosen over one that shares more only if it is 5 % faster. It is planned only if its lower
+// bound (limit.h) allows that. `request` may be made for any of these shardings.
 ShardingChoice choose_sharding(PlanRequest request, std::span<const Sharding> open,
                                const std::function<std::variant<Plan, Infeasible>(const PlanRequest&)>& plan);
 

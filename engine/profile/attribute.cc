@@ -41,7 +41,7 @@ class Causes {
     const Body& body = h_.program.bodies[h_.sequence[n.position]];
     const Instruction& in = body.instructions[n.instruction];
     Node cause;
-    const size_t number = number_[n.position][n.instruction];  // of instructions before it on its lane
+    const size_t number = number_[n.position][n.instruction];  // how many instructions precede it on its lane
     consider(lanes_[in.lane], number, cause);
     for (const Wait& w : in.waits) consider(lanes_[w.lane], bases_[n.position][w.lane] + w.count, cause);
     if (n.position >= 1 && !in.waits_before.empty())

@@ -7,9 +7,10 @@
 // the critical-path analysis of Yang and Miller ("Critical path analysis for the execution of parallel and
 // distributed programs", ICDCS 1988), applied to one interval; it finds what Böhme et al. call the root
 // causes of wait states (ICPP 2010). On an overlapping lane, an instruction is executed from when the one
-// before has completed: until then its bytes do not flow. One that a shared pool slows down is charged the
-// whole time that it takes. An instruction whose cause has completed may begin later (it was not issued yet,
-// a thread had to wake up). That time is charged to it as not executed. Simulated times have none of it.
+// before has completed: until then its bytes do not flow. An instruction that a shared pool slows down is
+// charged the whole time that it takes. An instruction may begin some time after its cause has completed (it
+// was not issued yet, a thread had to wake up). That time is charged to it as not executed. Simulated times
+// have no such time.
 //
 // Measured times may contradict the program by as much as clocks differ. A walk never leaves its interval and
 // never goes forward in time, so its charges add up all the same. Called for reports, by any thread; plain
@@ -80,7 +81,7 @@ struct Work {
 
 Work work_of(const Program& program, const Body& body, const Instruction& instruction);
 
-// "forward", "weights from nvme to host", or "start on h2d" if not executed. It leaves out the subject.
+// "forward", "weights from nvme to host", or "start on h2d" if not executed. The name leaves out the subject.
 std::string work_name(const Program& program, const Work& work);
 
 struct WorkSeconds {

@@ -46,7 +46,7 @@ struct Shift {
   TierId tier = 0;
   BufferClass kind = BufferClass::weights;
   uint64_t bytes = 0;
-  // At one time, ends come before begins.
+  // At the same time, ends come before starts.
   bool operator<(const Shift& other) const {
     return seconds != other.seconds ? seconds < other.seconds : begins < other.begins;
   }

@@ -39,9 +39,10 @@ struct OccupancyPoint {
   ClassBytes bytes{};
 };
 
-// By tier: what lies there, permanent buffers included; the first point is at the first instruction's begin.
-// `times` are as in SimulationResult. Nothing is known of an instruction whose begin is not finite: a stay
-// that begins with it is left out, and one that ends with it ends with the last instruction of all.
+// By tier: what lies there, permanent buffers included; the first point is at the start of the first
+// instruction. `times` are as in SimulationResult. Nothing is known of an instruction whose `begin` is not
+// finite. A stay that begins with such an instruction is left out; a stay that ends with one ends with the
+// last instruction of all.
 std::vector<std::vector<OccupancyPoint>> occupancy(const Program& program, std::span<const BodyId> sequence,
                                                    const std::vector<std::vector<InstructionTime>>& times);
 

@@ -84,7 +84,7 @@ std::map<Work, double> executed_seconds(const History& h, double begin, double e
   return seconds;
 }
 
-// `step`: the bodies of one.
+// `step`: the bodies of one step.
 void add_work(const Program& program, std::span<const BodyId> step, Profile& profile) {
   const auto steps = static_cast<double>(profile.counted);
   const auto measured = executed_seconds(profile.measured.history(program), profile.begin.measured,
@@ -153,7 +153,7 @@ void add_lanes_and_links(const Plan& plan, Profile& profile) {
   }
 }
 
-// Time charged to instructions that had not begun, although they could, is told apart by lane only.
+// Waits for instructions that could have begun but had not are told apart by lane only, not by work.
 Work wait_kind(Work work) {
   work.subject = 0;
   return work.executed ? work : Work{work.lane, false};

@@ -18,7 +18,7 @@ namespace sluice {
 // If updates wait for the norm, the first step contains no update, the second contains the first update.
 constexpr size_t kWarmUpSteps = 2;
 
-// times[position][instruction], in seconds from the first begin; an instruction that did not run begins at
+// times[position][instruction], in seconds from the first start; an instruction that did not run begins at
 // infinity.
 struct Timeline {
   std::vector<BodyId> sequence;
@@ -79,7 +79,7 @@ struct Stall {
 struct Profile {
   Timeline measured, predicted;
   std::vector<ProfiledStep> steps;  // those that ended
-  size_t counted = 0;               // how many of them, the last ones, are not warm-up
+  size_t counted = 0;               // how many steps, the last ones, are not warm-up
   Compared begin, end;              // of the counted steps, on the clocks of the timelines
   Compared step_seconds;            // mean of the counted steps
   std::vector<LaneRow> lanes;
@@ -94,7 +94,7 @@ struct Profile {
 Profile make_profile(const Plan& plan, const Recorder& recorder);
 
 // What delayed an instruction: the instruction of another lane for which it waited last, if its own lane was
-// already idle when that one completed.
+// already idle when that instruction completed.
 struct Obstacle {
   size_t position = 0;
   uint32_t instruction = 0;

@@ -10,7 +10,7 @@ namespace sluice {
 
 namespace {
 
-constexpr double kWorthwhile = 1.01;  // times today's tokens a second
+constexpr double kWorthwhile = 1.01;  // times the tokens a second without a change
 constexpr double kNearly = 0.9;       // of the gain of the largest change
 
 }  // namespace
@@ -60,7 +60,7 @@ std::vector<WhatIf> best_changes(const std::vector<Amounts>& quantities, const P
     if (!most || speed(*most) < kWorthwhile * now) continue;
     quantity.pop_back();
     const double enough = now + kNearly * (speed(*most) - now);
-    while (!quantity.empty()) {  // more of it is taken to gain more
+    while (!quantity.empty()) {  // a larger amount is assumed to gain more
       const size_t middle = quantity.size() / 2;
       const std::optional<Planned> less = planned(quantity[middle]);
       const bool is_enough = less && speed(*less) >= enough;

@@ -42,9 +42,9 @@ struct WhatIf {
   Outlook outlook;
 };
 
-// For each quantity returns the smallest amount that gains nearly as much as the largest that can be planned,
-// and of memory only what its plan takes where that is nearly as fast; most tokens a second first. Those that
-// gain less than a hundredth are left out. `plan` is the one without a change.
+// For each quantity, returns the smallest amount that gains nearly as much as the largest that can be
+// planned. An amount of memory is cut to what its plan takes if that is nearly as fast. Quantities that gain
+// less than a hundredth are left out. Most tokens a second come first. `plan` is the plan without a change.
 std::vector<WhatIf> best_changes(const std::vector<Amounts>& quantities, const Plan& plan,
                                  const PlanWith& plan_with);
 

@@ -27,7 +27,6 @@
 //   which it has content; staged copies and transient buffers end with the body.
 #pragma once
 
-#include <bitset>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -154,8 +153,8 @@ inline constexpr BodyState BodyState::clean = {};
 inline constexpr BodyState BodyState::pending = {.update = Update::pending};
 inline constexpr BodyState BodyState::guessed = {.update = Update::guessed};
 
-// A run that is to be in `guessed` is in `pending` if the guess was wrong. So a body that starts in `pending`
-// may follow one that ends in `guessed`.
+// A run whose last body ends in `guessed` is in `pending` if the guess was wrong. So a body that starts in
+// `pending` may follow one that ends in `guessed`.
 constexpr bool can_follow(BodyState end, BodyState start) {
   if (end.is_guessed() && start.update == BodyState::Update::pending) end.update = start.update;
   return end == start;
@@ -168,13 +167,14 @@ class BodyStates {
   BodyStates(std::initializer_list<BodyState> states) {
     for (const BodyState s : states) add(s);
   }
-  void add(BodyState s) { bits_.set(static_cast<size_t>(s.index())); }
-  bool has(BodyState s) const { return bits_[static_cast<size_t>(s.index())]; }
-  bool none() const { return bits_.none(); }
+  void add(BodyState s) { bits_ |= 1u << s.index(); }
+  bool has(BodyState s) const { return (bits_ >> s.index() & 1) != 0; }
+  bool none() const { return bits_ == 0; }
   bool operator==(const BodyStates&) const = default;
 
  private:
-  std::bitset<BodyState::kCount> bits_;
+  static_assert(BodyState::kCount <= 32);
+  uint32_t bits_ = 0;
 };
 
 // caches: activations that stay from one body to the next.
@@ -189,15 +189,15 @@ struct Ring {
 constexpr uint16_t kRingSlotsMax = 4096;
 constexpr uint8_t kNoRing = 255;
 
-// A body needs few of a bank's parts, and knows which only while it runs. So there are `places` buffers, one
-// for each part that it can need at most. Another buffer, the index, counts what falls to each part: it
-// begins with i32 [parts + 1], of which part p has the numbers [index[p], index[p + 1]). Place s has the part
-// with numbers that s others with numbers precede, or none.
+// A body needs few of a bank's parts, and knows which only while it runs. So there are `places` picked
+// buffers, as many as the parts that it can need at most. Another buffer, the index, counts what falls to
+// each part: it begins with i32 [parts + 1], of which part p has the numbers [index[p], index[p + 1]). Place
+// s has the s-th part (from 0) that has any numbers, or none if there are fewer.
 //
-// A picked buffer is permanent, since its home is that of the bank: there it is any of its parts, so what
-// touches it there touches the whole bank. It is only read. An instruction with picked operands also has the
-// index, which the host reads (Operand::by_host). Where the place has no part, a transfer moves nothing, and
-// a task only begins its sums. One task of a body writes the index, once.
+// A picked buffer is permanent, since its home is that of the bank. At home it may be any of the bank's
+// parts, so what touches it there touches the whole bank. It is only read. An instruction with picked
+// operands also has the index, which the host reads (Operand::by_host). Where the place has no part, a
+// transfer moves nothing, and a task only begins its sums. One task of a body writes the index, once.
 struct Pick {
   BufferId bank = 0, index = 0;
   uint32_t place = 0, places = 1;
@@ -267,11 +267,11 @@ struct Operand {
   BufferId buffer = 0;
   uint32_t first = 0, last = 0;
   Access access = Access::read;
-  // read, add: the one to be found; write: the one that is replaced; target of a transfer: the one copied.
+  // read, add: the version to be found; write: the one replaced; target of a transfer: the one copied.
   uint32_t version = 0;
   uint8_t back = 0;  // ring slot, counted back from the body's own
   // The host reads it, in the lowest memory tier, before it carries out or enqueues the instruction, to know
-  // what there is to do. Such a buffer is transient and has one piece. An instruction has one at most.
+  // what to do. Its buffer is transient and has one piece. An instruction has at most one such operand.
   bool by_host = false;
   Role role = Role::none;  // none: of a transfer
 
@@ -359,7 +359,7 @@ inline uint64_t touched_begin(const Program& p, const Operand& o, const Place& p
   return b.pick && place.tier == b.home ? place.offset - operand_begin(b, o) : place.offset;
 }
 
-// The buffer that picks for the operands; none if there is none to be picked.
+// The index of the picked operands; none if no operand is picked.
 inline std::optional<BufferId> index_of(const Program& p, const std::vector<Operand>& operands) {
   for (const Operand& o : operands)
     if (p.buffers[o.buffer].pick) return p.buffers[o.buffer].pick->index;
@@ -373,8 +373,8 @@ inline std::optional<size_t> by_host(const std::vector<Operand>& operands) {
   return std::nullopt;
 }
 
-// After a body that guesses, the next one is issued when this wait on it holds: then it is known whether the
-// guess was right. After any other body there is nothing to wait for: count 0.
+// The wait after which it is known whether a body's guess was right; the next body is issued then. Count 0:
+// the body does not guess, so there is nothing to wait for.
 Wait when_decided(const Body& body);
 
 // The address of a ring operand at home depends on the ring's position, which counts the advances of all
@@ -412,14 +412,14 @@ struct UpdateConstants {
 };
 
 // Scalars of one training step: one ring slot of five pieces, so that a task waits only for the piece that it
-// uses. The writer of each is in brackets.
+// uses. The writer of each piece is in brackets.
 struct StepScalars {
   struct alignas(64) Input {  // [trainer, before the body is issued]
     double learning_rate;
     double valid_tokens;  // labels that count, over all micro-batches
   } input;
   struct alignas(64) Loss {  // [backward of the loss segment, one micro-batch after the other]
-    double sum;              // over the step's valid tokens; the numbers are in the order that ops have
+    double sum;              // over the step's valid tokens; the members are in the order that ops use
     double right;            // valid tokens whose logit is the largest; 0 unless the model counts them
     double of_routers;       // what router_loss added to the sum
     Loss& operator+=(const Loss& other) {

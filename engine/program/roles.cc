@@ -37,7 +37,7 @@ constexpr OperandRule kBackward[] = {
     {Role::input_scalars, at_most_one, kRead},
     {Role::previous_update, at_most_one, kRead},
 };
-// Of the only rank the gradient; of one of several its own addend.
+// Makes the gradient if there is one rank, else this rank's addend of it.
 constexpr OperandRule kRound[] = {
     {Role::accumulator, any, kRead}, {Role::gradient, one, kWrite}, {Role::block_sums, at_most_one, kWrite}};
 constexpr OperandRule kGather[] = {{Role::part, one, kRead}, {Role::whole, one, kWrite}};
@@ -67,7 +67,7 @@ constexpr OperandRule kSetScalars[] = {{Role::input_scalars, one, kRead},
                                        {Role::norm, at_most_one, kRead}};  // where the update waits for it
 constexpr OperandRule kSetGuess[] = {
     {Role::input_scalars, one, kRead}, {Role::previous_update, one, kRead}, {Role::guess, one, kWrite}};
-// Weights of fp32 are the master weights.
+// Weights in fp32 are the master weights, which the update also reads (add).
 constexpr OperandRule kOptimize[] = {{Role::state, one, kAdd},
                                      {Role::gradient, one, kRead},
                                      {Role::update, one, kRead},

@@ -1,5 +1,5 @@
-// What the operands of a task are for it. Whoever carries out a task finds them by role; the verifier checks
-// that a task has those of its kind.
+// What the operands of a task are for it. Code that carries out a task finds its operands by role; the
+// verifier checks that a task has the operands of its kind.
 #pragma once
 
 #include <optional>
@@ -24,7 +24,7 @@ struct OperandRule {
   bool allows(Access access) const { return (accesses >> static_cast<int>(access) & 1) != 0; }
 };
 
-// The roles that a kind of task has operands of.
+// The operands of a kind of task, by role.
 std::span<const OperandRule> operands_of(TaskKind kind);
 
 // What is wrong with a task's operands: empty if they are those of its kind.

@@ -7,7 +7,8 @@ namespace sluice {
 
 namespace {
 
-// With symbolic links followed. The path need not exist here; one that cannot be followed stands for itself.
+// The path with symbolic links followed. It need not exist here. A path that cannot be followed stands for
+// itself.
 std::string followed(const std::string& path) {
   std::error_code error;
   const std::filesystem::path end = std::filesystem::weakly_canonical(path, error);

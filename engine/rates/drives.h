@@ -17,10 +17,10 @@ struct DuplexRates {
 };
 DuplexRates duplex_rates(const DriveRates& drive);
 
-// Bytes a second that a drive moves while it reads and writes equal amounts, from their common begin until
-// both are done. Where both directions can use half of the mixed rate, it is the mixed rate. The drive shares
-// of a tier are in proportion to it. Training writes nearly as much state to a tier as it reads from there,
-// both at the same time; with these shares all drives are done at the same moment.
+// Bytes a second that a drive moves while it reads and writes equal amounts, from their common start until
+// both are done. If both directions can use half of the mixed rate, this is the mixed rate. The drive shares
+// of a tier are in proportion to these rates. Training writes nearly as much state to a tier as it reads from
+// there, both at the same time; with these shares all drives are done at the same moment.
 double drive_weight(const DriveRates& drive);
 
 struct DrivePart {
@@ -33,8 +33,8 @@ std::vector<DrivePart> drive_parts(const std::vector<DriveRates>& drives, const 
 // the result is empty.
 // 1. A directory gets the row of the same path (symbolic links followed), unless an earlier directory has
 //    that row.
-// 2. The other directories get the rows that are left, both in order. When no row is left, they get those of
-//    the tier from the first on again.
+// 2. The other directories get the rows that are left, both in order. When no row is left, they get the rows
+//    of the tier again, from the first on.
 std::vector<DriveRates> match_drives(const std::vector<DriveRates>& drives, const std::string& tier,
                                      const std::vector<std::string>& directories);
 

@@ -19,7 +19,7 @@ namespace {
 using Json = nlohmann::json;
 
 constexpr uint32_t kRanksMax = 1 << 20;
-// Outside of these, times of a step leave the range of a double.
+// Outside of these limits, times of a step leave the range of a double.
 constexpr double kLeast = 1e-18, kMost = 1e30, kSecondsMost = 1e9;
 constexpr double kTierBytesLeast = 1 << 20;
 constexpr size_t kTextMost = 1000;  // characters
@@ -260,7 +260,7 @@ void share_machine(MachineRates& rates, uint32_t ranks) {
   for (PoolRate& pool : rates.pools) pool.capacity *= share;
   for (DriveRates& d : rates.drives) d.read *= share, d.write *= share, d.mixed *= share;
   if (!rates.memory) return;
-  const auto scaled = [&](uint64_t bytes) {  // with fewer ranks than described, it may be far more
+  const auto scaled = [&](uint64_t bytes) {  // with fewer ranks than described, the part may be far more
     return static_cast<uint64_t>(std::min(static_cast<double>(bytes) * share, kTierBytesMost));
   };
   rates.memory->host = scaled(rates.memory->host);

@@ -50,11 +50,11 @@ struct OpRates {
   PrecisionRates flops, bytes;
 };
 
-// Tasks on a lane. Alone, a task takes its overhead plus the time of its work; if a pool needs longer for
-// that work, the time of the pool. The work of a forward or backward is the sum over its kinds of op. For a
-// kind without a row, and for other tasks, it is the longer of flops / rate and bytes / rate.
+// Tasks on a lane. Alone, a task takes its overhead plus the time of its work, or of a pool that needs longer
+// for that work. The work of a forward or backward is the sum over its kinds of op. For a kind without a row,
+// and for other tasks, the time is the longer of flops / rate and bytes / rate.
 struct LaneRates {
-  std::string lane, tier;  // tier: that of the first operand; empty: any that no other row names
+  std::string lane, tier;  // tier: of the first operand; empty: any tier that no other row names
   PrecisionRates flops;
   double bytes_per_second = kUnlimited;
   std::vector<OpRates> ops;
@@ -81,7 +81,7 @@ struct DriveRates {  // one directory of a file tier; drives.h says which part o
 struct NetworkLevel {
   std::string name;
   uint32_t ranks = 0;           // joined at most
-  double bytes_per_second = 0;  // that a member sends to other members, while it receives as many
+  double bytes_per_second = 0;  // that a member sends to others, while it receives equally many
   double latency_seconds = 0;   // that a message costs its sender, whatever its bytes
 };
 
@@ -98,7 +98,7 @@ struct MachineMemory {
 struct MachineRates {
   std::string name;
   std::string source;                   // which machine it is, for people; may be empty
-  std::string gpu;                      // in the name that its driver gives; empty: none, or not said
+  std::string gpu;                      // as in the name that its driver gives; empty: no GPU, or not said
   std::optional<MachineMemory> memory;  // for plans made elsewhere; the simulator does not look at it
   std::vector<PoolRate> pools;
   std::vector<DriveRates> drives;
@@ -132,9 +132,9 @@ constexpr const char* kCoresPool = "cores";
 constexpr const char* kDefaultMachine = "cpu-2core";
 constexpr const char* kGpuMachine = "gpu-server";
 
-// Scales pools, drives and memory (but a device's) to the part of one rank where `ranks` share the machine.
-// Before, the figures are those of one rank where as many ranks share the machine as its lowest network level
-// joins; without levels, those of the whole machine.
+// Scales pools, drives and memory (but a device's) to one rank's part where `ranks` ranks share the machine.
+// Before the call, they are one rank's part where as many ranks share the machine as its lowest network level
+// joins; without levels, the whole machine's.
 void share_machine(MachineRates& rates, uint32_t ranks);
 
 // A description that Sluice brings along; none for an unknown name.
@@ -144,7 +144,7 @@ std::optional<MachineRates> built_in_machine(const std::string& name);
 std::string built_in_machine_names();
 std::vector<std::string> built_in_machine_list();  // the same
 
-// The one named kDefaultMachine.
+// The description named kDefaultMachine.
 MachineRates default_machine_rates();
 
 }  // namespace sluice

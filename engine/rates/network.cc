@@ -10,12 +10,12 @@ namespace sluice {
 
 namespace {
 
-// Ranks of one unit of the level, which share its bandwidth.
+// Ranks of one member of the level (NetworkLevel), which share the member's bandwidth.
 uint32_t unit_ranks(const std::vector<NetworkLevel>& levels, size_t level) {
   return level == 0 ? 1 : levels[level - 1].ranks;
 }
 
-// How many ranks of the group are not in a rank's own unit, which has `unit` ranks.
+// How many ranks of the group are not in a rank's own member, which has `unit` ranks.
 uint32_t messages_out(const ProcessGroup& group, uint32_t unit) {
   return group.count - std::clamp(unit / group.stride, 1u, group.count);
 }
@@ -24,16 +24,17 @@ const ProcessGroup& group_of(const Program& program, const Task& task) {
   return program.processes[task.processes];
 }
 
-// What it sends to each other rank. Of rows that travel, as many as each expert has if all have equally many.
+// Bytes that a rank sends to each other rank. Rows that travel count as if all experts had equally many.
 uint64_t part_bytes(const Program& program, const Task& task) {
-  if (is_of_segment(task.kind)) return task.bytes / 2 / group_of(program, task).count;  // it reads and writes
+  if (is_of_segment(task.kind)) return task.bytes / 2 / group_of(program, task).count;  // read and written
   const Operand& gives = task.operands.front();
   const uint64_t bytes = operand_bytes(program.buffers[gives.buffer], gives);
   return task.kind == TaskKind::exchange ? bytes / group_of(program, task).count : bytes;
 }
 
-// Until the parts of a checkpoint have left each member of the levels above the lowest: machines share the
-// directory of checkpoints, so it is not within one of them. All ranks write equally many bytes, at once.
+// Seconds until the parts of a checkpoint have left each member of the levels above the lowest. Machines
+// share the directory of checkpoints, so it is outside of every member. All ranks write equally many bytes,
+// at once.
 double save_seconds(const std::vector<NetworkLevel>& levels, double bytes) {
   double longest = 0;
   for (size_t l = 1; l < levels.size(); ++l)

@@ -15,8 +15,8 @@
 
 namespace sluice {
 
-// The levels that `ranks` ranks use, each cut down to join at most so many. `per_node` of them share a
-// machine; 0: as many as the lowest level joins. Throws Error(usage) where the description joins fewer ranks.
+// The levels that `ranks` ranks use, each cut down to join at most `ranks`. `per_node` ranks share a machine;
+// 0: as many as the lowest level joins. Throws Error(usage) where the description joins fewer ranks.
 std::vector<NetworkLevel> levels_for(const MachineRates& rates, uint32_t ranks, uint32_t per_node);
 
 // Seconds of a collective, or of a save whose bytes leave each of several machines; else 0.
@@ -29,7 +29,8 @@ uint64_t sent_bytes(const Program& program, const Task& task);
 // another task works on.
 uint64_t counted_bytes(const Program& program, const Body& body, const Instruction& in);
 
-// By level: bytes that one of its members (NetworkLevel) sends, in bodies, to ranks outside of that member.
+// By level: bytes that one of the level's members (NetworkLevel) sends in `bodies` to ranks outside of that
+// member.
 std::vector<uint64_t> network_bytes(const Program& program, const std::vector<NetworkLevel>& levels,
                                     std::span<const BodyId> bodies);
 

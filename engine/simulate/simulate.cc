@@ -6,8 +6,8 @@
 //    its work flows. Alone the work would take T, the longest of: the work at the lane's rates
 //    (machine_rates.h), a collective on the network (network.h), bytes at the link's and drives' rates, and
 //    what it needs of each pool at the pool's capacity. Alone it takes the fraction need / (T * capacity) of
-//    a pool. If it occupies more than there is of a pool, it takes that many times as long, and all of the
-//    pool. jobs.h works this out for all instructions before the first starts.
+//    a pool. If it occupies n > 1 times a pool's capacity, it takes n times as long, and all of the pool.
+//    jobs.h works this out for all instructions before the first starts.
 // 3. An overlapping lane moves the bytes of one instruction at a time, in order; only fixed seconds overlap
 //    with the instructions before. So completions are in order, and a drive's rate is never divided among the
 //    requests of one lane.
@@ -279,9 +279,9 @@ class Run {
   std::vector<LaneState> lanes_;
   // By position (and one past the last) and lane: instructions of all bodies before.
   std::vector<std::vector<uint64_t>> bases_;
-  std::vector<size_t> before_;             // by position: index of the body before among the predecessors
-  std::vector<Wait> decided_;              // by position: on the body before, for the body to be issued
-  std::vector<double> demand_, room_;      // by pool
+  std::vector<size_t> before_;         // by position: index of the body before among the predecessors
+  std::vector<Wait> decided_;          // by position: the wait on the body before until this body is issued
+  std::vector<double> demand_, room_;  // by pool
   std::vector<LaneState*> busy_, rising_;  // in order of lanes: those that run something, those of step 4
   double now_ = 0;
   bool changed_ = false, completed_ = true;  // since shares were found; since start_all()

@@ -23,7 +23,7 @@ struct InstructionTime {
 struct SimulationResult {
   double seconds = 0;             // until the last instruction has completed
   std::vector<double> lane_busy;  // seconds in which the lane executes at least one instruction, by lane
-  // A full pool cost so many of these seconds. By lane and pool: MachineRates::pools, then drives.
+  // Seconds of lane_busy that a full pool cost. By lane and pool: MachineRates::pools, then drives.
   std::vector<std::vector<double>> lane_slowed;
   // By position in the sequence and instruction; only if asked for.
   std::vector<std::vector<InstructionTime>> times;
@@ -36,11 +36,11 @@ SimulationResult simulate(const Program& program, const MachineRates& rates, std
 // Seconds that a task takes alone on the unit's lane, pools aside; kUnlimited where the rates lack that lane.
 double unit_seconds(const Program& program, const MachineRates& rates, const Task& task, const Unit& unit);
 
-// The same on the first unit of its kind whose lane has rates; 0 if there is none.
+// The same on the first unit of the task's kind whose lane has rates; 0 if there is none.
 double task_seconds(const Program& program, const MachineRates& rates, const Task& task);
 
-// Seconds that the work of bodies takes on each resource at its full rate. On a lane whose tasks do not
-// overlap, their overheads and latencies count too. No order of the same work is faster than the largest of
+// Seconds that the work of bodies takes on each resource at its full rate. On a lane whose instructions do
+// not overlap, overheads and latencies count too. No order of the same work is faster than the largest of
 // these loads.
 struct Loads {
   std::vector<double> lanes;  // by Machine::lanes
@@ -48,7 +48,7 @@ struct Loads {
   // By MachineRates::drives: reads plus writes, at the mixed rate where that is faster.
   std::vector<double> drives;
 };
-// `counts`: whose work it is; empty: of all instructions.
+// Whether an instruction's work counts; empty: the work of all does.
 using Counts = std::function<bool(const Body& body, const Instruction& instruction)>;
 Loads loads_of(const Program& program, const MachineRates& rates, std::span<const BodyId> bodies,
                const Counts& counts = {});
@@ -60,8 +60,8 @@ uint64_t bytes_to_files(const Program& program, std::span<const BodyId> bodies);
 std::vector<BodyId> repeated(std::span<const BodyId> step, size_t times);
 
 // Seconds of one more `step`, the bodies of its waves: T(warm + more) - T(warm), divided by `more`, where
-// T(n) is the time of n steps. The end of a run is in both, so it cancels once steps repeat. The step must be
-// able to follow itself; warm and more are at least 1.
+// T(n) is the time of n steps. The end of a run is in both times, so it cancels once steps repeat. The step
+// must be able to follow itself; warm and more are at least 1.
 double steady_step_seconds(const Program& program, const MachineRates& rates, std::span<const BodyId> step,
                            uint32_t warm = 1, uint32_t more = 1);
 

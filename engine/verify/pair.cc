@@ -61,7 +61,7 @@ class PairCheck {
         join_completed(clock, lane, static_cast<uint32_t>(earlier.size()));
       else if (!earlier.empty())
         join(clock, &before_.started[earlier.back() * lanes_]);
-      // Completions are counted in order: a lane that is waited for has completed all of the body before.
+      // Completions are counted in order: a lane that is waited for has completed the whole body before.
       for (const Wait& w : instruction.waits) {
         join(clock, started(facts_.by_lane[w.lane][w.count - 1]));
         join_completed(clock, w.lane, static_cast<uint32_t>(before_.by_lane[w.lane].size()));
@@ -70,7 +70,7 @@ class PairCheck {
     }
   }
 
-  // Both lists are sorted and free of overlaps.
+  // The ranges of last and first are sorted and free of overlaps.
   void check_space(uint32_t source, uint32_t space) {
     const uint64_t shift = line_.begin(space) - line_.begin(source);  // modulo 2^64
     const Touches &last = before_.last, &first = facts_.first;

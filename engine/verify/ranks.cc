@@ -45,7 +45,7 @@ class Rank {
 
   const ProcessGroup& processes(uint32_t i) const { return program_.processes[task(i).processes]; }
 
-  // Why the bytes that it gives and gets do not fit its process group; nothing if they do.
+  // Why the bytes that a collective gives and gets do not fit its process group; nothing if they do.
   std::optional<std::string> misfit(uint32_t i) const {
     if (is_of_segment(task(i).kind)) return std::nullopt;  // the rule of its op has seen to that
     const auto bytes = [&](size_t operand) {
@@ -122,7 +122,7 @@ class Rank {
   std::vector<uint32_t> match_;  // by instruction
 };
 
-// One body of all programs.
+// The same body in all programs.
 class Meeting {
  public:
   explicit Meeting(std::vector<Rank> ranks) : ranks_(std::move(ranks)) {}

@@ -27,7 +27,7 @@ namespace sluice {
 // "gather 3/0 of w.layer3 among all, 4096 bytes for 16384": what a rank gives and gets.
 std::string collective_name(const Program& program, const Body& body, const Instruction& instruction);
 
-// Indices of its collectives, in list order.
+// Indices of the body's collectives, in list order.
 std::vector<uint32_t> collectives_of(const Body& body);
 
 // One sentence on the first fault, without a full stop: "body step: program 1 has gather 0/0 of ... where

@@ -57,8 +57,8 @@ namespace {
 
 constexpr uint32_t kNobody = UINT32_MAX;
 
-struct Segment {            // a run of bytes with one history
-  uint64_t anchor = 0;      // address that the buffer's first byte would have
+struct Segment {              // a run of bytes with one history
+  uint64_t anchor = 0;        // address that the buffer's first byte would have
   uint32_t buffer = kNobody;  // kNobody: garbage
   uint32_t version = 0;
   uint32_t writer = kNobody;  // instruction of this body

@@ -150,8 +150,8 @@ class Tables {
     }
   }
 
-  // Whatever part a picked buffer has, it is one of equal parts of the bank, cut as the buffer is; and the
-  // index has a number for each part.
+  // A bank consists of equal parts, each cut into pieces as its picked buffers are. The index has a number
+  // for each part, and one more.
   void check_picks() {
     const size_t buffers = program_.buffers.size();
     for (const Buffer& b : program_.buffers) {
@@ -293,7 +293,7 @@ class Structure {
                    place.offset, body_.peak_bytes[place.tier]);
   }
 
-  // What the host reads is there before it carries out the instruction: this body has written it.
+  // What the host reads exists before it carries out the instruction, since this body has written it.
   bool check_by_host(const Instruction& instruction) {
     const std::vector<Operand>& operands = instruction.operands;
     if (!require(std::ranges::count_if(operands, &Operand::by_host) <= 1, "has two operands for the host"))
@@ -311,8 +311,8 @@ class Structure {
                    Name{machine_.tiers[instruction.places[*k].tier].name});
   }
 
-  // All picked operands have one index, which the host reads. It is written once in a body, so whatever is
-  // picked by it stays the same.
+  // All picked operands have one index, which the host reads. It is written once in a body, so what it picks
+  // stays the same.
   bool check_index(const Instruction& instruction) {
     const std::vector<Operand>& operands = instruction.operands;
     for (const Operand& o : operands)
@@ -387,7 +387,7 @@ class Structure {
     require(std::any_of(units.begin(), units.end(), runs_on(instruction.lane)), "runs {} on lane {}",
             task_kind_name(task.kind), Name{machine_.lanes[instruction.lane].name});
     std::vector<Place> places = instruction.places;
-    if (const auto k = by_host(task.operands))  // check_by_host() looks at that one
+    if (const auto k = by_host(task.operands))  // check_by_host() looks at this place
       places.erase(places.begin() + static_cast<std::ptrdiff_t>(*k));
     for (const Place& p : places) {
       const auto is_in_tier = [&](const Unit& u) { return runs_on(instruction.lane)(u) && u.tier == p.tier; };

@@ -1,5 +1,5 @@
-// The verifier: is a program correct for every interleaving that its waits allow? It shares program.h and
-// engine/base with the planner and nothing else, so that one mistake cannot hide in both.
+// The verifier: is a program correct for every interleaving that its waits allow? It shares program.h,
+// roles.h and engine/base with the planner and nothing else, so that one mistake cannot hide in both.
 //
 // 1. Tables: indices in range, homes disjoint, aligned and inside the arenas, arenas inside the tiers'
 //    capacities.
@@ -7,7 +7,7 @@
 //    existing links; waits on earlier instructions; predecessors are the bodies that end in the state in
 //    which this one starts.
 // 3. Contents: the list order is replayed over a map from addresses to (buffer, offset, ring slot, version).
-//    Every operand finds what its task demands, nothing but a home's own buffer is written there, and at the
+//    Every operand finds what its task demands, only a home's own buffer is written in that home, and at the
 //    end every home holds the newest version. Bodies start from current homes and garbage elsewhere, so by
 //    induction every legal sequence is covered.
 // 4. Order: vector clocks over the lanes (Fidge 1988, Mattern 1989) for every body and every legal ordered
@@ -38,7 +38,7 @@ struct Violation {
 };
 
 // Empty = correct. Reports at most `limit` violations; contents and order are looked at only when tables and
-// structure hold.
+// structure are correct.
 std::vector<Violation> verify(const Program& program, size_t limit = 10);
 
 // "body step after first, instruction 17 (h2d 5): reads ...", for messages and tests.

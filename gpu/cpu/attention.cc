@@ -9,10 +9,10 @@
 // Every sum is owned by one task and has a fixed order. Operands that are not fp32 are widened block by
 // block.
 //
-// With a window or documents, a block of queries begins with the first key that its first query sees: what a
-// query sees never begins before what the queries before it see. Tasks for keys end with the last block of
-// queries that sees one of them. A sink is where a query's running maximum and sum begin. The gradient of a
-// sink is a sum over all queries: tasks leave the sums of blocks of queries, which are then added in order.
+// With a window or documents, a block of queries starts at the first key that its first query sees, because
+// later queries see no earlier keys. Tasks for keys end with the last block of queries that sees one of them.
+// With a sink, a query's running maximum starts at the sink's score, and its sum at 1. The gradient of a sink
+// is a sum over all queries: tasks leave the sums of blocks of queries, which are then added in order.
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -198,7 +198,7 @@ struct Area {
   int64_t sequence, first_query, queries, first_key, keys;
 };
 
-// Which of the area's keys its query r sees: [begin, end), counted from its first key.
+// The keys that query r of the area sees: [begin, end), counted from the area's first key.
 struct Seen {
   int64_t begin, end;
   Seen(const Problem& p, const Area& a, int64_t r)
@@ -271,7 +271,7 @@ struct BackwardCall {
   double* sink_sums = nullptr;  // [sequences, heads, query_blocks]; nullptr: not wanted
 };
 
-// What one task computes: dq of some queries, or dk and dv of some keys, or all of a pair's.
+// What one task computes: dq of some queries, or dk and dv of some keys, or all three of a pair.
 struct Part {
   int64_t sequence, first_head, heads;  // the heads share one key/value head
   int64_t query_begin, query_end, key_begin, key_end;
@@ -301,8 +301,8 @@ void block_gradients(const BackwardCall& c, const BackwardScratch& s, const Bloc
   }
 }
 
-// A sink's score has the probability e^(sink - lse) and, since it has no value, the gradient of -delta times
-// that. Returns the sum over the block's queries, without the sign.
+// A sink's score has the probability e^(sink - lse). Since a sink has no value, the score's gradient is
+// -delta times that probability. Returns the sum over the block's queries, without the sign.
 double sink_sum(float sink, const float* lse, const float* delta, int64_t queries) {
   double sum = 0;
   for (int64_t r = 0; r < queries; ++r)

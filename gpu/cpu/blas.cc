@@ -66,7 +66,7 @@ void multiply_f32(Library library, const TileShape& s, float alpha, const float*
 
 namespace {
 
-// The product adds to what is there, or does not. The caller gives the scratch memory.
+// `accumulate`: the product is added to what C has. The caller gives the scratch memory.
 dnnl::primitive_attr attributes_of(bool accumulate) {
   dnnl::primitive_attr attributes;
   attributes.set_scratchpad_mode(dnnl::scratchpad_mode::user);

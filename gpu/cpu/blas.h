@@ -14,7 +14,7 @@ namespace sluice::cpu {
 
 enum class Library : uint8_t { openblas, onednn };
 
-// What the processor has and this build can use. oneDNN's fp32 product is taken where it has AVX-512 code:
+// What the processor has and this build can use. oneDNN multiplies fp32 if the processor has AVX-512, since
 // OpenBLAS 0.3.21 runs its AVX2 code on processors that it does not know (measured: half the speed on AMD's
 // family 26).
 struct Support {
@@ -57,13 +57,13 @@ class Bf16Tile {
   std::unique_ptr<Impl> impl_;
 };
 
-// A tile of few rows times a panel of B that is multiplied by many such tiles: B is brought into the
-// library's own layout once. fp32 or bf16 through oneDNN; C is fp32 and dense.
+// A tile of few rows times a panel of B. Many such tiles are multiplied with one panel, so pack() brings the
+// panel into the library's own layout once. fp32 or bf16 through oneDNN; C is fp32 and dense.
 struct PackedShape {
   int64_t m, n, k;
   bool transpose_b;
   int64_t stride_a, stride_b;
-  bool bf16;  // A and B; or else fp32
+  bool bf16;  // A and B are bf16, not fp32
   bool accumulate;
   auto operator<=>(const PackedShape&) const = default;
 };

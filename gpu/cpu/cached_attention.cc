@@ -1,5 +1,5 @@
 // cached_attention. First, tasks for rows write keys and values into the cache; then, tasks for (row,
-// key/value head) answer the queries of the heads that share it: they pass over the keys in blocks with a
+// key/value head) answer the queries of the heads that share it. They pass over the keys in blocks with a
 // running maximum and sum, as attention.cc does. A query's results depend on its position and on what is
 // cached, not on the other rows.
 #include "engine/base/simd/targets.h"
@@ -72,7 +72,7 @@ HWY_EXPORT(widen_row);
 constexpr int64_t kKeys = 256;  // of a block
 constexpr int64_t kRows = 16;   // of a task that writes
 
-// One thread's workspace, each rounded up to whole cache lines: a query, its o, the scores of a block.
+// One thread's workspace: a query, its o, the scores of a block. Each takes whole cache lines.
 int64_t padded(int64_t floats) { return (floats + 15) / 16 * 16; }
 int64_t thread_floats(const OpShapes& s) { return 2 * padded(s.attributes.head_size) + kKeys; }
 

@@ -20,10 +20,10 @@ struct GradientRow {
   std::byte* at(int64_t i) const { return data + static_cast<uint64_t>(i) * dtype_bytes(precision); }
 };
 
-// The logits were capped. They are still needed when their exponentials are, so that both are made block by
-// block. Returns the sum of the exponentials, or, with a factor, writes the gradients of all logits but the
-// label's: factor * e^(logit - maximum) * the cap's slope. A gradient lies at its logit's address or before
-// it.
+// The logits were capped. The slopes are computed from them, so exponentials do not overwrite them, but are
+// made block by block. Returns the sum of the exponentials. With a factor, also writes the gradients of all
+// logits but the label's: factor * e^(logit - maximum) * the cap's slope. A gradient lies at its logit's
+// address or before it.
 double pass_over_capped(const float* logits, int64_t vocabulary, float maximum, float cap,
                         const float* factor, const GradientRow& to) {
   constexpr int64_t kBlock = 1024;
@@ -41,7 +41,7 @@ double pass_over_capped(const float* logits, int64_t vocabulary, float maximum, 
   return sum;
 }
 
-// finish_logits for capped ones.
+// finish_logits with a cap.
 double finish_capped(float* logits, int64_t vocabulary, int32_t label, float cap, const GradientRow& to,
                      const float* seed) {
   soft_cap_row(logits, cap, nullptr, vocabulary);
@@ -86,14 +86,14 @@ double finish_logits(float* logits, int64_t vocabulary, int32_t label, float cap
   return loss;
 }
 
-// Other labels than those of the vocabulary are ignored, or finish_logits refuses them. The maximum is NaN
-// where a logit is not finite.
+// A label outside the vocabulary is one to be ignored, or finish_logits refuses it. If a logit is not
+// finite, the maximum is NaN, and the row is not right.
 bool is_right(const float* logits, int64_t vocabulary, int32_t label) {
   return label >= 0 && label < vocabulary && finite_maximum(logits, vocabulary) == logits[label];
 }
 
-// Losses and gradients of a chunk's rows; the losses are added to `loss`, if it is there, in row order, and
-// the number of right rows to what follows it, if they are counted.
+// Computes losses and gradients of a chunk's rows. Unless `loss` is nullptr, adds the losses to loss[0] in
+// row order and, if right rows are counted, their number to loss[1].
 void finish_rows(const LossRows& c, DType precision, const float* seed, double* loss, Workers& workers) {
   // Rows of one task, which then takes tens of microseconds.
   const int64_t group = std::max<int64_t>(1, 16384 / c.vocabulary);

@@ -92,7 +92,7 @@ void swiglu_backward_range(const OpCall& call, const GatedRange& range) {
                                     : gated_backward<SiluGate>(call, range);
 }
 
-// y = a + b, which is of type B.
+// y = a + b, where b is of type B.
 template <class T, class B>
 HWY_INLINE void add_pairs(const OpCall& call, uint64_t begin, uint64_t count) {
   const T* a = at<const T>(call.inputs[0], begin);
@@ -113,7 +113,7 @@ void add_sum_forward_range(const OpCall& call, uint64_t begin, uint64_t count) {
                  [&](auto type) HWY_ATTR { add_pairs<decltype(type), float>(call, begin, count); });
 }
 
-// One input after the other: both may be one tensor, and the second then adds.
+// One gradient after the other: both may be one tensor, to which the second is then added.
 void add_backward_range(const OpCall& call, uint64_t begin, uint64_t count) {
   with_precision(call.shapes->precision, [&](auto type) HWY_ATTR {
     using T = decltype(type);
@@ -281,7 +281,7 @@ void repeat_forward(const OpCall& call, const Resources& resources) {
   });
 }
 
-// Parts are added in their order, what is there before last.
+// Parts are added in order, and the addend last.
 void repeat_backward(const OpCall& call, const Resources& resources) {
   const uint64_t elements = element_count_of(call);
   const auto all = static_cast<uint64_t>(element_count(call.shapes->outputs[0]));

@@ -17,7 +17,7 @@ HWY_BEFORE_NAMESPACE();
 namespace sluice::cpu::HWY_NAMESPACE {
 using namespace sluice::HWY_NAMESPACE;
 
-// The row's position in its document; 0 of an idle row.
+// The row's position in its document; 0 for an idle row.
 HWY_INLINE int64_t position_of(const OpCall& call, int64_t row) {
   const auto* begins = static_cast<const int32_t*>(view_of(call.inputs, 1).data);
   return std::max<int64_t>(0, row % call.shapes->attributes.sequence - (begins == nullptr ? 0 : begins[row]));

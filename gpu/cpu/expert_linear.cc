@@ -1,6 +1,6 @@
 // expert_linear: products of tiles of kExpertTile rows, as many as the expert's rows fill.
 //
-// A tile has the same height however many rows the expert has, so a row's results do not depend on that. The
+// All tiles have the same height, so a row's results do not depend on how many rows the expert has. The
 // weight's gradient is a sum over the rows, in chunks.
 #include <algorithm>
 #include <array>
@@ -86,7 +86,7 @@ void weight_gradient(const OpCall& call, const ExpertRows& rows, const Resources
                                   kChunk, call.workspace, resources.workers);
 }
 
-// Sums over the columns of dy times the bias.
+// The gradient of a row's weight: the sum over the columns of dy times the bias.
 void row_weight_gradient(const OpCall& call, const ExpertRows& rows, const Resources& resources) {
   if (rows.weights == nullptr || call.input_gradients.back().data == nullptr) return;
   const Products p(*call.shapes);

@@ -25,7 +25,7 @@ struct ExpertRows {
   RoutingLayout layout;
   const int32_t* entries;
   int64_t count;
-  const float* weights = nullptr;  // nullptr: they do not count
+  const float* weights = nullptr;  // nullptr: all are 1
 };
 
 }  // namespace sluice::cpu

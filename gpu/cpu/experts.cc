@@ -1,5 +1,5 @@
 // The ops of one expert without products: dispatch, expert_swiglu, combine. A group of rows is a task. The
-// rows of an expert are rows of different tokens, so tasks that write to rows of tokens share none.
+// rows of an expert are rows of different tokens, so no two tasks write to the same row of a token.
 #include "engine/base/simd/targets.h"
 #include "gpu/cpu/expert_rows.h"
 #include "gpu/cpu/gated_range.h"
@@ -54,7 +54,7 @@ struct Clamped {
       : limit(hn::Set(Floats(), static_cast<float>(a.swiglu_limit))),
         alpha(hn::Set(Floats(), static_cast<float>(a.swiglu_alpha))) {}
 
-  // A comparison with NaN is false, so that it stays.
+  // A comparison with NaN is false, so NaN stays.
   HWY_INLINE FloatVector lower(FloatVector x) const { return hn::IfThenElse(hn::Gt(x, limit), limit, x); }
   HWY_INLINE FloatVector plus_one(FloatVector up) const {
     const FloatVector u = lower(up), least = hn::Neg(limit);
@@ -205,7 +205,7 @@ struct Matrix {
     return addend == nullptr ? nullptr : addend + static_cast<uint64_t>(r) * row_bytes;
   }
   void clear_row(int64_t r) const { std::memset(row(r), 0, row_bytes); }
-  // The addend, or zeros, in `rows` rows.
+  // Puts the addend, or zeros, in the first `rows` rows.
   void begin_sum(int64_t rows, int64_t columns, Workers& workers) const {
     if (addend == data) return;
     for_each_row(rows, columns, workers, [&](int64_t r) {

@@ -82,17 +82,17 @@ void cached_attention_forward(const OpCall& call, const Resources& resources);
 uint64_t cached_attention_workspace_bytes(const OpShapes& shapes, Pass pass, const Resources& resources);
 void pick_rows_forward(const OpCall& call, const Resources& resources);
 
-// routers.cc. What is done with logits is double.
+// routers.cc. Logits are processed in double.
 void router_forward(const OpCall& call, const Resources& resources);
 void router_backward(const OpCall& call, const Resources& resources);
 uint64_t router_workspace_bytes(const OpShapes& shapes, Pass pass, const Resources& resources);
 void router_statistics_forward(const OpCall& call, const Resources& resources);
 void router_statistics_backward(const OpCall& call, const Resources& resources);
 uint64_t router_statistics_workspace_bytes(const OpShapes& shapes, Pass pass, const Resources& resources);
-void router_loss_forward(const OpCall& call, const Resources& resources);  // both add it to outputs[0]
+void router_loss_forward(const OpCall& call, const Resources& resources);  // both add the loss to outputs[0]
 void router_loss_backward(const OpCall& call, const Resources& resources);
 
-// route.cc, likewise.
+// route.cc. Logits are processed in double.
 void route_forward(const OpCall& call, const Resources& resources);
 void route_backward(const OpCall& call, const Resources& resources);
 uint64_t route_workspace_bytes(const OpShapes& shapes, Pass pass, const Resources& resources);

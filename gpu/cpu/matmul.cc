@@ -75,7 +75,7 @@ struct Multiplier::Call {
   const ProductCall& operands;
   const Method& method;
   std::byte* workspace;
-  uint64_t thread_bytes;  // of the workspace: the most of all methods that run together
+  uint64_t thread_bytes;  // of the workspace: the most that a method of this run needs
 };
 
 Multiplier::Multiplier(int threads, Support support) : threads_(threads), support_(support) {

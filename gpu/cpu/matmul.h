@@ -32,8 +32,8 @@ class Multiplier {
   // workspace: of the bytes that prepare() returned, aligned to 64.
   void run(const ProductCall& operands, std::byte* workspace, Workers& workers);
 
-  // op(A) op(B) of an A that is stored [k,m] and a B that is stored [k,n], with any k: chunks of `height` of
-  // k, and what is left behind them, are added in order. The products of each were prepared.
+  // op(A) op(B), with A stored [k,m] and B stored [k,n], for any k. k is cut into chunks of `height` and a
+  // last one of what is left; their products are added in order, and were all prepared.
   void run_chunks(const ProductCall& operands, int64_t height, std::byte* workspace, Workers& workers);
 
   // One small fp32 product on the calling thread, for kernels that cut their own work.

@@ -26,7 +26,7 @@ HWY_INLINE float sum_of(size_t n, const Term& term) {
   return hn::GetLane(hn::SumOfLanes(Floats(), sum));
 }
 
-// What is added to the weight of an RMS norm: 1, or what changes no number, not even -0.
+// What is added to the weight of an RMS norm: 1, or -0, which changes no number.
 HWY_INLINE float weight_from(const OpCall& call) {
   return call.shapes->attributes.weight_from_one ? 1.0f : -0.0f;
 }

@@ -2,8 +2,8 @@
 //
 // Positions are cut into blocks of kPositions. A block's first angles go through cos and sin in double; each
 // next position is one rotation further, also in double: 31 rotations lose a few 1e-15, far below fp32. So a
-// position's angles have the same bits wherever the position stands. All heads share them, and all sequences
-// of the micro-batch where these are one document each.
+// position's angles have the same bits wherever the position stands. All heads share a position's angles. So
+// do all sequences of the micro-batch, if each is one document.
 #include "engine/base/simd/targets.h"
 #include "gpu/cpu/kernels.h"
 #undef HWY_TARGET_INCLUDE
@@ -142,7 +142,7 @@ struct Rotation {
         rotate(row, angles);
     }
   }
-  // Rows [begin, end), where documents begin.
+  // Rows [begin, end), with positions counted from the beginnings of documents.
   void rotate_rows(int64_t begin, int64_t end, const Angles& angles) const {
     int64_t next = -1;  // the position whose angles come next
     for (int64_t row = begin; row < end; ++row) {

@@ -13,8 +13,8 @@ using Scores = Routing::Scores;
 
 double sigmoid(double x) { return 1 / (1 + std::exp(-x)); }
 
-// The indices of the largest keys that were offered, in descending order of these. Of equal keys, that which
-// was offered first comes first.
+// The indices of the largest keys that were offered, in descending order of the keys. Of equal keys, the one
+// that was offered first comes first.
 struct Largest {
   const double* keys;
   int32_t* indices;
@@ -78,8 +78,8 @@ void choose(const Routing& routing, const float* logits, const float* correction
     for (int64_t e = memory.best_groups[i] * size; e < (memory.best_groups[i] + 1) * size; ++e) best.offer(e);
 }
 
-// Writes what the weights of the chosen experts are before they are normalized and scaled; returns by what
-// they are divided.
+// Writes the weights of the chosen experts as they are before they are normalized and scaled; returns the
+// divisor that normalizes them.
 double weight_parts(const Routing& routing, const float* logits, const int32_t* chosen, double* parts) {
   const auto logit = [&](int64_t j) { return static_cast<double>(logits[chosen[j]]); };
   LogSum sum{};
@@ -128,8 +128,8 @@ void route_row_backward(const Routing& routing, const float* logits, const int32
         static_cast<float>((addend == nullptr ? 0 : static_cast<double>(addend[first + e])) + d[e]);
 }
 
-// Behind what threads and the correction take of route's workspace: by choice the expert that takes it, and
-// how many choices of a group each expert takes.
+// Lies in route's workspace, behind the memory of threads and of the correction. `takers` has, by choice, the
+// expert that takes it; `counts`, by expert, how many choices of a group it takes.
 struct DropMemory {
   static uint64_t bytes(const RoutingLayout& layout, const Routing& r) {
     return r.drops() ? aligned_bytes(layout.choices() + layout.experts, sizeof(int32_t)) : 0;
@@ -163,8 +163,8 @@ void drop_choices(const OpCall& call, const RoutingLayout& layout, const int32_t
   }
 }
 
-// Entries by expert, from the experts by choice that take these; a taker of -1 takes none. Serial: it is done
-// in a fraction of a millisecond.
+// Writes the choices that each expert takes, from the taker of each choice; -1: no expert takes it. Serial:
+// this takes a fraction of a millisecond.
 void sort_choices(const RoutingLayout& layout, const int32_t* takers, int32_t* routing) {
   int32_t* const entries = routing + layout.entries();
   std::fill_n(routing, layout.experts + 1, 0);
@@ -172,14 +172,14 @@ void sort_choices(const RoutingLayout& layout, const int32_t* takers, int32_t* r
     if (takers[choice] >= 0) ++routing[takers[choice] + 1];
   for (int64_t e = 0; e < layout.experts; ++e) routing[e + 1] += routing[e];
   std::fill(entries + routing[layout.experts], entries + layout.choices(), -1);
-  // begins[e] runs through the expert's entries, and ends as what begins[e + 1] was.
+  // routing[e] runs through the entries of expert e, and ends at the value that routing[e + 1] had.
   for (int64_t choice = 0; choice < layout.choices(); ++choice)
     if (takers[choice] >= 0) entries[routing[takers[choice]]++] = static_cast<int32_t>(choice);
   for (int64_t e = layout.experts; e > 0; --e) routing[e] = routing[e - 1];
   routing[0] = 0;
 }
 
-// In route's workspace, where DropMemory begins.
+// The offset of DropMemory in route's workspace.
 uint64_t dropping_begins(const Routing& r, const Resources& resources) {
   return RowMemory::bytes(r) * static_cast<uint64_t>(resources.workers.threads()) +
          aligned_bytes(r.experts, sizeof(float));
@@ -265,7 +265,7 @@ void for_each_noise(const OpCall& call, const Resources& resources, const Body& 
   });
 }
 
-// log(1 + e^x), without overflow. A comparison with NaN is false, so that it stays.
+// log(1 + e^x), without overflow. A comparison with NaN is false, so NaN stays.
 double softplus(double x) { return x > 0 ? x + std::log1p(std::exp(-x)) : std::log1p(std::exp(x)); }
 
 void put(const TensorView& to, int64_t i, double value) {

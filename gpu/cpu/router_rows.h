@@ -14,7 +14,7 @@ constexpr int64_t kRowBlock = 64;
 
 inline int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
-// Rounds so many elements up to a multiple of 64.
+// Bytes of the elements, rounded up to a multiple of 64.
 inline uint64_t aligned_bytes(int64_t elements, uint64_t size) {
   return (static_cast<uint64_t>(elements) * size + 63) / 64 * 64;
 }

@@ -1,6 +1,6 @@
 // The ops of routers: logits and losses. route.cc chooses.
 //
-// An expert has few numbers in a row, so what is done with logits is scalar and in double. Blocks of rows are
+// A row has few logits, one for each expert, so they are processed as scalars, in double. Blocks of rows are
 // tasks. Sums over rows are sums of blocks, which are then added in order.
 #include "engine/base/simd/convert.h"
 #include "gpu/cpu/column_sums.h"
@@ -12,7 +12,7 @@
 namespace sluice::cpu {
 namespace {
 
-// So much of x is widened at a time for the weight's gradient.
+// The part of x that is widened at a time for the weight's gradient.
 constexpr int64_t kPanelRows = 256, kPanelColumns = 256;
 
 const std::byte* element(const void* data, int64_t i, DType type) {
@@ -89,7 +89,7 @@ void router_weight_gradient(const OpCall& call, float* dw, const Resources& reso
 
 // ---- router_statistics ----
 
-// The sums of a block of rows: as the op's output has them, but for the last.
+// The sums of a block of rows: those of the op's output, without the last.
 double* block_sums(const OpCall& call, int64_t block) {
   return reinterpret_cast<double*>(call.workspace) + block * call.shapes->outputs[0][1];
 }

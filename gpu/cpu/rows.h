@@ -11,8 +11,8 @@
 
 namespace sluice::cpu {
 
-// to = round(sum + bias + addend); bias and addend may be nullptr, and the addend `to`; these are in
-// `precision`.
+// to = round(sum + bias + addend); bias, addend and to are in `precision`. bias and addend may be nullptr;
+// addend may be `to`.
 void finish_row(DType precision, const float* sum, const void* bias, const void* addend, void* to, int64_t n);
 
 // to += from, which is in `precision`.

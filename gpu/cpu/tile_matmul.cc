@@ -15,7 +15,7 @@ constexpr int64_t kColumnsMin = 128, kColumnsMax = 256, kColumnsStep = 64;
 constexpr int64_t kPanelBytes = int64_t{1} << 20;
 constexpr int64_t kWidenedDepth = 1024;  // k of a widened panel
 constexpr int64_t kGroup = 4;            // tiles that are multiplied before their sums are finished
-constexpr int64_t kTasksOfAThread = 3;   // at least, if there are as many groups
+constexpr int64_t kTasksOfAThread = 3;   // at least, if there are enough groups
 constexpr int64_t kPad = 16;             // floats that keep strides of widened panels off powers of two
 
 int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
@@ -26,7 +26,7 @@ const void* element(const void* base, int64_t index, DType type) {
   return static_cast<const std::byte*>(base) + static_cast<uint64_t>(index) * dtype_bytes(type);
 }
 
-// What a thread's memory has of B; at the beginning of that memory.
+// Which part of B a thread's memory has. Lies at the beginning of that memory.
 struct Held {
   int64_t panel, chunk;
 };
@@ -121,7 +121,7 @@ void TileMultiplier::begin(const TiledCall& call, const Method& method, const Wo
     *Task(call, method, {0, 0}, thread).held = {-1, -1};
 }
 
-// Each task packs its panel, so there are as few as keep all threads at work to the end.
+// Each task packs its panel, so there are only as many tasks as keep all threads at work to the end.
 TileMultiplier::Division TileMultiplier::division_of(const TiledCall& call, const Method& method,
                                                      int threads) {
   const int64_t groups = divide_up(call.tiles, kGroup);

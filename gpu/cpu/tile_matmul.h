@@ -1,4 +1,4 @@
-// Products of tiles of rows, as many tiles as there are at run time, with one matrix B.
+// Products of tiles of rows with one matrix B. The number of tiles is known only at run time.
 //
 // All tiles have the same height, and a tile is multiplied with a panel of columns at a time by calls of one
 // shape. So a row's result depends on its own values, its place in its tile and B only, never on the number
@@ -44,7 +44,7 @@ class TileMultiplier {
   uint64_t prepare(const TiledProduct& product);
 
   // Calls finish(row, column, sums, n) for each row and panel of columns [column, column + n), with the
-  // product's sums, which it may overwrite. It must not throw.
+  // product's sums. `finish` may overwrite the sums and must not throw.
   template <class Finish>
   void run(const TiledCall& call, Workers& workers, const Finish& finish) {
     const Method method = method_of(call.product);
@@ -67,7 +67,7 @@ class TileMultiplier {
     bool native = false;              // the library multiplies the operands' type
     bool packed = false;              // by PackedTile
     uint64_t packed_bytes = 0, scratch_bytes = 0, sum_bytes = 0, widened_a_bytes = 0, widened_b_bytes = 0;
-    const PackedTile* tiles[2][3] = {};  // by last panel; by first chunk, one between, last one of several
+    const PackedTile* tiles[2][3] = {};  // by whether the panel is the last; by chunk: first, between, last
     uint64_t thread_bytes() const;
   };
   // The groups of tiles in ranges of about equal length. A task is a panel and a range.

@@ -2,8 +2,8 @@
 // machine description, a run keeps it in its checkpoints; only the cuda device reads it.
 //
 // The text is JSON: {"gpu", "compute_capability", "cublaslt", "products": {PRODUCT: ALGORITHM}}. PRODUCT is
-// product_text(), ALGORITHM is algorithm_text(). Both name all that tells two of them apart, so that they can
-// be compared as text. Equal choices have equal text. Pure functions.
+// product_text(), ALGORITHM is algorithm_text(). The texts name all that tells two products, or two
+// algorithms, apart, so text can be compared instead. Equal choices have equal text. Pure functions.
 #pragma once
 
 #include <array>
@@ -23,7 +23,7 @@ constexpr std::array<const char*, 9> kAlgorithmAttributes = {
     "id", "tile", "split_k", "reduction", "swizzle", "custom", "stages", "inner_shape", "cluster_shape"};
 using Algorithm = std::array<uint32_t, kAlgorithmAttributes.size()>;
 
-// Where algorithms were timed. Elsewhere they may be slow, or not be there.
+// Where algorithms were timed. In another place they may be slow or missing.
 struct TimingPlace {
   std::string gpu;                 // its printable name
   std::string compute_capability;  // "9.0"
@@ -36,8 +36,8 @@ struct ChosenAlgorithms {
   std::map<std::string, Algorithm> products;  // by product_text()
 };
 
-// "16384 x 4800 x 1600 bf16 a=1600 b=4800 c=4800 bias": m, n, k, types, and strides; a' is a transposed
-// A. `accumulate` is an argument of a call, so it does not count.
+// "16384 x 4800 x 1600 bf16 a=1600 b=4800 c=4800 bias": m, n, k, types, and strides; a' is a transposed A.
+// `accumulate` is an argument of a call, so it is not in the text.
 std::string product_text(const Product& product);
 
 // "id=66 tile=20 split_k=1 ..."
@@ -51,7 +51,7 @@ TimingPlace timing_place(const CudaStatus& gpu, uint64_t cublaslt);
 // Throws Error(environment) unless the algorithms were timed `here`.
 void check_place(const TimingPlace& timed, const TimingPlace& here);
 
-// What to do where they do not serve.
+// The remedy where timed algorithms cannot be used.
 constexpr const char* kTimeAlgorithmsAnew =
     "Time them here, with `sluice bench` and the same --model, --batch, --seq, --micro-batch and "
     "--precision, or give --matmul-algorithms none.";

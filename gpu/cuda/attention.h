@@ -6,8 +6,8 @@
 // stay in registers. Numbers of rows are chosen so that no registers spill. How rows are divided among warps
 // depends on the GPU's shared memory (64 KiB at least); results do not depend on it.
 //
-// A query sees the keys from its first to its own: the first is bounded by the window and by the begin of the
-// query's document.
+// A query sees the keys from a first key to its own. The first key is where the query's document begins, or
+// where its window begins if that is later.
 #pragma once
 
 #include <optional>
@@ -30,13 +30,14 @@ struct AttentionShape {
   __host__ __device__ int group() const { return heads / kv_heads; }
   // Whether there are queries that do not see all keys up to their own.
   __device__ bool bounded() const { return begins != nullptr || window < length; }
-  // The first key that a query sees. Queries beyond the sequence count as the last. Never decreases.
+  // The first key that a query sees. Queries beyond the sequence count as the last. It never decreases from
+  // one query to the next.
   __device__ int first_key(int sequence, int query) const {
     const int there = query < length ? query : length - 1;
     const int begin = begins == nullptr ? 0 : begins[static_cast<int64_t>(sequence) * length + there];
     return begin > there - window ? begin : there - window + 1;
   }
-  // Beyond the last query that sees the key.
+  // The query after the last one that sees the key.
   __device__ int queries_end(int sequence, int key) const {
     int seeing = key, end = length;  // `seeing` does, `end` does not
     while (bounded() && end - seeing > 1) {
@@ -92,23 +93,24 @@ enum class AttentionPart { forward, keys, values, queries };
 // Head sizes that kernels are made for. Others are padded to the next.
 constexpr int kHeadSizes[] = {32, 64, 128, kHeadSizeMax};
 
-// Heads whose gradients of k and v do not fit into a thread's registers together: a kernel for each computes
-// the scores and probabilities anew.
+// Whether a head's gradients of k and v do not fit into a thread's registers together. Then each has its own
+// kernel, which computes scores and probabilities anew.
 template <int kSize>
 constexpr bool kKeysApart = kSize > 128;
 
 // A multiprocessor's four schedulers need two warps each to hide latencies.
 constexpr int kResidentWarps = 8;
 
-// A block of most threads: 4 warps with 32 rows each, or 8 warps with 16.
+// Warps of the largest block: 4 with 32 rows each, or 8 with 16.
 constexpr int warps_max(int row_tiles) { return row_tiles == 1 ? 8 : 4; }
-// For __launch_bounds__: so many blocks of warps_max() have kResidentWarps. It leaves a thread 255 registers.
+// For __launch_bounds__: this many blocks of warps_max() warps have kResidentWarps. Such bounds leave a
+// thread 255 registers.
 constexpr int blocks_at_once(int row_tiles) { return kResidentWarps / warps_max(row_tiles); }
 
 // A thread holds its part of the warp's results in kRowTiles * kSize / 2 registers (twice that where keys
-// have two results), and its part of a tile of scores in kRowTiles * kOthers / 2 (twice that in
-// backward). These must leave some of its 255. Of the largest heads, one warp at least must fit in 64 KiB of
-// shared memory in fp32, and two in 16 bits.
+// have two results), and its part of a tile of scores in kRowTiles * kOthers / 2 (twice that in backward).
+// These must leave some of its 255 registers free. For the largest heads, at least one warp must fit in 64
+// KiB of shared memory in fp32, and two in 16 bits.
 template <AttentionPart kPart, typename T, int kSize, int kTiles>
 struct Tiling {
   static constexpr bool kTensorCores = sizeof(T) == 2, kLarge = kSize > 64, kLargest = kSize > 128;
@@ -120,7 +122,7 @@ struct Tiling {
   // Whether the warp's own rows stay in registers.
   static constexpr bool kHeld = kTensorCores && kRowTiles * kSize <= (kOfKeys ? 64 : 128);
   static constexpr int kStages = kForward || (kLargest && !kTensorCores) ? 1 : 2;
-  // Tensors of which a block owns rows; tiles of two other tensors.
+  // The tensors of which a block owns rows, and the tiles of two other tensors.
   static constexpr int kOwnTiles = kForward || kPart == AttentionPart::values ? 1 : 2;
   static constexpr int kOtherTiles = 2 * kStages;
   static constexpr int kScratch = kTensorCores ? 0 : 16 * kOthers;  // elements of a warp, for its products
@@ -142,13 +144,13 @@ struct Cut {
   int64_t blocks(int64_t rows) const { return div_up(rows, int64_t{16} * row_tiles * warps); }
 };
 
-// As far as shared memory allows.
+// The warps that run on a multiprocessor together, as far as shared memory allows.
 inline int resident_warps(const Queue& queue, const Cut& cut) {
   return static_cast<int>(queue.shared_bytes_together / (cut.shared_bytes + queue.shared_bytes_reserved)) *
          cut.warps;
 }
 
-// The first of these ways of which kResidentWarps fit on a multiprocessor together; else the first of which a
+// The first of kWays with which kResidentWarps fit on a multiprocessor together; else the first with which a
 // block fits at all. A block has no more warps than a sequence of `length` rows needs.
 template <AttentionPart kPart, typename T, int kSize>
 Cut cut_for(const Queue& queue, int64_t length = INT_MAX) {
@@ -214,7 +216,7 @@ struct BlockMemory {
 
 // ---- Tiles of one head and sequence.
 
-// All warps' copies are there, and all have finished with what they read before.
+// Waits until the copies of all warps are there, and all warps have finished with what they read before.
 __device__ inline void await_copies() {
   wait_copies();
   __syncthreads();
@@ -227,7 +229,7 @@ __device__ void load_tile(const Tile<T, kSize>& tile, int rows, const HeadColumn
                           const AttentionShape& s) {
   constexpr int kWords = Tile<T, kSize>::kWords, kPerWord = Tile<T, kSize>::kPerWord;
   [[maybe_unused]] constexpr int kCopiesAtOnce =
-      kBackgroundCopies ? kWords / 4 : 1;  // others pass through registers
+      kBackgroundCopies ? kWords / 4 : 1;  // else copies pass through registers
   const int threads = static_cast<int>(blockDim.x), thread = unhoisted(static_cast<int>(threadIdx.x));
   if (s.size % kPerWord == 0) {  // then every row begins at a multiple of 16 bytes
     // A thread copies this word and every fourth after it. So a warp copies 64 bytes of 8 rows at a time.
@@ -252,8 +254,8 @@ __device__ void load_tile(const Tile<T, kSize>& tile, int rows, const HeadColumn
 }
 
 // Works on `count` tiles: load(i, stage) begins to load tile i, work(i, stage) is called when it is loaded.
-// With two stages, work on the tile of one overlaps the load of the next tile into the other. ready() is
-// called once, when the first tile, and all that was begun to load before, is there.
+// With two stages, work on the tile of one stage overlaps the load of the next tile into the other stage.
+// ready() is called once, when the first tile and all earlier loads are there.
 template <int kStages, typename Load, typename Ready, typename Work>
 __device__ void for_tiles(int count, Load load, Ready ready, Work work) {
   load(0, 0);
@@ -271,10 +273,10 @@ __device__ void for_tiles(int count, Load load, Ready ready, Work work) {
 }
 
 // What a block that owns `own` queries works on. Blocks with the most keys come first among those of a head.
-// Kernels make it anew after their loop, so that it holds no registers during the loop.
+// Kernels make a QueryBlock anew after their loop, so that it holds no registers during the loop.
 struct QueryBlock {
   int pair, sequence, head, kv_head;  // pair: of sequence and head
-  int first;                          // of its queries
+  int first;                          // its first query
 
   __device__ QueryBlock(const AttentionShape& s, int own) {
     const int blocks = (s.length + own - 1) / own, index = unhoisted(static_cast<int>(blockIdx.x));
@@ -286,7 +288,7 @@ struct QueryBlock {
   }
 };
 
-// The keys that a block's queries see, from the begin of the first one's tile.
+// The keys that a block's queries see, from the start of the first key's tile.
 template <int kKeys>
 struct KeyRange {
   int begin, end;
@@ -303,8 +305,8 @@ __device__ bool sees(const AttentionShape& s, int sequence, int query, int rows,
          !(s.bounded() && key + kKeys <= s.first_key(unhoisted(sequence), unhoisted(query)));
 }
 
-// Sets scores of keys that their query does not see to `value`. `first_query` is of the warp's rows, `key` of
-// the tile's.
+// Sets scores of keys that their query does not see to `value`. `first_query` is the first of the warp's
+// rows, `key` the first of the tile's.
 template <int kRowTiles, int kKeys>
 __device__ void mask_keys(Sums<kRowTiles, kKeys>& sums, const AttentionShape& s, int sequence,
                           int first_query, int key, float value) {
@@ -331,7 +333,8 @@ __device__ void mask_keys(Sums<kRowTiles, kKeys>& sums, const AttentionShape& s,
     mask([&](int row) { return Columns{0, row - key}; });
 }
 
-// Caps products q k, if the model does. An infinite one becomes NaN, since 0 u is NaN there, and 0 elsewhere.
+// Caps products q k, if the model caps them. An infinite product becomes NaN: 0 u is NaN for it, and 0 for
+// others.
 template <int kRowTiles, int kColumns>
 __device__ void cap_products(Sums<kRowTiles, kColumns>& sums, const AttentionShape& s) {
   if (s.cap == 0) return;

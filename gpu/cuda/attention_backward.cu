@@ -1,16 +1,16 @@
 // attention, backward: never T x T, no atomics (after Dao 2023, arXiv:2307.08691, except for dq).
 //
 // 1. Statistics of each (query, head), into the workspace: its log-sum-exp and delta = rowsum(dO * O).
-//    And the gradients of sinks.
+//    Then the gradients of sinks.
 // 2. dk, dv: a block owns some keys of one (sequence, key/value head) and passes over all tiles of queries
 //    that see them, head by head of the group: scores^T = k q^T, probabilities P from the log-sum-exp, dv +=
-//    P^T dO, dP^T = v dO^T, dS = P (dP - delta), dk += dS^T q. Of the largest heads, one kernel computes dk
-//    and one dv.
+//    P^T dO, dP^T = v dO^T, dS = P (dP - delta), dk += dS^T q. For the largest heads, one kernel computes
+//    dk and another dv.
 // 3. dq: a block owns some queries of one (sequence, head) and passes over the tiles of keys that they see:
 //    dq += dS k.
-// dk and dq are scaled at the end. Scores and dP are computed twice, seven products instead of five (of the
-// largest heads eight), so that every gradient has one owner and a fixed order of additions without a T x T
-// or a float atomic.
+// dk and dq are scaled at the end. Scores and dP are computed twice: seven products instead of five, eight
+// for the largest heads. So every gradient has one owner and a fixed order of additions, without a T x T
+// matrix or float atomics.
 #include "engine/base/error.h"
 #include "gpu/cuda/attention.h"
 
@@ -113,13 +113,13 @@ __device__ void differentiate_columns(Sums<kRowTiles, kQueries>& p, Sums<kRowTil
   }
 }
 
-// In tiles of P^T and dS^T, zeroes the elements whose query does not see their key. `first_key` is of the
-// warp's rows, `query` of the tile's.
+// In tiles of P^T and dS^T, zeroes the elements whose query does not see their key. `first_key` is the first
+// of the warp's rows, `query` the first of the tile's.
 template <int kRowTiles, int kQueries>
 __device__ void mask_queries(Sums<kRowTiles, kQueries>& p, Sums<kRowTiles, kQueries>& ds,
                              const AttentionShape& s, int sequence, int first_key, int query) {
   const int key = unhoisted(first_key);
-  const auto mask = [&](auto first_row) {  // first_row(column): of the keys that the query sees
+  const auto mask = [&](auto first_row) {  // first_row(column): the first key that the query sees
 #pragma unroll
     for (int j = 0; j < kQueries / 8; ++j)
 #pragma unroll
@@ -298,7 +298,7 @@ __global__ void __launch_bounds__(kSinkThreads) sinks_kernel(BackwardArguments<T
   if (thread == 0) a.sink_gradients[head] += static_cast<float>(sum);
 }
 
-// The kernels add in place, and models seldom have an addend elsewhere: it is copied there.
+// The kernels add in place. An addend that lies elsewhere, as models seldom have it, is first copied there.
 void bring_addends(const Queue& queue, const OpCall& call) {
   for (size_t i = 0; i < call.input_gradients.size(); ++i) {
     const TensorView& to = call.input_gradients[i];

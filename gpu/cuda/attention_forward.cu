@@ -1,11 +1,11 @@
 // attention, forward: causal, grouped-query, never T x T (Dao 2023, arXiv:2307.08691).
 //
 // 1. A block owns some queries of one (sequence, head), each warp its share of them.
-// 2. It passes over tiles of keys from the first that they see to the diagonal: scores = q k^T; a running
-//    maximum and sum for each query; o = o * correction + probabilities * v, with probabilities rounded to
-//    the working precision. The tile of values is loaded while scores are computed, the next tile of keys
-//    while values are added.
-// 3. The sink of a head joins its sums. It writes o / sum and the log-sum-exp.
+// 2. It passes over tiles of keys, from the first that its queries see to the diagonal: scores = q k^T; a
+//    running maximum and sum for each query; o = o * correction + probabilities * v, with probabilities
+//    rounded to the working precision. The tile of values is loaded while scores are computed, the next tile
+//    of keys while values are added.
+// 3. The sink of a head joins its sums. The block writes o / sum and the log-sum-exp.
 #include <climits>
 
 #include "engine/base/error.h"

@@ -1,6 +1,6 @@
 // What kernels share: conversions, wide loads and stores, sums over a warp or block, and dispatch by
-// precision. Included by .cu files and the emulation's tests only. Everything on the device is a function of
-// thread and block indices and its arguments.
+// precision. Included by .cu files and the emulation's tests only. Device functions depend on their arguments
+// and on thread and block indices only.
 #pragma once
 
 #include <algorithm>
@@ -41,8 +41,8 @@ __device__ inline T narrow(float x) {
     return {static_cast<uint16_t>(pack(x, 0.0f, T{}))};
 }
 
-// ---- kWide elements at a time. Whole: p is aligned to 16 bytes and all of them are there. Part: the first
-// `count`, one by one, the others being zero.
+// ---- kWide elements at a time. Whole: p is aligned to 16 bytes, and all kWide elements exist. Part: only
+// the first `count` exist. They are moved one by one, and a load gives zeros for the others.
 
 struct Whole {};
 struct Part {
@@ -115,7 +115,7 @@ __device__ inline void store(T* p, Part part, const float (&in)[kWide]) {
     if (i < part.count) p[i] = narrow<T>(in[i]);
 }
 
-// Where a gradient of an input goes, and what is added to it: nowhere, and nothing, if nullptr.
+// Where a gradient of an input goes (nullptr: it is not wanted), and what is added to it (nullptr: nothing).
 template <typename T>
 struct Gradient {
   T* data;

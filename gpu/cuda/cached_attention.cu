@@ -1,9 +1,9 @@
 // cached_attention and pick_rows.
 //
 // 1. Keys and values of the rows are written into the cache.
-// 2. A block answers one query of one head. Groups of lanes, as many as a head's columns take, have a key at
-//    a time, and each group a running maximum and sum. Which keys a group has is a function of the query's
-//    position alone.
+// 2. A block answers one query of one head. A group of lanes, as many as a head's columns take, has one key
+//    at a time, and a running maximum and sum. Which keys a group has is a function of the query's position
+//    alone.
 // 3. The groups' sums are added in order, with the sink, if there is one.
 #include "engine/graph/attention_operands.h"
 #include "gpu/cuda/base.h"
@@ -25,7 +25,7 @@ struct CachedShape {
   __device__ int kv_columns() const { return kv_heads * size; }
   // Below 0: the row is idle.
   __device__ int position_of(int row) const { return row % length - begins[row]; }
-  // The begin of all keys (0) or values (1) at a position of the row's sequence.
+  // Where in the cache all keys (0) or values (1) at a position of the row's sequence begin.
   __device__ int64_t cached(int row, int position, int part) const {
     const int64_t token = static_cast<int64_t>(row / length) * context + position;
     return (2 * token + part) * kv_columns();
@@ -100,7 +100,7 @@ __global__ void __launch_bounds__(kThreads) write_kernel(CachedShape s, CachedTe
   }
 }
 
-// Lanes that have one key together: the least power of two whose columns are a head's.
+// Lanes that have one key together: the least power of two with columns enough for a head.
 __device__ inline int lanes_of_key(int size) {
   int lanes = 1;
   while (lanes * kWide < size) lanes *= 2;
@@ -111,8 +111,7 @@ __device__ inline int lanes_of_key(int size) {
 struct Running {
   float maximum, sum;
 };
-// A block shares the state of each group, at most one a thread, and o, of whose columns a thread has kWide at
-// most.
+// A block shares the state of each group (at most one a thread) and o (at most kWide columns a thread).
 constexpr uint64_t kSharedBytes = kThreads * (sizeof(Running) + kWide * sizeof(float));
 
 template <typename T>

@@ -2,8 +2,7 @@
 // whatever the device, 150 MB of resident memory and 0.1 s.
 //
 // The table holds the library's functions by their names without the prefix cublasLt. The tests' emulation
-// fills it from its own functions (tests/emulation/cublaslt_emulation.cc). Called at set-up by
-// gpu/cuda/matmul.cc.
+// fills it from its own functions (tests/emulation/cublaslt_emulation.cc). Callers: set-up code.
 #pragma once
 
 #include <string>

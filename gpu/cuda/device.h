@@ -1,7 +1,7 @@
 // The cuda device: ops and memory of one NVIDIA GPU.
 //
-// Built when the CUDA Toolkit is found, unless it is switched off. In builds without the device, the same
-// functions say so. Every function may be called without a GPU.
+// It is built when the CUDA Toolkit is found, unless it is switched off. In builds without it, the same
+// functions say that it is missing. Every function may be called without a GPU.
 #pragma once
 
 #include <cstdint>
@@ -30,14 +30,14 @@ struct CudaStatus {
 // Never throws; asks the driver, and makes no context.
 CudaStatus cuda_status(int ordinal);
 
-// The GPUs that this process is shown, by ordinal: the PCI address of each, as a number. By these, processes
-// of a machine know whether they are shown the same GPUs. None without a driver. Makes no context. Throws
+// The PCI addresses, as numbers, of the GPUs that this process is shown, by ordinal. Processes of a machine
+// compare them to know whether they are shown the same GPUs. Empty without a driver. Makes no context. Throws
 // Error(environment).
 std::vector<uint64_t> visible_gpus();
 
-// Host memory is pinned in pieces that end where addresses are multiples of so many bytes. For each
-// piece a driver keeps a table with 16 bytes for each page of 4 KiB. Tables must be smaller than 2 GiB, so a
-// driver refuses a piece of 512 GiB.
+// Host memory is pinned in pieces that end where addresses are multiples of this number. For each piece a
+// driver keeps a table with 16 bytes for each page of 4 KiB. Tables must be smaller than 2 GiB, so a driver
+// refuses a piece of 512 GiB.
 constexpr uint64_t kPinnedPieceBytes = uint64_t{64} << 30;
 
 struct CudaOptions {
@@ -48,12 +48,14 @@ struct CudaOptions {
 };
 
 // A device on GPU `ordinal`, an accelerator; its ops go to the compute lane's stream. Throws
-// Error(environment) with cuda_status's reason and remedy if it is not available, and Error (environment,
-// malformed_file) if the algorithms are not of this GPU and this version of cuBLASLt.
+// Error(environment) with cuda_status's reason and remedy if the device is not available, and Error
+// (environment, malformed_file) if the algorithms are not of this GPU and version of cuBLASLt, or cannot be
+// read.
 std::unique_ptr<Device> make_cuda_device(int ordinal, const CudaOptions& options = {});
 
-// The device's sizes. So many tokens fill a GPU of 132 multiprocessors also where products have 1600 columns,
-// and reads and writes of gradients are spread over them. The logits take 1 GiB in fp32.
+// The device's sizes. A micro-batch of this many tokens fills a GPU of 132 multiprocessors even where
+// products have 1600 columns, and spreads reads and writes of gradients over many tokens. The logits take 1
+// GiB in fp32.
 constexpr DeviceSizes kCudaSizes = {.micro_batch_tokens = 16384, .logits = int64_t{1} << 28};
 
 // The device's workspace_bytes, a function of the shape alone. Works without a GPU and in builds without the

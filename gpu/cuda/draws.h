@@ -1,5 +1,5 @@
-// Random numbers of routers on the device: those of engine/graph/draws.h, with the same bits. Included by .cu
-// files only.
+// Random numbers of routers on the device: those of engine/graph/draws.h, with the same bits except in
+// noise(). Included by .cu files only.
 #pragma once
 
 #include "engine/graph/draws.h"
@@ -43,7 +43,7 @@ struct DeviceDraws {
   __device__ float second(int row, uint32_t layer) const {
     return uniform(drawn(row, kDrawSecond | layer, 0).word[0]);
   }
-  // Normal numbers of experts 4 block to 4 block + 3, but for rounding those of draw_noise().
+  // Normal numbers of experts 4 block to 4 block + 3: those of draw_noise(), but for rounding.
   __device__ void noise(int row, uint32_t layer, uint32_t block, float (&normal)[4]) const {
     const PhiloxWords made = drawn(row, kDrawNoise | layer, block);
 #pragma unroll

@@ -61,7 +61,7 @@ __global__ void __launch_bounds__(kThreads)
     });
 }
 
-// The same for an op of two inputs that are the halves of a packed one's rows. `columns`: of the output.
+// For an op whose two inputs are packed: they are the halves of one input's rows. `columns`: of the output.
 struct PackedParts {
   int64_t rows, columns, parts;
 

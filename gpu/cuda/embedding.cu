@@ -147,7 +147,8 @@ __global__ void __launch_bounds__(kThreads, 4) table_kernel(EmbeddingBackward<T>
     with_part(columns % kWide == 0, columns - column, [&](auto part) { a.add(token, column, part, sums); });
 }
 
-// Where documents begin anew, a thread looks at every row that may be at its position, in order.
+// Where each document has positions of its own, a thread looks at every row that may be at its position, in
+// order.
 template <typename T>
 __global__ void __launch_bounds__(kThreads) positions_kernel(EmbeddingBackward<T> a) {
   const uint32_t parts = (a.columns + kWide - 1) / kWide, items = a.sequence * parts;

@@ -1,7 +1,6 @@
-// expert_linear: a linear op on the rows of one expert. How many there are is read on the device, so
-// cuBLASLt, which takes sizes from the host, cannot multiply them: products of 16 bits are on tensor cores
-// (tensor_product.h), those of fp32 plain_product.h's. Every sum is made by one thread, or warp, in an order
-// that is a function of the shape.
+// expert_linear: a linear op on the rows of one expert. The number of rows is read on the device. cuBLASLt
+// takes sizes from the host, so it cannot multiply them: tensor_product.h multiplies 16-bit operands,
+// plain_product.h fp32. Every sum has one owner and an order that is a function of the shape.
 #include "gpu/cuda/expert_rows.h"
 #include "gpu/cuda/tensor_product.h"
 
@@ -69,7 +68,7 @@ struct WeightProduct {
   }
 };
 
-// `rows_most`: of the product; `rows`: of them as many are expected.
+// `rows_most`: the most rows that the product may have; `rows`: as many are expected.
 template <typename P>
 void multiply(const Queue& queue, const P& p, int64_t rows_most, int64_t rows) {
   if constexpr (sizeof(typename P::A) == 2)
@@ -142,7 +141,8 @@ LinearShape linear_shape(const OpCall& call) {
           expert_rows(call)};
 }
 
-// to = factor * from W, or from W^T if `across` is as W is stored otherwise. from [most, depth].
+// to = factor * from B. from [most, depth]; B [depth, columns]: the weight as stored if `across`, else its
+// transpose.
 template <typename T>
 void multiply_by_weight(const Queue& queue, const LinearShape& s, const T* from, int64_t depth,
                         const T* weight, bool across, int64_t columns, const T* bias, const Gradient<T>& to) {

@@ -1,6 +1,6 @@
-// The rows of one expert (engine/graph/routing.h), as kernels find them: how many there are is read on the
-// device, so a grid is made for the most that there may be, and what is beyond the rows returns at once.
-// Included by .cu files only.
+// The rows of one expert (engine/graph/routing.h), as kernels find them. Their number is read on the device,
+// so a grid is made for the largest possible number, and threads beyond the rows return at once. Included by
+// .cu files only.
 #pragma once
 
 #include "engine/graph/routing.h"
@@ -9,10 +9,10 @@
 namespace sluice::cuda {
 
 struct ExpertRows {
-  const int32_t* begins;   // of the expert: its first entry, and that behind its last
+  const int32_t* begins;   // of the expert: its first entry, and the one after its last
   const int32_t* entries;  // of all experts
   const float* weights;    // by choice; nullptr: all are 1
-  int chosen, most;        // experts of a row; rows that there may be
+  int chosen, most;        // experts of a row; the most rows of an expert
 
   __device__ int count() const {
     const int rows = begins[1] - begins[0];

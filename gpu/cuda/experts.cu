@@ -1,8 +1,8 @@
-// Ops of one expert that are no products, add_sum and repeat. A thread takes kWide columns of a row at a
-// time; of expert_swiglu, whose backward adds over a row, a warp has a row.
+// Ops of one expert except its products, and add_sum, add_shared_sum and repeat. A thread takes kWide columns
+// of a row at a time. In expert_swiglu and add_shared_sum, whose backward adds over a row, a warp has a row.
 //
-// A gradient that covers all rows, or all choices, is first made what is added to it, or zeros; then the
-// expert's rows, which are different ones, add to theirs.
+// A gradient that covers all rows, or all choices, is first set to its addend, or to zeros. Then the expert's
+// rows, which are all different, add to their elements.
 #include "gpu/cuda/expert_rows.h"
 #include "gpu/cuda/gates.h"
 
@@ -38,16 +38,17 @@ __global__ void __launch_bounds__(kThreads) begin_kernel(T* to, const T* from, i
       store(to + i, part, value);
     });
 }
-// Makes a gradient what its expert's rows add to. That of weights is a part for each rank, anywhere.
+// Sets a gradient to what the expert's rows then add to. The gradient of weights may be one rank's part of a
+// tensor, at any address.
 template <typename T>
 void begin(const Queue& queue, const Gradient<T>& to, int64_t count) {
   if (to.data == nullptr || to.addend == to.data) return;
-  const bool aligned = aligned_to_16(to.data) && aligned_to_16(to.addend);  // null is, too
+  const bool aligned = aligned_to_16(to.data) && aligned_to_16(to.addend);  // nullptr is, too
   launch(queue, begin_kernel<T>, striding_blocks(queue, div_up(count, kWide), kThreads), kThreads, 0, to.data,
          to.addend, count, aligned);
 }
 
-// y[i] = x[row of i], and zeros behind the rows. With From float and To T also combine's backward.
+// y[i] = x[row of i], and zeros behind the rows. With From float and To T, this is combine's backward, too.
 template <typename From, typename To>
 __global__ void __launch_bounds__(kThreads)
     gather_kernel(ExpertRows rows, const From* x, Gradient<To> y, int64_t columns) {
@@ -259,7 +260,7 @@ struct SharedRows {
   int64_t rows, columns;
   const float* shares;
 
-  // The sum has this share; z has what is left of 1, computed likewise.
+  // The softmax of the row's two shares: that of the sum, and that of z.
   __device__ float of_sum(int row) const { return sigmoid(shares[2 * row] - shares[2 * row + 1]); }
   __device__ float of_z(int row) const { return sigmoid(shares[2 * row + 1] - shares[2 * row]); }
   // Calls f(first element, part) for the lane's parts of the row.

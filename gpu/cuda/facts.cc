@@ -49,7 +49,7 @@ std::string pin(Pages& pages) {
   return std::string("cudaHostRegister says: ") + cudaGetErrorString(error);
 }
 
-// Pins as much as the system allows, of `most` at most.
+// Pins as much of `most` bytes as the system allows.
 CudaPinning pin_most(uint64_t most, double (*clock)(), std::unique_ptr<Pages>& pages) {
   CudaPinning result;
   result.asked = most;

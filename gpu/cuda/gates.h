@@ -1,5 +1,5 @@
-// Gates, and what elementwise ops compute from one element of each operand; in backward, the gradients of
-// inputs 0 and 1. Included by .cu files only.
+// Gates, and what elementwise ops compute from one element of each operand. Their backward computes the
+// gradients of inputs 0 and 1. Included by .cu files only.
 #pragma once
 
 #include "gpu/cuda/base.h"
@@ -39,7 +39,7 @@ struct GegluOp {
   }
 };
 
-// OpAttributes::swiglu_limit. A comparison with NaN is false, so that it stays.
+// OpAttributes::swiglu_limit. A comparison with NaN is false, so a NaN stays.
 struct ClampedSwigluOp {
   float limit, alpha;
 

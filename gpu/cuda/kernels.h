@@ -1,13 +1,13 @@
 // Kernels of the cuda device: one forward and one backward per op, free functions of one signature; and the
 // table of them. A call enqueues work on the queue's stream and returns; nothing waits for the GPU.
 //
-// Operands are in the working precision (bf16, f16 or f32) in device memory, arithmetic is fp32 but for
-// losses and what is named double below, statistics and parameter gradients are fp32. Semantics of operands,
+// Operands are in device memory, in the working precision (bf16, f16 or f32). Arithmetic is fp32 but for
+// losses and what is named double below. Statistics and parameter gradients are fp32. Semantics of operands,
 // nullptr and addends are those of gpu/device.h; an addend of 16 bits is widened, the new gradient is added,
-// and the sum is rounded once. No float atomics: every sum has one owner and an order that
-// is a function of the shape, so results do not depend on the number of multiprocessors. Nothing allocates:
-// kernels use the call's workspace, whose size is a function of the shape alone (workspace.h). Caller: the
-// compute lane, one call at a time.
+// and the sum is rounded once. No float atomics: every sum has one owner and an order that is a function of
+// the shape, so results do not depend on the number of multiprocessors. Nothing allocates: kernels use the
+// call's workspace, whose size is a function of the shape alone (workspace.h). Caller: the compute lane, one
+// call at a time.
 #pragma once
 
 #include <cstdint>
@@ -27,7 +27,7 @@ struct Queue {
   // Filled in by make_ops_device. Shared memory:
   uint64_t shared_bytes_max = 0;       // of a block
   uint64_t shared_bytes_together = 0;  // of all blocks on a multiprocessor
-  uint64_t shared_bytes_reserved = 0;  // of each of them, beside its own
+  uint64_t shared_bytes_reserved = 0;  // of each block, beside its own
   Multiplier* multiplier = nullptr;    // the products of ops
 };
 
@@ -119,7 +119,8 @@ void repeat_forward(const Queue& queue, const OpCall& call);
 void repeat_backward(const Queue& queue, const OpCall& call);
 void add_shared_sum_forward(const Queue& queue, const OpCall& call);
 void add_shared_sum_backward(const Queue& queue, const OpCall& call);
-// to [count] = addend, or zeros: what an expert's rows then add to. Nothing if it is the addend already.
+// to [count] = addend, or zeros if it is nullptr; an expert's rows then add to it. Does nothing if `to` is
+// the addend.
 void begin_choices(const Queue& queue, float* to, const float* addend, int64_t count);
 
 // norm.cu: to[c] += the sum over rows of from[r, c]. Chunks of rows are summed in fp32, then the chunks'

@@ -9,8 +9,8 @@ namespace {
 
 constexpr int kThreads = 512;
 constexpr int kStep = kThreads * kWide;  // logits that a block takes at a time
-// Bytes of shared memory for all but logits. From compute capability 9.0 on, what a kernel declares has 1 KiB
-// of the system's in it.
+// Bytes of shared memory for all but logits. From compute capability 9.0 on, the shared memory that a kernel
+// declares includes 1 KiB of the system's.
 constexpr uint64_t kOtherShared = 2 << 10;
 
 __device__ inline float block_maximum(float x, float* shared) {
@@ -49,8 +49,8 @@ struct Cap {
   }
 };
 
-// The largest of some logits, and the sum of e^(logit - largest). The maximum drops a NaN, and the sum does
-// not; +infinity makes infinity - infinity.
+// The largest of some logits, and the sum of e^(logit - largest). The maximum ignores a NaN, the sum does
+// not. For +infinity, the sum gets infinity - infinity, a NaN.
 struct LogSum {
   float maximum = -FLT_MAX, sum = 0;
 
@@ -72,7 +72,7 @@ struct LogSum {
   }
 };
 
-// A row's gradients are e^(logit - maximum) * factor, except the label's, at_label.
+// A row's gradients are e^(logit - maximum) * factor, except the label's, which is at_label.
 struct RowScale {
   float factor, at_label;
 };
@@ -86,7 +86,7 @@ struct Logits {
   __device__ const float* at(int64_t v) const { return v < kept ? shared + v : row + v; }
 };
 
-// Loads what is kept. A row ends with padding, up to a multiple of 16 bytes at least.
+// Loads the logits that are kept. A row ends with padding, up to a multiple of 16 bytes at least.
 __device__ inline Logits keep_logits(float* row, int64_t vocabulary, int64_t kept) {
   auto* shared = reinterpret_cast<float*>(shared_memory());
   constexpr int kPerCopy = 4;
@@ -150,7 +150,7 @@ __global__ void __launch_bounds__(kThreads)
     });
   mine.move(block_maximum(mine.maximum, maxima));
   const double total = block_sum(static_cast<double>(mine.sum), sums);
-  if (threadIdx.x == 0) {  // double arithmetic is slow on most GPUs: once for all
+  if (threadIdx.x == 0) {  // double arithmetic is slow on most GPUs, so one thread does it
     const float at_label = cap.of(*logits.at(label));
     const double label_logit = static_cast<double>(at_label), maximum = static_cast<double>(mine.maximum);
     a.losses[row] = maximum + log(total) - label_logit;
@@ -184,7 +184,7 @@ __global__ void __launch_bounds__(kThreads) right_kernel(LossRows a) {
       load(logits + v, part, value);
 #pragma unroll
       for (int i = 0; i < kWide; ++i)
-        if (present(part, i) && !(value[i] <= at_label)) above = 1;  // so is a NaN
+        if (present(part, i) && !(value[i] <= at_label)) above = 1;  // a NaN counts as above
     });
   above = block_maximum(above, maxima);
   if (threadIdx.x == 0) a.rights[row] = above == 0 ? 1 : 0;

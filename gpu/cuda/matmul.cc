@@ -92,14 +92,14 @@ cublasComputeType_t compute_of(const Product& p) {
 }
 
 // How parts of a sum over k, each computed by other blocks, may be added. Parts in the result's type would be
-// rounded twice. So would a sum of parts that gets a bias in 16 bits (seen with cuBLASLt 13.0 on Hopper): it
-// may have no parts.
+// rounded twice. So would a sum of parts to which a bias in 16 bits is added (seen with cuBLASLt 13.0 on
+// Hopper), so such a sum may have no parts.
 uint32_t reductions_of(const Product& p) {
   return p.bias && p.result != DType::f32 ? CUBLASLT_REDUCTION_SCHEME_NONE
                                           : CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
 }
 
-// What the rows of the library's operands promise. Its A is the product's B.
+// The alignment that rows of the library's operands promise. Its A is the product's B.
 struct Alignments {
   uint32_t a, b, c;
 };
@@ -214,9 +214,9 @@ class LtMultiplier final : public Multiplier {
     multiply(part, prepared, workspace);
   }
 
-  // Where C is both addend and result, and the factors of both are known to be 1, kernels for Hopper round
-  // the product to C's type and let the memory add it, so that the sum is rounded twice (seen with
-  // cuBLASLt 13.0). They cannot know factors that lie on the device.
+  // Where C is both addend and result, and the factors of product and addend are known to be 1, kernels for
+  // Hopper round the product to C's type and let the memory add it, so that the sum is rounded twice (seen
+  // with cuBLASLt 13.0). So the factors then lie on the device, where the library cannot know them.
   void multiply(const ProductCall& call, const PreparedProduct& prepared, std::byte* workspace) {
     const cublasLtMatmulDesc_t operation = prepared.operation.get();
     if (prepared.part.bias) check_step(set(operation, CUBLASLT_MATMUL_DESC_BIAS_POINTER, call.bias));
@@ -238,8 +238,8 @@ class LtMultiplier final : public Multiplier {
                           static_cast<cudaStream_t>(queue_.stream)));
   }
 
-  // The factor on the device. What the library may use begins at an aligned address, and before it or behind
-  // it there are at least 64 bytes more.
+  // Puts the factor on the device. The library's part of the workspace begins at an aligned address. Before
+  // or behind that part there are at least 64 bytes for the factor.
   const float* put_factor(float factor, std::byte* workspace, std::byte* aligned_workspace) const {
     static_assert(kMatmulWorkspaceBytes == kLibraryWorkspaceBytes + kLibraryWorkspaceAlignment - 64);
     const bool before = aligned_workspace - workspace >= 64;
@@ -297,7 +297,7 @@ class LtMultiplier final : public Multiplier {
     return preference;
   }
 
-  // With the heuristic's first algorithm.
+  // The largest part that the library has an algorithm for, with the heuristic's first.
   PreparedProduct prepared_for(const Product& p) const {
     CHECK(!p.bias || (p.stride_c == p.n && p.result == p.precision), "a bias on a part of a matrix");
     for (const Product& part : parts_of(p)) {

@@ -1,12 +1,12 @@
 // Matrix products of the cuda device, through cuBLASLt.
 //
 // The algorithm is the first that the library's heuristic gives for the shape within kLibraryWorkspaceBytes,
-// or one that was chosen by time. Sums over parts of k are only allowed in fp32 and in a fixed order. A bias
-// is the library's epilogue. Where it has no algorithm with one, a kernel of Sluice writes the bias before
-// the product. Sums are rounded once either way. So results depend on shape, values, GPU model and algorithm
-// only. TF32 is never used, nor is fp32 emulated, whatever the library's environment variables say. prepare
-// and warm_up are for set-up, after which nothing is looked up, loaded or allocated. Owner: the cuda device,
-// one thread at a time.
+// or one that was chosen by time. Sums over parts of k are only allowed in fp32 and in a fixed order. The
+// library's epilogue adds a bias. Where the library has no algorithm with that epilogue, a kernel of Sluice
+// writes the bias before the product. Sums are rounded once either way. So results depend on shape, values,
+// GPU model and algorithm only. TF32 is never used, nor is fp32 emulated, whatever the library's environment
+// variables say. prepare and warm_up are for set-up, after which nothing is looked up, loaded or allocated.
+// Owner: the cuda device, one thread at a time.
 #pragma once
 
 #include <cstddef>
@@ -37,7 +37,7 @@ class Multiplier {
     std::vector<Algorithm> algorithms;
   };
   virtual Candidates candidates(const Product& product, int most) = 0;
-  // From now on the product is multiplied by this algorithm. Throws Error (environment) if it cannot be.
+  // From then on, this algorithm computes the product. Throws Error (environment) if it cannot be used.
   virtual void prepare(const Product& product, const Algorithm& algorithm) = 0;
 
   // Enqueues every prepared product, with and without `accumulate` where both are allowed, so that the

@@ -20,8 +20,8 @@ struct Tile {
   T* data;
 
   // Where an element is in `data`. The columns up to the next multiple of kPerWord follow it. For a column
-  // below 2 kPerWord and a multiple k of that, offset(row, column) ^ k = offset(row, column + k); and for a
-  // multiple r of 8, offset(row, column) + r * kSize = offset(row + r, column).
+  // below 2 kPerWord and a multiple k of 2 kPerWord, offset(row, column) ^ k = offset(row, column + k); and
+  // for a multiple r of 8, offset(row, column) + r * kSize = offset(row + r, column).
   __device__ static int offset(int row, int column) {
     const int word = column / kPerWord ^ (kWords >= 8 ? row & 7 : kWords >= 4 ? row >> 1 & 3 : row >> 2 & 1);
     return row * kSize + word * kPerWord + column % kPerWord;
@@ -46,7 +46,7 @@ __device__ inline void mma(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, u
 }
 
 // A warp's own rows [16 kRowTiles, kDepth] as the left operand of a product with each tile. kHeld: 16-bit
-// rows stay in registers from load() on, kRowTiles * kDepth / 4 of them a thread; otherwise they are read
+// rows stay in registers from load() on, kRowTiles * kDepth / 4 registers a thread; otherwise rows are read
 // from shared memory each time.
 template <typename T, int kRowTiles, int kDepth, bool kHeld>
 struct OwnRows {

@@ -46,7 +46,7 @@ Answer answer(int version, const std::string& reason, bool done = true) {
 // What the answers of all ranks come to. It is the same on every rank.
 struct Consent {
   std::string objection;  // a clause why the ranks cannot go on, or empty
-  bool done = true;       // all ranks are
+  bool done = true;       // whether all ranks are done
 };
 
 Consent consent(Communicator& host, const Answer& mine) {
@@ -90,7 +90,8 @@ class NcclCommunicator final : public StreamCommunicator {
     });
   }
   // Connects with the other ranks, which have begun too. Afterwards no call takes memory of the GPU. Every
-  // wait here ends on all ranks at once. Returns the same on all: an empty string, or a clause why not.
+  // wait here ends on all ranks at once. Returns the same on all ranks: an empty string, or a clause why they
+  // are not connected.
   std::string connect() {
     connecting_ = true;
     const std::string reason = reason_against([&] {
@@ -189,7 +190,7 @@ class NcclCommunicator final : public StreamCommunicator {
             "See what the ranks said before, and go on with --resume auto."};
   }
 
-  // Work in the stream also ends where all has ended, but without a result.
+  // After end(), work in the stream ends too, but without a result.
   void throw_if_ended() const {
     if (has_ended_) throw given_up();
   }
@@ -206,7 +207,7 @@ class NcclCommunicator final : public StreamCommunicator {
     });
   }
 
-  // What ends one call ends all.
+  // An error that ends one call ends all calls.
   template <typename Work>
   void ending_all(const Work& work) {
     std::exception_ptr error;
@@ -249,9 +250,9 @@ class NcclCommunicator final : public StreamCommunicator {
         });
   }
 
-  // Exchanges among some ranks, as pairs of messages; none where there are no bytes. `from` and `to` give
-  // ranges by place. An NCCL group is ended whatever happened in it; otherwise the thread's later calls would
-  // belong to it.
+  // Exchanges among some ranks, as pairs of messages; an empty range has no message. `from` and `to` give the
+  // range of each place in `among`. An NCCL group is ended whatever happened in it; otherwise the thread's
+  // later calls would belong to it.
   template <typename From, typename To>
   void swap(const ProcessGroup& among, const From& from, const To& to) {
     const int own = place_in(among);
@@ -340,7 +341,7 @@ class NcclCommunicator final : public StreamCommunicator {
     await_exchange("", [&] { return done_.is_reached(); });
   }
 
-  // Until what is in the stream is done. `purpose` as for watch(); empty: of the last call.
+  // Waits until what is in the stream is done. `purpose` as for watch(); empty: that of the last call.
   template <typename Done>
   void await_exchange(std::string_view purpose, const Done& done) {
     wait_until(kExchange, purpose, [&] {

@@ -1,12 +1,13 @@
-// layer_norm and rms_norm, and sums over rows for parameter gradients (theirs, and a linear op's bias).
+// layer_norm and rms_norm, and sums over rows for parameter gradients (those of the norms, and of biases).
 //
 // A warp owns a row. Lane l takes elements [8 l, 8 l + 8), then those 256 further on, and so on. Of rows that
 // are short enough it keeps what it loaded, so that memory is read once. Sums over rows are cut into chunks,
 // whose number is a function of the shape. A block sums columns of a chunk, each of its eight warps every
 // eighth row; a second kernel adds the chunks in order.
 //
-// Of rows that fit, one kernel makes the gradients of the input and of parameters, so that x and dy are read
-// once: a block owns a chunk and takes its rows one by one, each thread some of the columns.
+// For rows that fit into a block's registers, one kernel makes the gradients of the input and of parameters,
+// so that x and dy are read once: a block owns a chunk and takes its rows one by one, each thread some of the
+// columns.
 #include "gpu/cuda/base.h"
 
 namespace sluice::cuda {
@@ -18,7 +19,7 @@ constexpr int kLaneStep = kWarp * kWide;  // columns that a warp takes at a time
 struct NormShape {
   int64_t rows, columns;
   float epsilon;
-  float from;  // added to the weight of rms_norm: 1, or what changes no number, not even -0
+  float from;  // added to the weight of rms_norm: 1, or -0, which changes no number
   bool wide;   // rows begin at multiples of 16 bytes
   bool parts;  // several of these rows are one of the input
 };
@@ -319,7 +320,7 @@ bool with_block_parts(const NormShape& s, F f) {
 struct TwoSums {
   float a, b;
 };
-// The sums over the block, in a fixed order. `shared` must not be that of the call before.
+// The sums over the block, in a fixed order. `shared` must not be the previous call's.
 __device__ inline TwoSums block_sums(TwoSums mine, TwoSums (&shared)[kWarps]) {
   mine = {warp_sum(mine.a), warp_sum(mine.b)};
   if (threadIdx.x % kWarp == 0) shared[threadIdx.x / kWarp] = mine;

@@ -10,8 +10,8 @@
 namespace sluice {
 namespace {
 
-// The part that is read of every entry of the list of processes. Two numbers of 4 bytes follow it and, with
-// some drivers since 535, one of 8, although the function's name is the same.
+// The first part of an entry of the list of processes, which alone is read. Two numbers of 4 bytes follow it.
+// With some drivers since 535, one of 8 bytes follows them, although the function's name is the same.
 struct ProcessEntry {
   unsigned pid;
   unsigned long long bytes;

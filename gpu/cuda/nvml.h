@@ -1,5 +1,5 @@
 // NVIDIA's management library (NVML): what the driver knows of one GPU and the CUDA runtime does not tell,
-// such as the memory that all processes hold, and this process.
+// such as the memory that all processes hold, and what this process holds of it.
 //
 // libnvidia-ml.so.1 comes with the driver, so it is opened at run time and never linked. Nothing here throws:
 // a question without an answer says why. Tests put functions of their own in place of the library's. Callers:
@@ -65,8 +65,8 @@ class NvmlGpu {
   Known<NvmlMemory> memory() const;
   Known<NvmlLink> link() const;
   // What this process has allocated on the GPU: context, modules, handles, arena; not the page tables of host
-  // memory that it pinned. None where the driver does not list it, or lists it with 0 bytes, as in containers
-  // whose process numbers differ from the driver's: take differences of memory().used then.
+  // memory that it pinned. None where the driver does not list this process, or lists it with 0 bytes, as in
+  // containers whose process numbers differ from the driver's. Then take differences of memory().used.
   std::optional<uint64_t> process_bytes() const;
 
  private:

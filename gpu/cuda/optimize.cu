@@ -214,7 +214,8 @@ __device__ inline void update(const AdamWConstants& c, float gradient, float& w,
   w = __fmaf_rn(-c.a, __fdiv_rn(m, __fmaf_rn(__fsqrt_rn(v), c.r, c.eps)), w);
 }
 
-// With those of the range; in double, each operation rounded.
+// The constants with the range's factor of the learning rate and weight decay, in double, each operation
+// rounded.
 __device__ inline AdamWConstants adamw_constants(const UpdateConstants& constants, const UpdateRange& range) {
   AdamWConstants c = *reinterpret_cast<const AdamWConstants*>(constants.bytes);
   const double rate = __dmul_rn(c.learning_rate, range.learning_rate_factor);
@@ -223,7 +224,7 @@ __device__ inline AdamWConstants adamw_constants(const UpdateConstants& constant
   return c;
 }
 
-// The forms of optimizer.h.
+// The forms of cpu_optim/optimizer.h.
 template <UpdateForm kForm, typename T>
 __global__ void __launch_bounds__(kThreads)
     adamw_kernel(UpdateRange range, UpdateScalars scalars, bool aligned) {

@@ -6,7 +6,7 @@
 //   A, B                       types of elements
 //   kAcrossA, kAcrossB         whether A is stored [depth, rows], and B [depth, columns]; else [rows, depth]
 //                              and [columns, depth]
-//   a, b, stride_a, stride_b   where they are, and the elements between their stored rows
+//   a, b, stride_a, stride_b   where A and B are, and the elements between their stored rows
 //   columns
 //   extent()                   rows and depth, which the device may have to look up
 //   put(row, column, sums)     takes kWide elements of a row of the product, of which those beyond `columns`
@@ -41,9 +41,9 @@ __device__ void load_four(const T* data, int64_t stride, int row, int rows, int 
   for (int i = 0; i < 4; ++i) out[i] = row < rows && column + i < columns ? widen(from[i]) : 0.0f;
 }
 
-// A tile of an operand in shared memory: for each depth the rows (or columns) of the product. Fours of them
-// are permuted, so that threads that read kWide columns each find all first fours in different banks, and all
-// second fours.
+// A tile of an operand in shared memory: for each depth the rows (or columns) of the product. Fours of
+// columns are permuted for threads that read kWide columns, two fours, each: all their first fours lie in
+// different banks, and so do all second fours.
 template <int kOuter>
 struct PlainTile {
   float value[kPlainDepth][kOuter + 4];
@@ -61,7 +61,7 @@ struct PlainPart {
   static constexpr int kParts = kOuter * kPlainDepth / kPlainThreads / 4;
   float value[kParts][4];
 
-  // `limit`: of rows (or columns) of the product.
+  // `limit`: the number of rows (or columns) of the product.
   __device__ void load(const T* data, int64_t stride, int first, int limit, int k, int depth) {
 #pragma unroll
     for (int i = 0; i < kParts; ++i) {
@@ -94,7 +94,7 @@ struct PlainPart {
   }
 };
 
-// A block for each tile, those of the first rows first.
+// A block for each tile. Tiles of the first rows come first.
 template <typename P>
 __global__ void __launch_bounds__(kPlainThreads) plain_kernel(P p) {
   alignas(16) __shared__ PlainTile<kPlainRows> a;
@@ -138,7 +138,7 @@ __global__ void __launch_bounds__(kPlainThreads) plain_kernel(P p) {
       p.put(row + my_row + i, column + my_column, sums[i]);
 }
 
-// `rows_most`: rows that there may be.
+// `rows_most`: the most rows that the product may have.
 template <typename P>
 void plain_product(const Queue& queue, const P& p, int64_t rows_most) {
   launch(queue, plain_kernel<P>, div_up(rows_most, kPlainRows) * div_up(p.columns, kPlainColumns),

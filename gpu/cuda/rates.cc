@@ -21,8 +21,8 @@ using cuda::check_setup;
 
 constexpr int kTimings = 7;
 // Another algorithm is chosen only if it is faster than the first by this share. Medians are assumed to vary
-// by less: a choice within that would differ from call to call and gain nothing, and a training's bits would
-// differ with it.
+// by less. A choice by a smaller difference would vary from call to call and gain nothing, and a run's bits
+// would vary with it.
 constexpr double kSpread = 0.02;
 
 // Uniform in [-1, 1), from the upper bits of a linear congruential generator modulo 2^64.
@@ -48,7 +48,7 @@ double median(std::vector<double> values) {
   return *middle;
 }
 
-// Memory of the GPU that is filled with random values, of which a part repeats.
+// Memory of the GPU that is filled with copies of one part of random values.
 class RandomOperand {
  public:
   RandomOperand(DType type, uint64_t bytes, uint64_t seed) : memory_(bytes) {

@@ -1,5 +1,5 @@
-// How fast one GPU multiplies matrices through the multiplier that training uses: large ones, as a limit
-// against which a training step is held, and those of a model, by each of several algorithms.
+// How fast one GPU multiplies matrices through the multiplier that training uses. Large matrices give a limit
+// against which a training step is held. The products of a model are timed by each of several algorithms.
 //
 // Builds without the cuda device throw an error that says so. Allocates GPU memory and gives it back. Caller:
 // one thread, once.
@@ -33,23 +33,23 @@ struct TimedProduct {
   int candidates = 0;
 };
 
-// There is a product at least, `clock` and `timed` are set.
+// There is at least one product. `clock` and `timed` are set.
 struct AlgorithmMeasurement {
   int ordinal = 0;
-  std::vector<Product> products;  // of one precision; what is there twice is timed once
+  std::vector<Product> products;  // of one precision; equal ones are timed once
   int candidates = 8;             // of a product, at most: those that cuBLASLt proposes first
   int timings = 7;                // of each; the median counts
-  double seconds_least = 0;       // of one timing: as many products as take so long
+  double seconds_least = 0;       // of one timing, which repeats the product to last so long
   double (*clock)() = nullptr;    // seconds
   std::function<void(const TimedProduct&)> timed;  // called for each product as soon as it is timed
 };
 
 struct TimedAlgorithms {
   std::vector<TimedProduct> products;
-  std::string text;  // the one chosen for each product, for CudaOptions::matmul_algorithms
+  std::string text;  // the algorithm chosen for each product, for CudaOptions::matmul_algorithms
 };
 
-// Chooses the fastest candidate of each product, but the first one unless another is faster by 2 %. All
+// Chooses for each product its first candidate, unless another is faster by 2 %: then the fastest. All
 // candidates obey what training asks of an algorithm (gpu/cuda/matmul.h). Throws Error(environment).
 TimedAlgorithms cuda_time_algorithms(const AlgorithmMeasurement& measurement);
 

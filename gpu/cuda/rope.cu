@@ -25,7 +25,8 @@ struct Frequencies {
 struct TableSize {
   int64_t entries, pairs;
   double factor;  // of sines and cosines
-  // Where entries are rows: rows of a sequence, and begins of documents. nullptr: entries are positions.
+  // Where entries are rows: the rows of a sequence, and where documents begin (nullptr: entries are
+  // positions).
   int64_t sequence;
   const int32_t* begins;
 
@@ -63,8 +64,8 @@ void make_table(const Queue& queue, const OpAttributes& a, int64_t rows, const i
   }
 }
 
-// Columns of a row: `heads` times `pairs` first ones of pairs, as many second ones and `rest` others, then
-// `tail` others.
+// Columns of a row: for each of `heads`, the first columns of `pairs` pairs, their second columns, and `rest`
+// others; after all heads, `tail` others.
 template <typename T>
 struct Rotation {
   const T* from;
@@ -74,7 +75,7 @@ struct Rotation {
   uint32_t rows, heads, pairs, rest, tail, sequence;
   float direction;  // 1, or -1 for backward
   bool by_row;      // the table's entries are rows
-  bool wide;        // all of these columns begin at multiples of 16 bytes
+  bool wide;        // each of these ranges of columns begins at a multiple of 16 bytes
 
   // The row's entry in the table.
   __device__ int64_t entry_of(uint32_t row) const {

@@ -2,11 +2,12 @@
 // add_noise.
 //
 // 1. A warp takes a row, and looks for the best expert, then for the best behind it, and so on. Keys are
-//    totally ordered, so that it need not remember whom it has chosen.
+//    totally ordered, so the warp need not remember which experts it has chosen.
 // 2. Choices are sorted by expert, then by row, without atomics: chunks of choices are counted by expert,
-//    places of chunks are sums of these counts, and each choice counts those before it in its chunk.
-// 3. Between these, where experts do not take all choices, a warp goes through those of a group of rows for
-//    one expert, in the order in which it takes them.
+//    places of chunks are sums of these counts, and each choice counts its expert's choices before it in its
+//    chunk.
+// 3. Between 1 and 2, where experts do not take all choices, a warp goes through the choices of a group of
+//    rows for one expert, in the order in which the expert takes them.
 #include "engine/graph/routing.h"
 #include "gpu/cuda/draws.h"
 #include "gpu/cuda/gates.h"
@@ -43,7 +44,7 @@ RouteShape route_shape(const OpShapes& s) {
           static_cast<float>(r.factor())};
 }
 
-// A key and whose it is. Of equal keys the first comes first, and NaN is the largest.
+// A key and the index that has it. Larger keys come first, NaN before all; of equal keys, the lower index.
 struct Key {
   float value;
   int index;  // INT_MAX: nobody's
@@ -57,7 +58,8 @@ struct Key {
   }
 };
 
-// The first key behind `last` (nobody's: of all) among those that lane, lane + step, ... have.
+// The first key behind `last` (nobody's: the first of all) among those of begin, begin + step, ... below
+// `end`.
 template <typename F>
 __device__ Key first_behind(const Key& last, int begin, int end, int step, F key) {
   Key best{0, INT_MAX};
@@ -77,12 +79,12 @@ __device__ inline Key first_of_warp(Key mine) {
   return mine;
 }
 
-// Keys of a row's groups, and whether they are among the best: in the workspace.
+// In the workspace: for each group of a row its key, and whether the group is among the best.
 struct Groups {
   float* keys;
   int32_t* open;
 
-  // A warp calls together.
+  // A whole warp calls.
   template <typename F>
   __device__ void find(const RouteShape& s, F key) const {
     const int lane = static_cast<int>(threadIdx.x) % kWarp;
@@ -113,7 +115,7 @@ struct Parts {
   LogitSum sum;  // of all logits, or of the chosen experts'
   float divisor;
 
-  // A warp calls together.
+  // A whole warp calls.
   __device__ Parts(const RouteShape& s, const float* logits, const int32_t* chosen)
       : scores(s.scores), sum{0, 1}, divisor(1) {
     if (scores == Scores::softmax) sum = log_sum(s.experts, [&](int e) { return logits[e]; });
@@ -160,7 +162,7 @@ __global__ void __launch_bounds__(kThreads)
   __syncwarp();
   const Parts parts(s, of_row, chosen);
   for (int j = lane; j < s.chosen; j += kWarp) {
-    const float nothing = correct(chosen[j]) * 0.0f;  // or NaN, so that the correction's shows
+    const float nothing = correct(chosen[j]) * 0.0f;  // NaN where the correction is, so that it shows
     weights[static_cast<int64_t>(row) * s.chosen + j] =
         s.factor * (parts.of(of_row[chosen[j]]) + nothing) / parts.divisor;
   }
@@ -181,7 +183,7 @@ DropShape drop_shape(const OpCall& call) {
           call.layer};
 }
 
-// A warp for each group and expert. takers: by choice the expert that takes it, or -1.
+// A warp for each group and expert. takers: for each choice the expert that takes it, or -1.
 __global__ void __launch_bounds__(kThreads)
     drop_kernel(DropShape s, const int32_t* choices, const float* weights, DeviceDraws draws,
                 int32_t* takers) {
@@ -220,7 +222,8 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-// One block. Counts become places within the expert's entries, and totals begins [experts + 1].
+// One block. Counts become places within the expert's entries, and sums of totals become begins [experts +
+// 1].
 __global__ void __launch_bounds__(kThreads)
     begins_kernel(int32_t* counts, int chunks, int experts, int32_t* begins) {
   const int thread = static_cast<int>(threadIdx.x);
@@ -237,7 +240,7 @@ __global__ void __launch_bounds__(kThreads)
   }
   __syncthreads();
   if (thread >= kWarp) return;
-  int32_t before = 0;  // entries of the experts before the lane's first
+  int32_t before = 0;  // entries of the experts before `first`
   if (thread == 0) begins[0] = 0;
   for (int first = 0; first < experts; first += kWarp) {
     const int e = first + thread;
@@ -274,7 +277,7 @@ __global__ void __launch_bounds__(kThreads)
 // log(1 + e^x), without overflow.
 __device__ inline float softplus(float x) { return (x > 0 ? x : 0.0f) + log1pf(expf(x > 0 ? -x : x)); }
 
-// Calls f(element, normal number) for the thread's.
+// Calls f(element, normal number) for the thread's elements.
 template <typename F>
 __device__ void for_each_noise(int rows, int experts, const DeviceDraws& draws, uint32_t layer, F f) {
   const int blocks = (experts + 3) / 4;
@@ -318,7 +321,7 @@ NoiseShape noise_shape(const OpCall& call) {
   return {static_cast<int>(logits[0]), static_cast<int>(logits[1])};
 }
 
-// With parts a and the weights w = factor * a / divisor.
+// Gradients of logits, with parts a and weights w = factor * a / divisor.
 __global__ void __launch_bounds__(kThreads)
     gradient_kernel(RouteShape s, const float* logits, const int32_t* experts, const float* d_weights,
                     Gradient<float> to) {

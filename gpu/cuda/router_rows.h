@@ -12,14 +12,15 @@ __device__ inline int router_row() {
   return static_cast<int>(blockIdx.x * kRouterWarps + threadIdx.x / kWarp);
 }
 
-// Sums over a row's logits. The maximum drops a NaN, and the sum does not; an infinite maximum makes a NaN.
+// Sums over a row's logits. The maximum ignores a NaN, the sum does not. An infinite maximum makes the sum
+// NaN.
 struct LogitSum {
   float maximum, sum;  // of e^(logit - maximum)
   __device__ float value() const { return maximum + logf(sum); }
   __device__ float probability(float logit) const { return expf(logit - maximum) / sum; }
 };
 
-// Sums over logit(0), ..., logit(count - 1). A warp calls together.
+// Sums over logit(0), ..., logit(count - 1). A whole warp calls.
 template <typename F>
 __device__ LogitSum log_sum(int count, F logit) {
   const int lane = static_cast<int>(threadIdx.x) % kWarp;

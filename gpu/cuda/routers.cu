@@ -1,8 +1,8 @@
 // router, router_statistics and router_loss. route.cu chooses.
 //
-// A router's gradients are products of fp32 logits and 16-bit operands, which no tensor core multiplies.
-// Statistics are cut into chunks of rows, which are summed in fp32; then the chunks' sums are added in
-// double, both in order.
+// A router's gradients are products of fp32 gradients of logits and 16-bit operands, which no tensor core
+// multiplies. Statistics are cut into chunks of rows, which are summed in fp32; then the chunks' sums are
+// added in double, both in order.
 #include "engine/graph/routing.h"
 #include "gpu/cuda/router_rows.h"
 #include "gpu/cuda/tensor_product.h"
@@ -77,7 +77,7 @@ int narrow_size(int64_t n) {
 // ---- router_statistics.
 
 struct StatisticsShape {
-  int rows, experts, chosen, counted, chunks;  // counted: of the chosen, the first
+  int rows, experts, chosen, counted, chunks;  // counted: how many of the chosen count, from the first on
   __host__ __device__ int sums() const { return 2 * experts + 2; }
   __device__ int rows_of_chunk() const { return (rows + chunks - 1) / chunks; }
 };
@@ -88,7 +88,7 @@ StatisticsShape statistics_shape(const OpShapes& s) {
           narrow_size(statistics_chunks(rows))};
 }
 
-// `labels`: nullptr: all rows count.
+// Where `labels` is nullptr, all rows count.
 __device__ bool is_padding(const int32_t* labels, int row) {
   return labels != nullptr && labels[row] == kPaddingLabel;
 }

@@ -1,6 +1,6 @@
 // A mark is two events. Times are counted from anchors: events that are recorded before a lane's first
-// instruction of each body. The time of an anchor is that of the anchor before plus the distance between the
-// two; the time of a mark is that of its anchor plus its distance. So the 24 bits of CUDA's float
+// instruction of each body. An anchor's time is the previous anchor's time plus the distance between the two.
+// A mark's time is its anchor's time plus the mark's distance from the anchor. So the 24 bits of CUDA's float
 // milliseconds suffice however long the run is. The drift of the device's clock is taken out once a body: the
 // least delay with which the host saw an instruction done is taken as zero.
 #include "gpu/cuda/streams.h"
@@ -114,7 +114,7 @@ class CudaStreams final : public Streams {
   }
 
  private:
-  static constexpr uint64_t kAnchors = 4;  // two bodies are in flight, and the one before is still needed
+  static constexpr uint64_t kAnchors = 4;  // two bodies are in flight, and the anchor before theirs is needed
   static constexpr double kNone = std::numeric_limits<double>::infinity();
   struct Events {
     Event begin, end;

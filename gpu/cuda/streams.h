@@ -14,7 +14,7 @@
 
 namespace sluice::cuda {
 
-// How many of `bytes` of host memory lie in the same pinned piece as the first (gpu/cuda/device.h).
+// How many of `bytes` of host memory lie in the same pinned piece as the first byte (gpu/cuda/device.h).
 inline uint64_t bytes_in_piece(const void* host, uint64_t bytes, uint64_t piece_bytes) {
   return std::min(bytes, piece_bytes - reinterpret_cast<uintptr_t>(host) % piece_bytes);
 }
@@ -22,7 +22,7 @@ inline uint64_t bytes_in_piece(const void* host, uint64_t bytes, uint64_t piece_
 constexpr std::array<LaneId, 4> kStreamLanes = {kComputeLane, kH2dLane, kD2hLane, kCollectiveLane};
 using LaneStreams = std::array<Stream, kStreamLanes.size()>;  // by kStreamLanes
 
-// The lane's position there; kStreamLanes.size() for a lane that is no stream.
+// The lane's position in kStreamLanes; kStreamLanes.size() for a lane without a stream.
 constexpr size_t stream_index(LaneId lane) {
   return static_cast<size_t>(std::find(kStreamLanes.begin(), kStreamLanes.end(), lane) -
                              kStreamLanes.begin());

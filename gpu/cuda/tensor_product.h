@@ -1,7 +1,7 @@
-// Matrix products of 16-bit operands on tensor cores, whose numbers of rows may be known on the device alone.
-// They are accumulated in fp32 in ascending order of the depth, 16 at a time, so an element depends on its
-// row and its column alone, and neither on the tile's size nor on how many rows there are. Problems are those
-// of plain_product.h, with A and B of one type. Included by .cu files only.
+// Matrix products of 16-bit operands on tensor cores. The number of rows may be known on the device alone.
+// Products are accumulated in fp32 in ascending order of the depth, 16 at a time, so an element depends on
+// its row and its column alone, neither on the tile's size nor on the number of rows. Problems are those of
+// plain_product.h, with A and B of one type. Included by .cu files only.
 #pragma once
 
 #include "gpu/cuda/mma.h"
@@ -9,8 +9,9 @@
 
 namespace sluice::cuda {
 
-// A block has kRows x kColumns of the product, kWarpRows x kWarpColumns a warp. Its tiles of the operands are
-// kDepth deep; kStages of them are in shared memory, of which one is multiplied while the others come.
+// A block has kRows x kColumns of the product, a warp kWarpRows x kWarpColumns. Tiles of the operands are
+// kDepth deep. Shared memory has kStages tiles of each operand: one is multiplied while the others are
+// loaded.
 template <int kBlockRows, int kBlockColumns, int kRowsOfWarp, int kDepthOfTile>
 struct ProductTiles {
   static constexpr int kRows = kBlockRows, kColumns = kBlockColumns, kDepth = kDepthOfTile, kStages = 3;
@@ -23,11 +24,11 @@ struct ProductTiles {
     return div_up(rows, kRows) * div_up(columns, kColumns);
   }
 };
-// Both take 48 KiB, so two blocks fit into the 100 KiB of the smallest GPU since compute capability 8.0. A
-// thread of the large one has 64 sums, and 128 registers.
+// Tiles of either size take 48 KiB, so two blocks fit into the 100 KiB of the smallest GPU since compute
+// capability 8.0. A thread of the large size has 64 sums, and 128 registers.
 using LargeTiles = ProductTiles<128, 128, 64, 32>;
 using SmallTiles = ProductTiles<64, 64, 32, 64>;
-constexpr int kProductBlocks = 2;  // on a multiprocessor; before, its 64 KiB hold one
+constexpr int kProductBlocks = 2;  // on a multiprocessor; before compute capability 8.0, 64 KiB hold one
 
 // Tiles of one operand: kOuter rows (or columns) of the product, kDepth deep.
 template <typename T, bool kAcross, int kOuter, typename Tiles>
@@ -35,7 +36,7 @@ class ProductOperand {
  public:
   static constexpr int kDepth = Tiles::kDepth, kElements = kOuter * kDepth;  // of a stage
 
-  // `first`: of the block's rows (or columns), of which there are `limit`.
+  // `first`: the first of the block's rows (or columns); the product has `limit` of them.
   __device__ ProductOperand(T* shared, const T* data, int64_t stride, int first, int limit, int depth)
       : shared_(shared), stride_(stride) {
     const int thread = static_cast<int>(threadIdx.x), row = thread / kWords,
@@ -105,7 +106,8 @@ class ProductOperand {
   int copied_to_, left_, right_;
 };
 
-// Each of four lanes 4 g + t has two columns of four tiles. Gives lane t the eight columns of tile t.
+// Each of four lanes 4 g + t (t: 0 to 3) has two columns of each of four tiles. Gives lane t all eight
+// columns of tile t.
 __device__ inline void transpose_pairs(float (&pairs)[4][2]) {
 #pragma unroll
   for (int bit = 1; bit <= 2; bit *= 2) {
@@ -123,7 +125,7 @@ __device__ inline void transpose_pairs(float (&pairs)[4][2]) {
   }
 }
 
-// A block for each tile of the product, those of the first rows first.
+// A block for each tile of the product. Tiles of the first rows come first.
 template <typename P, typename Tiles>
 __global__ void __launch_bounds__(Tiles::kThreads, kBackgroundCopies ? kProductBlocks : 1)
     tensor_kernel(P p) {
@@ -201,8 +203,8 @@ void load_tensor_kernels() {
   load(tensor_kernel<P, SmallTiles>, SmallTiles::kSharedBytes);
 }
 
-// `rows_most`: rows that there may be; `rows`: that are expected. Small tiles are for products of which large
-// ones would leave multiprocessors idle.
+// `rows_most`: the most rows that the product may have; `rows`: as many are expected. Small tiles are used
+// where large tiles would leave multiprocessors idle.
 template <typename P>
 void tensor_product(const Queue& queue, const P& p, int64_t rows_most, int64_t rows) {
   const auto run = [&]<typename Tiles>(Tiles) {

@@ -1,6 +1,6 @@
 // The CUDA Toolkit as kernels see it: intrinsics that need its headers, shared memory, launches and result
 // codes. The tests' emulation (tests/emulation/gpu/cuda/toolkit.h) stands in for this header where kernels
-// are compiled as plain C++, so kernels use nothing of CUDA that is not here or a keyword of the language.
+// are compiled as plain C++, so kernels use nothing of CUDA but this header and the keywords of the language.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -17,7 +17,7 @@
 namespace sluice::cuda {
 
 __device__ inline float half_to_float(uint16_t bits) { return __half2float(__ushort_as_half(bits)); }
-// Two numbers rounded to nearest even, the first in the low half. A NaN stays one.
+// Two numbers rounded to nearest even, the first in the low half. A NaN stays a NaN.
 __device__ inline uint32_t pack_half(float low, float high) {
   const __half2 pair = __floats2half2_rn(low, high);
   return static_cast<uint32_t>(__half_as_ushort(__low2half(pair))) |
@@ -53,8 +53,8 @@ constexpr bool kBackgroundCopies = true;
 constexpr bool kBackgroundCopies = false;
 #endif
 
-// One D += A B of m16n8k16 in the layout of the PTX manual; all lanes of a warp call it together. On tensor
-// cores, bf16 from compute capability 8.0 on, fp16 from 7.5 on.
+// One D += A B of m16n8k16 in the layout of the PTX manual; all lanes of a warp call it together. Tensor
+// cores compute it: bf16 from compute capability 8.0 on, fp16 from 7.5 on.
 __device__ inline void mma_bf16(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]) {
 #if __CUDA_ARCH__ >= 800
   asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
@@ -133,7 +133,7 @@ __device__ inline void load_transposed(uint32_t (&to)[4], const void* row) {
 
 // Copies 16 bytes from global to shared memory, both aligned to 16, or zeros if not `there`. A thread's
 // copies are complete after its wait_copies, the block's after a barrier that follows. commit_copies makes a
-// group of those begun since the last; after wait_groups<n> all but the last n groups are complete.
+// group of the copies begun since its last call; after wait_groups<n> all but the last n groups are complete.
 __device__ inline void copy_async(void* shared, const void* global, bool there) {
 #if __CUDA_ARCH__ >= 800
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;"
@@ -162,9 +162,9 @@ __device__ inline void wait_groups() {
 }
 
 // Set-up: loads the kernel, which CUDA would otherwise do at its first launch, and lets it have
-// `shared_bytes` of dynamic shared memory. To ask for the attributes loads it wholly: they include three that
-// only a loaded kernel has (cuda.h, cuFuncGetAttribute). A launch would add nothing, and no kernel can be
-// launched on operands that nobody has: some check what they read.
+// `shared_bytes` of dynamic shared memory. Asking for the kernel's attributes loads it wholly, since only a
+// loaded kernel has three of them (cuda.h, cuFuncGetAttribute). A launch would add nothing, and would need
+// real operands, since some kernels check what they read.
 template <typename... Parameters>
 void load(void (*kernel)(Parameters...), uint64_t shared_bytes = 0) {
   constexpr uint64_t kWithoutAsking = 48 << 10;  // bytes of shared memory that every kernel may have
@@ -175,7 +175,7 @@ void load(void (*kernel)(Parameters...), uint64_t shared_bytes = 0) {
     check_setup(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                      static_cast<int>(shared_bytes)),
                 kLoading);
-  if (shared_bytes > 0)  // as much of a multiprocessor's cache as the blocks that fit together need
+  if (shared_bytes > 0)  // all that a multiprocessor's cache can give, so that more blocks fit together
     check_setup(cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout,
                                      cudaSharedmemCarveoutMaxShared),
                 kLoading);

@@ -16,8 +16,9 @@ constexpr uint64_t kMatmulWorkspaceBytes = kLibraryWorkspaceBytes + kLibraryWork
 // Sums over rows: chunks of rows, each with a float for every column.
 constexpr int64_t column_sum_chunks(int64_t rows) { return std::min<int64_t>(128, (rows + 31) / 32); }
 // The same for a norm's backward, which has one block a chunk: up to two for each multiprocessor of large
-// GPUs. A column's sums are written and read, 8 bytes for each parameter and chunk. In 16 bits, its x, dy and
-// dx are 6 bytes a row. With 8 rows for each parameter, a chunk's sums are 8 / (6 x 8), a sixth, of these.
+// GPUs. A chunk's sums are written and read: 8 bytes for each column and parameter. Its x, dy and dx in 16
+// bits are 6 bytes for each column and row. So with 8 rows for each parameter, the sums are 8 / (6 x 8), a
+// sixth, of these.
 constexpr int64_t norm_chunks(int64_t rows, int64_t parameters) {
   const int64_t rows_of_chunk = 8 * parameters;
   return std::min<int64_t>(256, (rows + rows_of_chunk - 1) / rows_of_chunk);
@@ -37,8 +38,8 @@ constexpr uint64_t kTurnBytes = 8;
 // router_statistics: a row's softmax, and a float for each sum of each chunk of rows.
 constexpr uint64_t kRouterRowBytes = 8;
 constexpr int64_t statistics_chunks(int64_t rows) { return std::min<int64_t>(128, (rows + 31) / 32); }
-// route: counts by chunk of choices and expert; by row and group a key, and whether it is open; by choice who
-// takes it, if not all are taken.
+// route: for each chunk of choices and expert a count; for each row and group a key, and whether the group is
+// open; for each choice, unless all are taken, the expert that takes it.
 constexpr int kRouteChunk = 256;
 constexpr int64_t route_chunks(int64_t choices) { return (choices + kRouteChunk - 1) / kRouteChunk; }
 

@@ -18,8 +18,8 @@ std::string Communicator::doing(std::string_view purpose, const char* verb) cons
   return fmt::format("rank {} {} {}.", rank(), verb, purpose);
 }
 
-// Pairs of ranks, in the order of the lower one, then of the higher one: the first pair that is not done can
-// always go on.
+// Every rank takes its pairs in the order of the lower rank, then of the higher. So the first pair that is
+// not done can always go on.
 void Communicator::exchange(const ProcessGroup& among, std::span<const std::span<const std::byte>> parts,
                             std::span<const std::span<std::byte>> received) {
   for (int i = 0; i < static_cast<int>(among.count); ++i) {

@@ -2,7 +2,7 @@
 //
 // A communicator belongs to one rank and is used by one thread at a time. Every rank makes the same calls in
 // the same order, among all ranks or within its own process group. Calls return when the caller's memory may
-// be used again; only those between accelerators return before (gpu/accelerator.h). Communicators do no
+// be used again; only calls between accelerators return earlier (gpu/accelerator.h). Communicators do no
 // arithmetic: gpu/ranks/reduce.h adds, so that all transports give the same bits. Any thread may call
 // abort(), set_patience() and throw_if_lost().
 #pragma once
@@ -36,14 +36,14 @@ class Communicator {
   // What later calls are for, as their errors name it: "at step 12 for ...". Allocates nothing.
   void note(std::string_view purpose) noexcept { purpose_.set(purpose); }
 
-  // `among` is divided from all ranks, and speaks of the group that has this rank. `all` gets the parts of
-  // all its ranks, in order, on each of them. `part`, this rank's, may lie at its place in `all`.
+  // `among` divides all ranks into groups, and stands for the group that has this rank. On each rank, `all`
+  // gets the parts of the group's ranks, in order. `part` is this rank's, and may lie at its place in `all`.
   virtual void all_gather(const ProcessGroup& among, const void* part, uint64_t bytes, void* all) = 0;
-  // Part i of `parts` goes to the i-th rank of `among`. `received` gets, in their order, the part that each
-  // of them has for this rank. `parts` and `received` do not overlap.
+  // Part i of `parts` goes to the i-th rank of `among`. `received` gets what the ranks of `among` have for
+  // this rank, in the order of ranks. `parts` and `received` do not overlap.
   virtual void all_to_all(const ProcessGroup& among, const void* parts, uint64_t bytes, void* received) = 0;
-  // The same of parts that lie anywhere and have lengths of their own, by rank of `among`. What a rank
-  // receives from another is as long as what that one has for it; both know how long it is.
+  // The same for parts that lie anywhere and have lengths of their own, by rank of `among`. Sender and
+  // receiver give the same length for a part.
   virtual void exchange(const ProcessGroup& among, std::span<const std::span<const std::byte>> parts,
                         std::span<const std::span<std::byte>> received);
   // The root's bytes to every rank.
@@ -63,7 +63,7 @@ class Communicator {
   virtual void abort(const std::string& reason) noexcept = 0;
 
  protected:
-  // This rank's place in its group, and the rank in another place of it.
+  // This rank's place in its group, and the rank at a place of that group.
   int place_in(const ProcessGroup& group) const {
     return static_cast<int>(group.place_of(static_cast<uint32_t>(rank())));
   }

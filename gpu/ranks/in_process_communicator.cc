@@ -2,8 +2,8 @@
 // memory.
 //
 // A collective has two meetings. At the first, a rank waits until every rank has posted or one aborts. Then
-// all copy. At the second, each waits until all have copied, even after an abort: until then others read its
-// memory.
+// all copy. At the second, each waits until all have copied, even after an abort, because until then other
+// ranks read its memory.
 #include <algorithm>
 #include <chrono>
 #include <condition_variable>
@@ -186,7 +186,8 @@ class InProcessCommunicator final : public Communicator {
   void abort(const std::string& reason) noexcept override { room_->abort(reason); }
 
  private:
-  // All ranks meet, also those of other process groups. `offset`: where each rank's bytes for this one begin.
+  // All ranks meet, also those of other process groups. `offset`: where each rank's data has the bytes for
+  // this rank.
   void copy_from_each(const ProcessGroup& among, Call call, const void* data, uint64_t bytes, uint64_t offset,
                       void* to) {
     const Post mine{call,

@@ -17,7 +17,7 @@ namespace sluice {
 void compress_gradient(const LowRankLayout& layout, DType precision, const void* gradient, float* error,
                        const float* right, float* left, Workers& workers);
 
-// Makes the columns of left orthonormal. A column that is zero or depends on those before it is replaced by
+// Makes the columns of left orthonormal. A column that is zero or depends on earlier columns is replaced by
 // fixed pseudo-random numbers; otherwise its factor would stay zero. Then right = left^T x error, and error
 // -= left x right: the compression error that remains.
 void project_error(const LowRankLayout& layout, float* left, float* error, float* right, Workers& workers);

@@ -24,7 +24,7 @@ struct MpiHooks {
   // Called once, on the rank that first finds that another rank hangs. `rank`: the one that found it.
   // `missing`: the one that hangs, or kNobody if that cannot be told.
   std::function<void(int rank, int missing, const std::string& reason)> found;
-  // A rank was lost some time ago, and this process still lives.
+  // Called when a rank was lost some time ago and this process still lives.
   std::function<void(int rank, const std::string& reason)> abandon;
 };
 
@@ -34,7 +34,7 @@ struct MpiHooks {
 struct MpiRanks {
   std::unique_ptr<Communicator> lane, trainer;
   int local_rank = 0, local_size = 1;  // among the ranks of this machine
-  int local_first = 0;                 // the first of them, among all
+  int local_first = 0;                 // the first of them, numbered among all
   std::function<void()> finish;        // when all ranks have ended well: no calls after it
 };
 

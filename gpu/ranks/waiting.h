@@ -15,8 +15,8 @@ namespace sluice {
 // The patience before the plan tells how long a step takes: enough for planning and loading.
 constexpr double kPatienceAtStart = 600;  // seconds
 
-// Time that passed while its owner looked at the clock every now and then. Between two looks at most kLookMax
-// counts: in a longer gap this process was stopped or got no core, and others may have answered. One thread.
+// Time as told by looks at the clock every now and then. A gap between two looks counts as kLookMax at most:
+// in a longer gap this process was stopped or got no core, and others may have answered. One thread.
 class WatchedTime {
  public:
   explicit WatchedTime(double now) : last_(now) {}

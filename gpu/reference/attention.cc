@@ -15,7 +15,7 @@ struct AttentionSizes {
   double scale, soft_cap;
   int64_t window;
   bool packed;
-  std::optional<size_t> documents;  // the input
+  std::optional<size_t> documents;  // the index of that input
   bool sinks;
 
   explicit AttentionSizes(const OpShapes& s)
@@ -117,7 +117,7 @@ void forward_query(const OpCall& call, const AttentionSizes& n, int64_t first, i
   lse.put((first / n.length * n.heads + head) * n.length + t, largest + std::log(sum));
 }
 
-// One query's gradient, and its contributions to those of its keys and values.
+// One query's gradient, and what it adds to the gradients of its keys and values.
 template <typename T>
 void backward_query(const OpCall& call, const AttentionSizes& n, int64_t first, int64_t head, int64_t t) {
   const Tensors<T> in(call.inputs, n), d_in(call.input_gradients, n);
@@ -138,7 +138,7 @@ void backward_query(const OpCall& call, const AttentionSizes& n, int64_t first, 
   }
   if (n.sinks) {
     const double probability = std::exp(Values<T>(call.parameters[0])[head] - lse);
-    scratch.d_sinks[head] -= probability * mean_gradient;  // there is no value: its product with dO is 0
+    scratch.d_sinks[head] -= probability * mean_gradient;  // a sink has no value: its product with dO is 0
   }
   std::fill(scratch.vector, scratch.vector + n.size, 0.0);
   for (int64_t u = from; u <= t; ++u) {

@@ -24,7 +24,8 @@ Element updated(Element e, const AdamWConstants& c, float gradient) {
   return e;
 }
 
-// With those of the range, by the formulas of cpu_optim/adamw.h.
+// The constants with the range's factor of the learning rate and weight decay, by the formulas of
+// cpu_optim/adamw.h.
 AdamWConstants constants_of(const UpdateConstants& constants, const UpdateRange& range) {
   auto c = constants.as<AdamWConstants>();
   const double rate = c.learning_rate * range.learning_rate_factor;

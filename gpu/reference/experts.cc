@@ -24,13 +24,13 @@ struct Rows {
   int64_t count;
 };
 
-// What is added to elements that are not the expert's: 0, to nothing or to the addend.
+// Sets all elements to their addends, or to 0. Elements that are not the expert's stay so.
 template <typename T>
 void put_nothing(const Values<T>& to, int64_t elements) {
   if (to.addend == to.data) return;
   for (int64_t i = 0; i < elements; ++i) to.put(i, 0);
 }
-// The rest of a gradient whose other elements have their values, or their addends, already.
+// A gradient after put_nothing(): put() adds to what its elements have.
 template <typename T>
 Values<T> in_place(const Values<T>& to) {
   return Values<T>({to.data, to.data});
@@ -47,7 +47,8 @@ double weight_of(const OpCall& call, const Rows& rows, int64_t i) {
   return static_cast<const float*>(call.inputs.back().data)[rows.choice(i)];
 }
 
-// The gradient of all rows' weights, of which the op adds to its own. Without data where it is not wanted.
+// The gradient of all rows' weights. The op adds to the elements of the expert's rows. Without data where it
+// is not wanted.
 Values<float> weight_gradient(const OpCall& call, const Rows& rows) {
   if (!call.shapes->attributes.routing.weighted) return Values<float>({});
   const Values<float> gradient(call.input_gradients.back());

@@ -130,13 +130,13 @@ double log_sum_exp(const double* logits, int64_t count) {
   return largest + std::log(sum);
 }
 
-// Whether no logit is above the label's. The cap keeps their order.
+// Whether no logit is above the label's. The cap keeps the order of logits.
 bool is_right(const double* logits, int64_t count, int32_t label) {
   return !is_ignored(label) &&
          std::all_of(logits, logits + count, [&](double logit) { return logit <= logits[label]; });
 }
 
-// What the call adds to the loss and, if it counts right rows, to the number behind it.
+// Adds to the loss and, if the op counts right rows, to the number behind the loss.
 void add_to_loss(const OpCall& call, double total, int64_t right) {
   auto* loss = static_cast<double*>(call.outputs[0].data);
   loss[0] += total;
@@ -144,7 +144,7 @@ void add_to_loss(const OpCall& call, double total, int64_t right) {
 }
 
 // Returns the loss of one row and replaces its logits by the gradient of (seed * loss), with respect to the
-// sums that they were made of.
+// products that the logits were made of.
 double differentiate_row(double* logits, const LossSizes& n, int32_t label, double seed) {
   const int64_t vocabulary = n.vocabulary;
   if (is_ignored(label)) {

@@ -58,7 +58,7 @@ class Row {
     return log_sum(routing_.experts, [&](int64_t e) { return logit(e); });
   }
 
-  // In descending order. `correct(e)`: what is added to a score for the choice.
+  // The chosen experts, best first. `correct(e)`: what is added to a score for the choice.
   template <typename Correct>
   std::vector<int64_t> choice(Correct correct) const {
     std::vector<double> keys;
@@ -96,7 +96,8 @@ class Row {
     return sum;
   }
 
-  // With parts a, w = scale * a / S and the weights' gradients dw: d logit(e) for all e.
+  // d logit(e) for all e. The weights are w = factor * a / S, with parts a and divisor S; dw are their
+  // gradients.
   std::vector<double> gradient(const std::vector<int64_t>& chosen, const float* dw) const {
     const std::vector<double> a = parts(chosen);
     const double divisor = this->divisor(a);
@@ -175,7 +176,8 @@ void router_backward(const OpCall& call) {
 
 namespace {
 
-// By choice, once there are weights: all but second choices whose number is too large. Empty: all.
+// For each choice, whether it is tried: all but second choices whose random number is too large for their
+// weight. Empty: all are tried. Needs the weights in output 0.
 std::vector<bool> tried_choices(const OpCall& call) {
   if (!call.shapes->attributes.routing.random_second) return {};
   const Draws draws = draws_of(static_cast<const int32_t*>(call.inputs[1].data));
@@ -279,7 +281,7 @@ void router_statistics_backward(const OpCall& call) {
 
 namespace {
 
-// What router_loss has before its factors.
+// The operands and factors of router_loss.
 struct RouterLoss {
   explicit RouterLoss(const OpCall& call)
       : routing(call.shapes->attributes.routing), statistics(call.inputs[0]) {

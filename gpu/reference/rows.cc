@@ -29,7 +29,7 @@ void embedding_forward_as(const OpCall& call) {
     }
 }
 
-// gradient[table_row] += factor * the sum of the rows r of dy for which chosen(r), if there are any.
+// gradient[table_row] += factor * the sum of the rows r of dy for which chosen(r) is true, if there are any.
 template <typename T, typename Chosen>
 void add_chosen_rows(const OpCall& call, const Values<float>& gradient, int64_t table_row, double factor,
                      Chosen chosen) {
@@ -115,7 +115,7 @@ void layer_norm_backward_as(const OpCall& call) {
   }
 }
 
-// Rows as the weight is wide: a row of the input has one of these or several.
+// Rows of the weight's width: a row of the input has one or several of them.
 int64_t normalized_rows(const OpShapes& s) { return element_count(s.inputs[0]) / s.parameters[0][0]; }
 
 // Factors of an RMS norm's columns.

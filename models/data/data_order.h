@@ -1,11 +1,11 @@
 // Which tokens a row of the run reads.
 //
 // The tokens are cut into W = floor((tokens - 1) / T) windows; window i holds tokens [i*T, i*T + T + 1): T
-// inputs, and the labels, which are one token further; kIgnoreLabel where a mask of the data says that the
-// token is not trained. Row r of the run reads window r mod W. If shuffled, every epoch (r / W) permutes the
-// windows anew by (seed, epoch). The permutation is a function, not a table: it needs no memory, however
-// large W is, and a run resumes from its cursor alone, the number of rows consumed. Callers: the trainer,
-// before it issues a body; validation.
+// inputs, and the labels, which are one token further. A label is kIgnoreLabel where a mask of the data says
+// that the token is not trained. Row r of the run reads window r mod W. If shuffled, every epoch (r / W)
+// permutes the windows anew by (seed, epoch). The permutation is a function, not a table: it needs no memory,
+// however large W is, and a run resumes from its cursor alone, the number of rows consumed. Callers: the
+// trainer, before it issues a body; validation.
 #pragma once
 
 #include <cstdint>

@@ -1,11 +1,11 @@
 // Rows of several sources in fixed shares.
 //
-// Row r of the run is the next row of one source. Of the first r rows, a source with weight w has less than
-// one more or less than r * w / W, where W is the sum of all weights: its j-th row, counted from 0, stands in
-// rows [floor(j * W / w), ceil((j + 1) * W / w)), and of the sources that may have a row, the one whose end
-// comes first has it, the first of equals. So all rows find a place (Baruah, Cohen, Plaxton, Varvel,
-// "Proportionate Progress", 1996, for one processor). After W rows each source has exactly w, and the order
-// repeats. It depends on the weights alone. Owner: one thread.
+// Row r of the run is the next row of one source. Let W be the sum of all weights. Of the first r rows, a
+// source with weight w has r * w / W, less than one more or less: its j-th row, counted from 0, stands in
+// rows [floor(j * W / w), ceil((j + 1) * W / w)). If several sources may have a row, the one whose range ends
+// first has it, of equals the first. So all rows find a place (Baruah, Cohen, Plaxton, Varvel, "Proportionate
+// Progress", 1996, for one processor). After W rows each source has had exactly its weight in rows, and the
+// order repeats. It depends on the weights alone. Owner: one thread.
 #pragma once
 
 #include <cstdint>
@@ -26,21 +26,21 @@ class MixOrder {
   // Weights above 0, of 2^62 at most together.
   explicit MixOrder(std::vector<uint64_t> weights);
 
-  // Takes time for the rows that it passes over within W; ascending rows are fast.
+  // Takes time for each row that it passes over, W at most; ascending rows are fast.
   Place at(uint64_t row);
 
  private:
   struct Source {
     uint64_t weight = 0;
     uint64_t rows = 0;              // of the period so far
-    uint64_t release = 0, end = 0;  // rows of the period in which its next one may stand
+    uint64_t release = 0, end = 0;  // rows of the period in which the source's next may stand
   };
   void begin_period();
   size_t step();  // the source of row_
 
   std::vector<Source> sources_;
   uint64_t sum_ = 0;
-  uint64_t row_ = 0;  // of the period: the next
+  uint64_t row_ = 0;  // the next row of the period
 };
 
 class MixedRows : public RowSource {

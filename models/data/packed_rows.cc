@@ -128,7 +128,7 @@ uint32_t PackedRows::fill_rows() {
   std::fill(occupied_.begin(), occupied_.end(), 0);
   room_.clear();
   next_.clear();
-  // The fullest row that has at least `room`, taken from the list of those with its room.
+  // The fullest row that has at least `room`, taken out of the list of rows with the same room.
   const auto take = [&](uint32_t room) {
     uint64_t word = room / 64;
     uint64_t bits = occupied_[word] & ~uint64_t{0} << room % 64;

@@ -2,13 +2,14 @@
 //
 // A sample of n tokens takes n - 1 positions: tokens 0 .. n - 2 with the tokens behind them as labels. A
 // sample that is longer than a row is cut to its first `sequence` positions or divided into pieces, each a
-// document of its own; pieces without trained tokens are left out where one number per sample shows it.
+// document of its own. A piece is left out if it lies before the sample's first trained token or behind its
+// last one.
 //
 // An epoch is a sequence of pieces, in the samples' order or permuted by (seed, epoch), which is consumed in
-// groups of kGroupPieces. Of a group, rows are made by best-fit decreasing (Johnson 1973): the longest piece
-// first, each into the fullest row that has room, the earliest of equals. Rows of a group are permuted by
-// (seed, epoch) too. So lengths and numbers alone decide what a row has. Of unused positions at a row's end
-// each is a document of its own, token 0 with label kPaddingLabel.
+// groups of kGroupPieces. The rows of a group are made by best-fit decreasing (Johnson 1973): the longest
+// piece first, of equals the earliest, each into the fullest row that has room. Rows of a group are permuted
+// by (seed, epoch) too. So each sample's PreparedSample, the seed and the epoch alone decide which pieces a
+// row has. Each unused position at a row's end is a document of its own: token 0 with label kPaddingLabel.
 //
 // Memory: one group, and 16 bytes for each group of an epoch. Owner: one thread.
 #pragma once
@@ -38,7 +39,7 @@ struct EpochFacts {
   uint64_t trained = 0;    // labels
   uint64_t cut = 0;        // samples that were cut, or divided
   uint64_t lost = 0;       // labels of cut samples that no row has
-  uint64_t lost_ends = 0;  // cut samples whose last label is among them
+  uint64_t lost_ends = 0;  // cut samples whose last label is lost
   uint64_t left_out = 0;   // pieces without trained tokens
 };
 
@@ -72,11 +73,11 @@ class PackedRows : public RowSource {
   SampleStretch sample_at(uint64_t epoch, uint64_t index) const;
   PreparedSample sample(uint64_t epoch, uint64_t index);
   void scan(uint64_t epoch);  // groups_ and facts_ of that epoch
-  // Takes the pieces of one group from `place` on, and moves it. Counts into `facts`.
+  // Takes the pieces of one group from `place` on, and moves `place` behind them. Counts into `facts`.
   void take_pieces(uint64_t epoch, Place& place, EpochFacts& facts);
-  uint32_t fill_rows();  // gives every piece its row; returns their number
+  uint32_t fill_rows();  // gives every piece its row; returns how many rows there are
   void load_group(uint64_t group);
-  void seek(uint64_t row);  // epoch_ and group of a row of the run
+  void seek(uint64_t row);  // to the epoch of a row of the run
   uint64_t read_row(uint64_t row, int32_t* inputs, int32_t* labels, int32_t* documents);
 
   const PreparedSet& set_;
@@ -87,7 +88,7 @@ class PackedRows : public RowSource {
   uint64_t epoch_ = ~uint64_t{0}, first_row_ = 0;  // of the run
   uint64_t loaded_ = ~uint64_t{0};                 // group whose pieces are below
   std::vector<Piece> pieces_;
-  std::vector<uint32_t> order_, starts_;  // pieces by row; where a row's begin, by place in the permutation
+  std::vector<uint32_t> order_, starts_;  // pieces by row; where those of a row begin, by row of the group
   std::vector<uint32_t> room_, next_, first_with_;  // of fill_rows
   std::vector<uint64_t> occupied_;
   std::vector<uint8_t> marks_;

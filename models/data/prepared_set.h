@@ -1,7 +1,7 @@
 // A prepared set: samples as token ids, each with a mark whether it is trained. `sluice prepare` writes it.
 //
-// It is a directory of parts, which are written one by one and complete when they have their name, and of
-// set.json, which is written last and makes the set complete. A part, little-endian:
+// A set is a directory of parts and of set.json. Parts are written one by one; a part is complete when it has
+// its name. set.json is written last and makes the set complete. A part, little-endian:
 //   u32 ids[tokens]; u8 marks[(tokens + 7) / 8], bit i % 8 of byte i / 8 for token i; zeros up to a multiple
 //   of 8 bytes; PreparedSample samples[samples]; notes, and zeros up to a multiple of 8 bytes; PartEnd.
 // Samples lie in the order of the data. Sizes are checked when a set is opened, ids as they are read,
@@ -24,7 +24,7 @@ namespace sluice {
 constexpr uint64_t kNoteBytesMax = 1 << 20;
 
 struct PreparedSample {
-  uint64_t begin = 0;  // its first token: in its part; as PreparedSet::samples gives it, in the set
+  uint64_t begin = 0;  // index of its first token in the part; from PreparedSet::read_samples(), in the set
   uint32_t tokens = 0;
   uint32_t trained = 0;  // tokens that are marked; the first token of a sample never is
   uint32_t first_trained = 0, last_trained = 0;  // of its tokens, by index; 0 where none is marked
@@ -68,8 +68,8 @@ class PartWriter {
   // trained[i] marks ids[i]. At least two tokens. Throws Error(io).
   void add(std::span<const uint32_t> ids, const std::vector<bool>& trained, bool is_text = false,
            bool goes_on = false);
-  // `counts`: of the part's records; samples and tokens are filled in. Returns them. `notes`: text about the
-  // part that its reader understands. Throws Error(io).
+  // `counts`: of the part's records; commit() fills in samples and tokens, and returns the counts. `notes`:
+  // text about the part that its reader understands. Throws Error(io).
   PreparedCounts commit(PreparedCounts counts, const std::string& notes);
 
  private:
@@ -77,7 +77,7 @@ class PartWriter {
   std::unique_ptr<State> state_;
 };
 
-// The counts of a complete part; none where there is none, or where it is damaged.
+// The counts of a complete part; none where the part is missing or damaged.
 std::optional<PreparedCounts> part_counts(const std::string& path);
 
 class PreparedSet {

@@ -20,7 +20,7 @@ RangeCheck::~RangeCheck() {
 
 void RangeCheck::run(const std::vector<const TokenData*>& data) {
   constexpr sched_param kNoPriority{};
-  sched_setscheduler(0, SCHED_IDLE, &kNoPriority);  // where it may not, it runs as any other thread
+  sched_setscheduler(0, SCHED_IDLE, &kNoPriority);  // without the right to this, it runs as any other thread
   constexpr int kThisThread = 0, kIdleClass = 3 << 13;
   syscall(SYS_ioprio_set, 1 /* IOPRIO_WHO_PROCESS */, kThisThread, kIdleClass);
   std::array<int32_t, 8192> ids;

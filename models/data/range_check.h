@@ -1,5 +1,5 @@
-// Reads all tokens of some data once, in the background, so that an id that is none is found in the first
-// minutes of a run, not on its last day.
+// Reads all tokens of some data once, in the background, so that a wrong id is found in the first minutes of
+// a run, not on its last day.
 //
 // Its thread takes time of a processor, and of a drive whose scheduler has idle classes, only while these
 // have nothing else to do. It needs 64 KiB and allocates nothing after the start. Owner: the trainer's

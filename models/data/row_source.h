@@ -1,9 +1,9 @@
 // Rows of a run: what a micro-batch is filled with.
 //
 // A row has `sequence` tokens. Its labels are the tokens that follow them, or kIgnoreLabel where none is to
-// be learned. Rows are numbered from the begin of the run on, without end: which tokens a row has depends on
-// its number alone, so any number of ranks, budget or resume reads the same rows. Reads of ascending rows are
-// fast. Owner: one thread at a time.
+// be learned. Rows are numbered from the start of the run, without end. Which tokens a row has depends on its
+// number alone, so the rows are the same with any number of ranks, with any budget and after a resume. Reads
+// of ascending rows are fast. Owner: one thread at a time.
 #pragma once
 
 #include <cstdint>

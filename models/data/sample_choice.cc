@@ -24,7 +24,7 @@ struct RecordSamples {
   uint64_t first = 0, samples = 0, tokens = 0;
   PreparedSample last = {};
 
-  // A part of it is a text, too: all of its tokens are learned.
+  // Whether it is a text that may be divided: all of its tokens are learned, so a part of it is a text, too.
   bool is_divided(uint64_t above) const {
     return samples == 1 && last.is_text && last.trained + 1 == last.tokens && tokens > above;
   }
@@ -91,7 +91,8 @@ HeldOut::HeldOut(const PreparedSet& set, double percent) {
                 held_.empty() ? "Give more data, or --val-data." : "Give a smaller part, or more data.");
 }
 
-// Holds a record out as soon as at least half of it is missing. Returns its tokens then, else 0.
+// Holds a record out if the held-out part lacks at least half of the record's tokens. Returns the record's
+// tokens then, else 0.
 uint64_t HeldOut::take(uint64_t samples, uint64_t tokens, Side& side) {
   side.seen += tokens;
   const uint64_t due = share(side.wanted, side.seen, side.all);
@@ -102,8 +103,9 @@ uint64_t HeldOut::take(uint64_t samples, uint64_t tokens, Side& side) {
   return is_held ? tokens : 0;
 }
 
-// Stretch j of the divided texts ends where its share of their tokens does, or behind that if its text begins
-// too late, and has what is missing there. Returns how many tokens are held out.
+// Holds out stretches of a divided text. Stretch j of all divided texts ends where the j-th equal share of
+// their tokens does, or later if its text begins too late for that. It has as many tokens as are due there
+// and not held out yet. Returns how many tokens of this text are held out.
 uint64_t HeldOut::divide(uint64_t sample, uint64_t tokens, Side& side) {
   const uint64_t before = side.held, first = side.seen;
   uint64_t at = 0;

@@ -1,11 +1,11 @@
 // Which samples of a prepared set: all, those that are held out to validate on, or the others.
 //
 // The part that is held out counts tokens. It is spread evenly over the set and does not depend on a seed.
-// What came of one record stays on one side, so that no turn of a conversation that is validated on is
-// trained. Only a text is divided, if it is longer than kStretchTokens or than all that is to be held out: of
-// it, stretches of about kStretchTokens at most are held out. Memory: 8 bytes for each sample that is held
-// out, 32 for each stretch. Pure but for reads of the set; a HeldOut never changes and may be used from
-// several threads.
+// What came of one record stays on one side, so that no conversation is in part trained and in part validated
+// on. Only a text is divided, if it is longer than kStretchTokens or than all that is to be held out:
+// stretches of the text, of about kStretchTokens at most, are held out. Memory: 8 bytes for each sample that
+// is held out, 32 for each stretch. Pure but for reads of the set; a HeldOut never changes and may be used
+// from several threads.
 #pragma once
 
 #include <cstdint>
@@ -49,7 +49,7 @@ class HeldOut {
     uint64_t entry;
     SampleStretch stretch;
   };
-  // Entries are samples and, of divided ones, stretches; in the order of the set.
+  // Entries, in the order of the set, are whole samples and, in place of divided ones, their stretches.
   uint64_t entries_ = 0, tokens_ = 0, records_ = 0;
   std::vector<uint64_t> held_;  // entries that are held out; ascending
   std::vector<Part> parts_;     // entries that are stretches; ascending

@@ -75,7 +75,7 @@ uint64_t behind_byte_order_mark(const InputFile& file) {
   return std::string_view(begin.data(), begin.size()) == kMark ? kMark.size() : 0;
 }
 
-// With numpy.
+// A sentence on how to write tokens with numpy.
 const char* how_to_write(int64_t vocabulary) {
   return vocabulary <= 1 << 16 ? "Write the tokens alone: tokens.astype(numpy.uint16).tofile(path)."
                                : "Write the tokens alone: tokens.astype(numpy.uint32).tofile(path), for "
@@ -90,7 +90,8 @@ void check_no_other_format(const InputFile& file, int64_t vocabulary) {
                           other->remedy.ends_with('.') ? "" : ".", how_to_write(vocabulary)));
 }
 
-// Whether, at the begin of the file, every second number of `width` bytes is 0, and some other one is not.
+// Whether, at the start of the file, every second number of `width` bytes is 0, and some number between is
+// not.
 bool has_every_second_zero(const InputFile& file, uint64_t width) {
   std::array<unsigned char, 16 * 1024> sample;
   const uint64_t bytes = std::min<uint64_t>(sample.size(), file.bytes()) / (2 * width) * (2 * width);
@@ -213,7 +214,7 @@ TokenData::Part TokenData::open_binary(InputFile file, int64_t vocabulary, Token
 TokenData::Part TokenData::open_part(const std::string& path, int64_t vocabulary, TokenType type) {
   const std::string extension = std::filesystem::path(path).extension().string();
   if (extension == ".idx") megatron_is_planned(path);
-  InputFile file(path);  // one that is missing is called so, whatever its name
+  InputFile file(path);  // a missing file is called missing, whatever its name
   if (type == TokenType::automatic && extension != ".txt" && extension != ".md" && extension != ".bin") {
     if (const auto other = other_kind_of(file, true))
       throw Error(ExitCode::usage, fmt::format("{} is {}, which is not read.", printable(path), other->name),

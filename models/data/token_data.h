@@ -3,8 +3,8 @@
 // A file is text, whose bytes are tokens (vocabulary 256), an llm.c shard (uint16 or uint32 behind a header
 // of 1024 bytes that says so), LLMQ's (llmq_file.h), or raw uint16 (nanoGPT) or uint32. Sizes are checked
 // when a file is opened; ids are checked against the vocabulary as they are read, so that none reaches a
-// device. Of LLMQ's, masks may say which tokens are trained; of others all are. Positions are 64-bit. Reads
-// are const, need no memory, and may come from any thread. Caller: data_order, the trainer.
+// device. Masks of an LLMQ file may say which tokens are trained; of other files all are. Positions are
+// 64-bit. Reads are const, need no memory, and may come from any thread. Caller: data_order, the trainer.
 #pragma once
 
 #include <cstdint>
@@ -49,8 +49,8 @@ class TokenData {
   // of an id at or above the vocabulary, Error(io) as InputFile::read.
   void read(uint64_t first, uint64_t count, int32_t* out) const;
 
-  // Replaces by kIgnoreLabel those of `ids` that are not trained. They are the ids of [first, first + count).
-  // Throws Error(io).
+  // `ids` are those of tokens [first, first + count). Replaces the ids of tokens that are not trained by
+  // kIgnoreLabel. Throws Error(io).
   void mask(uint64_t first, uint64_t count, int32_t* ids) const;
 
  private:
@@ -67,7 +67,8 @@ class TokenData {
   static Part open_part(const std::string& path, int64_t vocabulary, TokenType type);
   static Part open_binary(InputFile file, int64_t vocabulary, TokenType type);
   static Part open_raw(InputFile file, uint64_t width);
-  // Calls do_part(part, first, count, out) for each part of [first, first + count), with its own positions.
+  // Calls do_part(part, first, count, out) for each part of [first, first + count), with positions in that
+  // part.
   template <class DoPart>
   void for_parts(uint64_t first, uint64_t count, int32_t* out, const DoPart& do_part) const;
   void read_part(const Part& part, uint64_t first, uint64_t count, int32_t* out) const;

@@ -1,5 +1,5 @@
-// Rows that are windows of token files, in the order of data_order.h. All labels are learned that no mask of
-// the data leaves out, and a window is one document.
+// Rows that are windows of token files, in the order of data_order.h. A label is learned unless a mask of the
+// data leaves it out. A window is one document.
 #pragma once
 
 #include "models/data/data_order.h"

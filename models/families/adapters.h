@@ -1,8 +1,8 @@
 // LoRA: adapters beside the linear ops of a model's layers. Hu et al., "LoRA: Low-Rank Adaptation of Large
 // Language Models" (2021); names and defaults of PEFT 0.21.2.
 //
-// An adapted op computes y = W x + s B (A x): A is [rank, in], B is [out, rank], whichever way W lies. A
-// layer has its adapters in a group of its own, which alone is trained; all other groups are frozen.
+// An adapted op computes y = W x + s B (A x): A is [rank, in], B is [out, rank], whichever way W lies. The
+// adapters of a layer are a group of their own. Only such groups are trained; all others are frozen.
 #pragma once
 
 #include <cstdint>
@@ -20,8 +20,8 @@ struct Adapters {
   int64_t rank = 0;  // 0: the model has none
   double alpha = 0;
   bool root_scale = false;  // rank-stabilised LoRA (Kalajdzievski, 2023)
-  // Linear ops by the end of their name, as q_proj, attn.c_proj or layers.3.mlp.up_proj; empty: all of the
-  // layers.
+  // Linear ops by the end of their name, as q_proj, attn.c_proj or layers.3.mlp.up_proj; empty: all linear
+  // ops of the layers.
   std::vector<std::string> targets;
 
   double scale() const;  // s: alpha / rank, or alpha / sqrt(rank)
@@ -34,7 +34,7 @@ constexpr std::string_view kAdapterDown = ".lora_A.weight", kAdapterUp = ".lora_
 std::string linear_name(std::string_view weight);
 
 // The adapters beside those matrices of a group that are targets. `in_out`: the matrices are [in, out].
-// Throws Error(usage) for a rank beyond a matrix's.
+// Throws Error(usage) for a rank above that of a matrix.
 std::vector<Parameter> adapter_parameters(const Adapters& adapters, std::span<const Parameter> group,
                                           bool in_out);
 

@@ -29,8 +29,8 @@ void read_special_tokens(const nlohmann::json& object, ModelConfig& config) {
   }
 }
 
-// Values that are none of the model's mathematics here: the file's hold, else those that other software
-// takes.
+// Keys that do not change the model's mathematics here. An export has the file's values, or else those that
+// other software takes.
 bool is_unused(const std::string& key) {
   const std::vector<const char*> keys = {"resid_pdrop",       "embd_pdrop",     "attn_pdrop",
                                          "attention_dropout", "hidden_dropout", "initializer_range",
@@ -38,8 +38,8 @@ bool is_unused(const std::string& key) {
   return std::ranges::find(keys, key) != keys.end();
 }
 
-// Says of weights, versions or files what is no longer true of an export, or what config_to_json() writes in
-// another form.
+// Keys that say of weights, versions or files what is not true of an export, or that config_to_json() writes
+// in another form.
 bool is_of_the_original(const std::string& key) {
   const std::vector<const char*> keys = {"architectures",
                                          "model_type",
@@ -152,7 +152,7 @@ double parameters_in_total(const ModelConfig& c) {
   return tables + static_cast<double>(c.layers) * (attention + 3 * width * ffn + experts);
 }
 
-// What makes no sense of a scaling; empty: nothing.
+// A sentence on what makes no sense in a scaling; empty: nothing.
 std::string wrong_scaling(const RopeScaling& s, int64_t head_size) {
   if (!(s.partial > 0 && s.partial <= 1))
     return fmt::format("partial_rotary_factor {} is not above 0 and at most 1.", s.partial);

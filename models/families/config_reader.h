@@ -21,7 +21,7 @@ class ConfigReader {
 
   bool has(const char* key) const;                       // present and not null
   bool is_list(const char* key) const;                   // present, and a list
-  bool is_null(const char* key) const;                   // present, for keys whose default is not null
+  bool is_null(const char* key) const;                   // present and null: for keys with another default
   int64_t integer(const char* key, int64_t most) const;  // 1..most, required
   int64_t integer_or(const char* key, int64_t most, int64_t otherwise) const;
   double number(const char* key) const;  // finite, required
@@ -30,7 +30,7 @@ class ConfigReader {
   std::string text(const char* key) const;  // required
   std::string text_or(const char* key, const std::string& otherwise) const;
 
-  // For keys that change the mathematics. An absent key is accepted by all of them.
+  // For keys that change the mathematics. All of these accept an absent key.
   void reject_present(const char* key) const;  // whatever its value
   void reject_flag(const char* key) const;     // complains about true
   void require_number(const char* key, double supported) const;

@@ -74,7 +74,7 @@ Adapted add_adapted(const ModelConfig& c, const Decoder& decoder, Model& model, 
   return groups;
 }
 
-// Which of a group's matrices have adapters: the names of these behind that of the group.
+// The names of a group's adapters without the group's name: they tell which matrices have adapters.
 std::string adapters_in(const Model& model, const Adapted& groups) {
   std::string names;
   if (groups.size() < 2) return names;
@@ -83,7 +83,7 @@ std::string adapters_in(const Model& model, const Adapted& groups) {
   return names;
 }
 
-// The same of a layer and its experts.
+// The same for a layer and its experts.
 std::string adapters_in(const Model& model, const LayerGroups& groups) {
   std::string names = adapters_in(model, groups.own);
   for (const std::vector<Adapted>& experts : groups.experts)
@@ -91,7 +91,7 @@ std::string adapters_in(const Model& model, const LayerGroups& groups) {
   return names;
 }
 
-// The axes along which these experts are divided. An expert of all tokens is on each rank.
+// The axes along which these experts are divided. An expert that all tokens use is on each rank.
 Axes divided_along(const Experts& experts) { return experts.numbered ? Axes{Axis::expert} : Axes{}; }
 
 LayerGroups add_layer_groups(const ModelConfig& c, const Decoder& decoder, Model& model, int64_t layer) {
@@ -156,10 +156,10 @@ struct RoutedActivations {
   std::optional<Beside> beside;
 };
 
-// Appends the layers of a way through the groups: that of training, or a reading.
+// Appends the layers of one way through the groups: for training, or for a reading.
 class Way {
  public:
-  // `reading`: nullptr for that of training.
+  // `reading`: nullptr for training.
   Way(const ModelConfig& c, const Decoder& decoder, const Groups& groups, Model& model,
       const Reading* reading)
       : c_(c),
@@ -200,7 +200,7 @@ class Way {
     return sluice::add_activation(
         model_, {.name = prefix_ + name, .shape = std::move(shape), .dtype = model_.precision});
   }
-  // In the shape and type of the tensor; a sum if ops of the segment add to it.
+  // In the shape and type of the segment's output; a sum if the segment's ops add to that output.
   uint32_t add_activation(const std::string& name, uint32_t segment, size_t output) {
     const Segment& of = model_.segments[segment];
     const SegmentTensor& tensor = of.tensors[of.outputs[output]];
@@ -285,7 +285,7 @@ class Way {
     b.output(statistics("statistics"));
     return b.take();
   }
-  // The segment of one of the experts number `set` of the mixture, of which a layer has `count`.
+  // The segment of an expert of the mixture's set number `set`, of which a layer has `count` experts.
   Segment expert_segment(size_t set, int64_t count, const Adapted& groups,
                          const RoutedActivations& routed) const {
     const Experts& experts = decoder_.mixture.experts[set];
@@ -351,9 +351,9 @@ class Way {
     return b.take();
   }
 
-  // Returns the activation that the last of them writes.
+  // Returns the activation that the last layer writes.
   uint32_t add_layers(uint32_t x, int64_t rows) {
-    // By the number of experts and the adapters, too.
+    // Segments by type of layer, number of experts, and adapters.
     std::map<std::tuple<LayerType, int64_t, std::string>, uint32_t> shared;
     for (int64_t i = 0; i < c_.layers; ++i) {
       const LayerGroups& groups = groups_.layers[static_cast<size_t>(i)];
@@ -418,7 +418,7 @@ class Way {
     add_layer(name + ".sum", *sum_, {}, std::move(added), {y});
   }
 
-  // Layers with as many experts and the same adapters share these segments, by set.
+  // Segments by set of experts. Layers with equal numbers of experts and the same adapters share them.
   struct SegmentsOfExperts {
     std::map<size_t, uint32_t> experts;
     std::map<size_t, DividedExperts> divided;
@@ -429,20 +429,22 @@ class Way {
     size_t set;
     const std::vector<Adapted>& groups;
     const RoutedActivations& routed;
-    std::vector<uint32_t> inputs() const {  // of an expert's segment
+    DividedExperts::Routed of_set() const {
       return {routed.rows, routed.choices[set].weights, routed.choices[set].routing};
     }
   };
-  // `sum`: to which they add; nullopt: a new one. Returns it. The same holds for the next one.
+  // `sum`: the activation to which the experts add; nullopt: a new one. Returns the activation.
+  // add_divided_experts() does the same.
   uint32_t add_experts(const LayerOfExperts& of, SegmentsOfExperts& segments, std::optional<uint32_t> sum) {
     const auto [segment, is_new] = segments.experts.try_emplace(of.set, 0);
     if (is_new)
       segment->second = add_segment(
           expert_segment(of.set, static_cast<int64_t>(of.groups.size()), of.groups.front(), of.routed));
     if (!sum) sum = add_activation(of.name + ".sum", segment->second, 0);
+    const DividedExperts::Routed routed = of.of_set();
     for (size_t e = 0; e < of.groups.size(); ++e)
-      add_layer(model_.groups[of.groups[e].front()].name, segment->second, of.groups[e], of.inputs(), {*sum},
-                static_cast<uint32_t>(e));
+      add_layer(model_.groups[of.groups[e].front()].name, segment->second, of.groups[e],
+                {routed.rows, routed.weights, routed.routing}, {*sum}, static_cast<uint32_t>(e));
     return *sum;
   }
   uint32_t add_divided_experts(const LayerOfExperts& of, SegmentsOfExperts& segments,
@@ -454,15 +456,15 @@ class Way {
             .try_emplace(of.set, model_, experts, static_cast<int64_t>(of.groups.size()), c_.mesh,
                          suffix_of(of.set), bind_groups)
             .first->second;
-    return divided.add(of.name + "." + experts.name, of.inputs(), of.groups, sum);
+    return divided.add(of.name + "." + experts.name, of.of_set(), of.groups, sum);
   }
-  // The names of segments of experts number `set` of the mixture end so.
+  // The end of the names of segments of the mixture's set number `set`.
   std::string suffix_of(size_t set) const {
-    const size_t known = mixtures_.size() - 1;  // of layers with other numbers of experts
+    const size_t known = mixtures_.size() - 1;  // with other numbers of experts, or other adapters
     return (set == 0 ? "" : fmt::format(".{}", set)) + (known == 0 ? "" : fmt::format(".mixture.{}", known));
   }
 
-  // Sums of routers' rows: of all layers', or of one layer's.
+  // Sums over routers' rows: over those of all layers, or of one layer.
   struct Statistics {
     std::string name;  // of the head's input
     uint32_t activation;

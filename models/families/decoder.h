@@ -1,11 +1,11 @@
 // The frame of a decoder-only model: a token embedding with learned positions or without, layers, and a head.
 // A family adds the names of its tensors and its layer.
 //
-// Layers of one type with as many experts and the same adapters share a segment template, made from the
-// parameter groups of the first of them; all of these have parameters of the same shapes. The head's weight
-// is the token embedding's where the config ties them, else lm_head.weight. Where there are document begins,
-// the op that reads the position table gets them here, and a layer takes them from
-// SegmentBuilder::with_documents.
+// Layers of one type with equal numbers of experts and the same adapters share a segment template. It is made
+// from the parameter groups of the first of these layers; the others have parameters of the same shapes. The
+// head's weight is the token embedding's where the config ties them, else lm_head.weight. If there are
+// document begins, build_decoder() gives them to the op that reads the position table, and a layer takes them
+// from SegmentBuilder::with_documents.
 #pragma once
 
 #include <functional>
@@ -21,7 +21,7 @@ namespace sluice {
 struct Experts {
   using Tensor = SegmentBuilder::Tensor;
 
-  Routing routing;  // of the first set, `experts` is that of the layer (experts_of)
+  Routing routing;  // for the first set, a layer's experts_of() replaces `experts`
   // Expert e of layer i has parameters LAYERS.i.NAME.e.*, or LAYERS.i.NAME.* where it is not numbered.
   std::string name;
   bool numbered = true;
@@ -30,18 +30,18 @@ struct Experts {
   std::vector<std::string> further_routers = {};
   bool adapted = true;  // whether experts get adapters
   std::function<std::vector<Parameter>(const std::string& prefix)> parameters;  // of an expert
-  // Appends the ops of an expert between dispatch and combine; returns its result, of the shape of `rows`,
-  // the expert's. Weights are named by the part of their name after the prefix.
+  // Appends the ops of an expert between dispatch and combine. Returns their result, in the shape of `rows`,
+  // the expert's rows. Weights are named by the part of their name after the prefix.
   std::function<Tensor(SegmentBuilder& builder, Tensor rows, Tensor weights, Tensor routing,
                        const Routing& of)>
       ops;
 };
 
-// The part of a decoder that its layers with a mixture of experts have (ModelConfig::experts). Such a layer
-// is a segment that ends in the choice of experts, a segment for each expert (where experts are divided over
-// ranks, those of divided_experts.h), and one that adds their sum.
-// Each expert has a parameter group of its own. In training, the host reads the statistics of layer i's first
-// router (OpKind::router_statistics): the model's output "experts.i".
+// What a decoder says of its layers with a mixture of experts (ModelConfig::experts). Such a layer consists
+// of a segment that ends in the choice of experts, a segment for each expert (where experts are divided over
+// ranks, those of divided_experts.h), and a segment that adds the experts' sum. Each expert has a parameter
+// group of its own. In training, the host reads the statistics of layer i's first router
+// (OpKind::router_statistics): the model's output "experts.i".
 struct Mixture {
   using Tensor = SegmentBuilder::Tensor;
   struct Choice {
@@ -50,18 +50,18 @@ struct Mixture {
   // What the experts of a layer take, and the residual stream to which their sum is added.
   struct Routed {
     Tensor middle, rows;
-    std::vector<Choice> choices;  // as `experts`
-    Tensor logits;                // of the router of the first of them
-    // What a dense part makes of the rows, and the shares [rows, 2] that the experts' sum and it have.
+    std::vector<Choice> choices;  // one for each set of Mixture::experts
+    Tensor logits;                // of the first set's router
+    // z: what a dense part makes of the rows. shares: [rows, 2], of the experts' sum and of z.
     struct Beside {
       Tensor z, shares;
     };
     std::optional<Beside> beside;
   };
 
-  std::vector<Experts> experts;  // the first are those whose router may have a loss
-  bool loss_by_layer = false;    // the routers' loss is the sum of layers' losses, not that of all their rows
-  bool draws = false;            // routers draw random numbers: the model has an input `draws` (draws.h)
+  std::vector<Experts> experts;  // sets; only the first set's router may have a loss
+  bool loss_by_layer = false;  // the routers' loss is a sum over layers, not one over the rows of all layers
+  bool draws = false;          // routers draw random numbers: the model has an input `draws` (draws.h)
   // Appends the ops of a layer on x up to the choice of experts.
   std::function<Routed(SegmentBuilder& builder, Tensor x, LayerType type)> route;
 };
@@ -76,8 +76,8 @@ struct Decoder {
   bool weight_from_one = false;         // the norm's (op.h)
   double embedding_scale = 0;           // a factor of the token embedding; 0: none
 
-  // Parameters of one layer, whose names begin with `prefix`, "LAYERS.i.". `experts`: of its mixture, if it
-  // has one; then these are its parameters without those of the experts.
+  // Parameters of one layer, whose names begin with `prefix`, "LAYERS.i.". `experts`: how many the layer has,
+  // 0 for none; the experts' parameters are not among these.
   std::function<std::vector<Parameter>(const std::string& prefix, int64_t experts)> parameters;
   // Appends the ops of a layer of that type on x [rows, width] and returns their result, of the same shape.
   // Weights are named by the part of their name after the prefix.
@@ -87,8 +87,8 @@ struct Decoder {
   Mixture mixture;
 };
 
-// Fills in the parameter groups, segments, activations and layers of a model that has none: those that are
-// trained if the model has a sequence to train on, and those of its readings.
+// Fills in the parameter groups, segments, activations and layers of a model that has none: for training, if
+// the model has a sequence to train on, and for each of its readings.
 void build_decoder(const ModelConfig& config, const Decoder& decoder, Model& model);
 
 }  // namespace sluice

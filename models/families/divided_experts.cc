@@ -48,8 +48,8 @@ uint32_t DividedExperts::segment_of(OpKind kind, const char* name, const char* i
   return add_segment(b.take());
 }
 
-// Weights are repeated and exchanged, so that their gradients come back by an exchange and are added by an
-// op: what ranks do together only moves bytes.
+// Collectives only move bytes. So weights are repeated and exchanged: their gradients come back by an
+// exchange, and an op adds them.
 DividedExperts::OfAll DividedExperts::gather(const std::string& name, const Routed& routed) {
   Layer layer{name + ".gather_routing", {}};
   const auto add = [&](std::optional<uint32_t>& segment, OpKind kind, const char* segment_name,
@@ -106,7 +106,8 @@ uint32_t DividedExperts::combine_segment(const Routed& routed, uint32_t rows) {
   return add_segment(b.take());
 }
 
-// In one step, or inside nodes and then across them. What is halfway is not kept.
+// Rows travel in one step, or inside nodes and then across them. Rows that travel out are not kept, but made
+// again.
 uint32_t DividedExperts::travel(Layer& layer, bool returns, uint32_t routing, uint32_t all, uint32_t rows,
                                 const std::string& to) {
   const bool in_steps = levels_.across.count > 1;

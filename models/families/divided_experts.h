@@ -1,12 +1,13 @@
 // A layer's experts where these are divided over ranks: rank n of N has the n-th part of them, for the tokens
 // of all N ranks.
 //
-// First every rank tells the others what its tokens chose, and with which weights. Then, expert by expert of
-// a rank's own, all ranks at once: each sends the rows of its tokens to the ranks of the experts that were
-// chosen; each computes what its expert makes of the rows of all ranks, those of one rank after the other;
-// and the results go back and are added to the sum. So no rank has more rows at a time than N experts take.
-// What travelled is not kept for backward: it travels again. Where the ranks are several nodes, rows travel
-// inside nodes first, then across nodes between ranks of one place: fewer messages, each of more rows.
+// First every rank tells the others which experts its tokens chose, and with which weights. Then all ranks go
+// through their own experts together, one at a time: each rank sends rows of its tokens to the ranks whose
+// current experts the tokens chose; each expert computes its results for the rows of all ranks, one rank
+// after the other; and the results go back and are added to the sum. So no rank has more rows at a time than
+// N experts take. Rows that travelled are not kept for backward: they travel again. Where the ranks are on
+// several nodes, rows travel inside nodes first, then across nodes between ranks that have the same place in
+// their nodes. So there are fewer messages, each of more rows.
 #pragma once
 
 #include <cstdint>
@@ -32,9 +33,9 @@ class DividedExperts {
   struct Routed {
     uint32_t rows, weights, routing;
   };
-  // Appends the layers of one layer's experts, whose names begin with `name`. `groups`: of each of this
-  // rank's experts, those that a segment of it binds. Returns the sum to which they add: `sum`, or a new
-  // activation.
+  // Appends the layers of one layer's experts, whose names begin with `name`. `groups`: for each of this
+  // rank's experts, the groups that its segment binds. Returns the sum to which the experts add: `sum`, or a
+  // new activation.
   uint32_t add(const std::string& name, const Routed& routed,
                const std::vector<std::vector<uint32_t>>& groups, std::optional<uint32_t> sum);
 
@@ -45,7 +46,7 @@ class DividedExperts {
   uint32_t add_activation(std::string name, uint32_t segment, size_t output, bool made_again);
 
   struct OfAll {
-    uint32_t weights, routing;  // of all ranks: activations
+    uint32_t weights, routing;  // activations, of all ranks
   };
   OfAll gather(const std::string& name, const Routed& routed);
   uint32_t segment_of(OpKind kind, const char* name, const char* input_name, uint32_t activation);
@@ -68,7 +69,7 @@ class DividedExperts {
   struct Way {
     std::optional<uint32_t> in_nodes, whole;
   } there_, back_;
-  uint32_t expert_ = 0;  // of a rank, whose layer is being added
+  uint32_t expert_ = 0;  // number on its rank of the expert that is being added
 };
 
 }  // namespace sluice

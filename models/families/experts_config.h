@@ -9,12 +9,12 @@
 
 namespace sluice {
 
-// Reads num_experts_per_tok and the number of experts, under `experts`; router_aux_loss_coef, and
-// output_router_logits, which says whether it counts.
+// Reads num_experts_per_tok, the number of experts (the key is `experts` or num_local_experts),
+// router_aux_loss_coef, and output_router_logits, which says whether the routers' loss counts.
 void read_experts(const ConfigReader& file, const char* experts, int64_t experts_per_token,
                   double router_loss, ModelConfig& config);
-// Keys of Qwen: layer i has experts where i + 1 is a multiple of decoder_sparse_step, unless mlp_only_layers
-// has i; moe_intermediate_size, and norm_topk_prob.
+// Keys of Qwen: moe_intermediate_size and norm_topk_prob. Layer i has experts if i + 1 is a multiple of
+// decoder_sparse_step and mlp_only_layers does not have i.
 void read_qwen_experts(const ConfigReader& file, int64_t expert_ffn, ModelConfig& config);
 void write_qwen_experts(const ModelConfig& config, nlohmann::ordered_json& file);
 void write_experts(const ModelConfig& config, const char* experts, nlohmann::ordered_json& file);

@@ -50,12 +50,12 @@ constexpr std::array<SizeKey, N + M> with_keys(const std::array<SizeKey, N>& key
   return all;
 }
 
-// A tensor of a file that has what all experts of a layer have of one or two parameters, [experts, ...]. Of
-// two, the rows of the first come before those of the second, or their columns alternate.
+// A tensor of a file, [experts, ...], that has one or two parameters of every expert of a layer. Of two
+// parameters, the rows of the first come before those of the second, or their columns alternate.
 struct Stacked {
   const char* tensor;       // its name behind that of the layer
   const char* first;        // a parameter's name behind that of the expert
-  const char* second = "";  // "": there is one
+  const char* second = "";  // "": there is only the first
   enum class Order : uint8_t { rows, columns } order = Order::rows;
 };
 
@@ -76,34 +76,36 @@ struct Family {
   void (*read)(const ConfigReader& file, ModelConfig& config);
   void (*write)(const ModelConfig& config, nlohmann::ordered_json& file);
 
-  // A layer's experts, without its name, "mlp.experts": expert e has parameters
+  // The name of a layer's experts behind the layer's name, such as "mlp.experts": expert e has parameters
   // model.layers.i.mlp.experts.e.*
   const char* experts = "";
-  std::span<const Stacked> stacked;  // what files may have, or have (`stacks`), in place of these
+  std::span<const Stacked> stacked;  // what files may have, or with `stacks` do have, in place of these
   bool stacks = false;
-  bool peft_joins = false;  // PEFT 0.21.2 turns adapters of single experts into those of these
-  bool mxfp4 = false;       // files may have matrices among these in MXFP4 (models/files/mxfp4.h)
-  // Some files call a parameter of a layer otherwise; what follows the layer's name. "": none does.
+  bool peft_joins = false;  // PEFT 0.21.2 turns adapters of single experts into those of `stacked`
+  bool mxfp4 = false;       // files may have matrices of `stacked` in MXFP4 (models/files/mxfp4.h)
+  // Some files have a parameter of a layer, `name`, under the name `stored`. Neither has the layer's name
+  // before it. "": no file does.
   struct Alias {
     const char* stored = "";
     const char* name = "";
   } alias;
 
   bool matrices_in_out = false;  // matrices of layers are [in, out], as Conv1D has them
-  // What transformers' class has before the names of its modules, so that some checkpoints have it before all
+  // What transformers' class has before the names of its modules, and some checkpoints therefore before all
   // names; "": nothing.
   const char* tensor_prefix = "";
-  // Saved beside the parameters by older transformers, or a part of the larger model of `nested`.
+  // Whether a tensor is no parameter: older transformers saved it beside the parameters, or it is a part of
+  // the larger model of `nested`.
   bool (*is_buffer)(std::string_view tensor);
 
-  // Fills in a model whose precision, vocabulary and, but for their layers, readings are set; micro_batch,
-  // sequence and documents if it is to be trained.
+  // Fills in a model. Its precision, its vocabulary and its readings without their layers are set; if it is
+  // to be trained, also micro_batch, sequence and documents.
   void (*build)(const ModelConfig& config, Model& model);
 
   // A larger model of which the family is the text part; "": there is none.
   struct Nested {
-    const char* name = "";        // model_type of its config.json, which has the family's under text_config
-    const char* defaults = "{}";  // for keys that text_config may lack, as JSON
+    const char* name = "";           // model_type of its config.json; the family's keys are under text_config
+    const char* defaults = "{}";     // for keys that text_config may lack, as JSON
     const char* tensor_prefix = "";  // what its modules and checkpoints have in place of "model."
     const char* older_prefix = "";   // which older checkpoints have before all names
   } nested;
@@ -128,14 +130,14 @@ struct GenerationSizes {
 // The model for micro-batches of `micro_batch` sequences in working precision `precision`; its parameter
 // groups are laid out, and the model is checked. `documents`: see Model. With `samples`, it also has the
 // readings of build_generation_model(). Throws Error(usage) when the sequence is longer than the context and
-// positions are learned, or a micro-batch has 2^31 tokens or more, or so many that twice the choices of
-// experts, or the logits of a router, are 2^31 or more.
+// positions are learned, or a micro-batch has so many tokens that these, or twice their choices of experts,
+// or the logits of a router are 2^31 or more.
 Model build_model(const ModelConfig& config, DType precision, int64_t micro_batch, int64_t sequence,
                   bool documents = false, const std::optional<GenerationSizes>& samples = {});
 
-// A sentence about sequences that are longer than the context, whose length the option gives; nothing where
-// they are not, or build_model() refuses them. Rotary positions go on beyond the context, as they are or as
-// the config.json scales them.
+// A sentence about sequences of `length` tokens, which `option` gives, if that is more than the context and
+// build_model() does not refuse it; else nothing. Rotary positions go on beyond the context, as they are or
+// as the config.json scales them.
 std::optional<std::string> length_note(const ModelConfig& config, int64_t length, const char* option);
 
 // The model that only generates text. Its readings are "decode", of one token, and "prefill"; they have

@@ -7,12 +7,13 @@
 
 namespace sluice {
 
-// Norms before and after, weights from one, GELU and scaled embeddings.
+// Norms before and after attention and the feed-forward part, norm weights that are added to one, GELU, and
+// scaled embeddings.
 RotaryForm gemma_form(const ModelConfig& config);
 
 // query_pre_attn_scalar, attn_logit_softcapping and final_logit_softcapping.
 struct SoftCaps {
-  double attention = 0, logits = 0;  // of files without these keys
+  double attention = 0, logits = 0;  // where a file lacks these keys
 };
 void read_gemma_scores(const ConfigReader& file, const SoftCaps& absent, ModelConfig& config);
 // Also writes hidden_activation and attention_bias.

@@ -22,12 +22,13 @@ void write_gpt2(const ModelConfig& config, nlohmann::ordered_json& file);
 // h.0.attn.bias and h.0.attn.masked_bias: the causal mask, not a parameter.
 bool is_gpt2_buffer(std::string_view tensor);
 
-// Norms and attention of a layer; and PREFIX c_fc and c_proj of a feed-forward part with `ffn` columns.
+// gpt2_parameters(): norms and attention of a layer. add_gpt2_mlp(): c_fc and c_proj, behind `prefix`, of a
+// feed-forward part with `ffn` columns.
 std::vector<Parameter> gpt2_parameters(const ModelConfig& config, const std::string& prefix);
 void add_gpt2_mlp(const ModelConfig& config, const std::string& prefix, int64_t ffn,
                   std::vector<Parameter>& parameters);
 
-// x and what attention makes of it, and its norm.
+// middle: x plus what attention makes of it. rows: the norm of middle.
 struct Gpt2Attended {
   SegmentBuilder::Tensor middle, rows;
 };

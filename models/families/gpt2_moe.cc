@@ -1,9 +1,9 @@
-// GPT-2 with the classic forms of mixtures of experts. A token's experts: Switch's one (Fedus et al. 2021,
-// arXiv:2101.03961), GShard's and GLaM's two (Lepikhin et al. 2020, arXiv:2006.16668), or more; with the
-// noise of Shazeer et al. 2017 (arXiv:1701.06538), eq. 4. Residual experts, and different numbers of experts
-// by layer, are DeepSpeed-MoE's (Rajbhandari et al. 2022, arXiv:2201.05596). transformers has no such model:
-// names are GPT-2's where it has the tensor, keys of config.json those of other families where they have the
-// key.
+// GPT-2 with the classic forms of mixtures of experts. A token uses one expert, as in Switch (Fedus et al.
+// 2021, arXiv:2101.03961), two, as in GShard and GLaM (Lepikhin et al. 2020, arXiv:2006.16668), or more.
+// Routers may have the noise of Shazeer et al. 2017 (arXiv:1701.06538), eq. 4. Residual experts, and
+// different numbers of experts by layer, are DeepSpeed-MoE's (Rajbhandari et al. 2022, arXiv:2201.05596).
+// transformers has no such model: tensors have GPT-2's names where GPT-2 has the tensor, and keys of
+// config.json are those of other families where these have the key.
 #include <algorithm>
 
 #include "models/families/family.h"
@@ -47,7 +47,7 @@ Mixture::Routed route(const ModelConfig& c, SegmentBuilder& b, Tensor x, Routing
   return routed;
 }
 
-// The weight multiplies what goes into the last product, and its bias.
+// A row's weight multiplies the input of the last product, and that product's bias.
 Tensor expert(SegmentBuilder& b, Tensor rows, Tensor weights, Tensor of_rows, const Routing& routing) {
   OpAttributes attributes{.gelu_gate = true, .ungated = true, .routing = routing};
   attributes.routing.weighted = true;
@@ -65,15 +65,15 @@ void build(const ModelConfig& c, Model& model) {
     const auto [middle, rows] = gpt2_attended(c, b, x);
     return b.op(OpKind::add, "y", {middle, gpt2_mlp(b, "mlp", rows)});
   };
-  // The weight of a single expert is its probability; the weights of several sum to 1. First choices are
-  // balanced.
+  // The weight of a single expert is its probability; the weights of several sum to 1. The balance loss
+  // counts first choices.
   Routing routing{.experts = c.experts, .chosen = c.experts_per_token, .normalized = c.experts_per_token > 1};
   routing.capacity_factor = c.capacity_factor;
   routing.least_capacity = c.least_capacity;
   routing.random_second = c.random_second;
   routing.counted = 1;
   routing.balance_loss = c.has_router_loss ? c.router_loss : 0;
-  // The loss of routers is that of each layer, and the z-loss a mean over layers.
+  // The routers' balance loss is a sum over layers, and the z-loss a mean over layers.
   int64_t layers = 0;
   for (int64_t i = 0; i < c.layers; ++i) layers += has_experts(c, i);
   routing.z_loss = c.router_z_loss / static_cast<double>(std::max<int64_t>(layers, 1));

@@ -8,8 +8,8 @@
 
 namespace sluice {
 
-// GPT-2's sizes with 64 experts in every other layer, as Switch, GShard and DeepSpeed-MoE have them, of which
-// a token uses so many; Switch's factors.
+// GPT-2's sizes with 64 experts in every other layer, as Switch, GShard and DeepSpeed-MoE have them, and
+// Switch's factors. A token uses `top` experts.
 ModelConfig gpt2_moe_config(int64_t top);
 void read_gpt2_moe(const ConfigReader& file, ModelConfig& config);
 void write_gpt2_moe(const ModelConfig& config, nlohmann::ordered_json& file);

@@ -25,7 +25,7 @@ ModelConfig first(const RotarySizes& sizes) {
   return c;
 }
 
-// That of the presets.
+// The presets' ratio.
 int64_t ffn(int64_t width) { return 7 * width / 2; }
 
 std::vector<Preset> presets() {

@@ -1,5 +1,5 @@
-// OLMo 3: OLMo 2 with three layers that have a window for each that sees all keys; only these have scaled
-// rotary positions. OLMo Team, "OLMo 3" (2025); shapes as published in the models' config.json files.
+// OLMo 3: OLMo 2 with a window in three of four layers. Only the layers that see all keys have scaled rotary
+// positions. OLMo Team, "OLMo 3" (2025); shapes as published in the models' config.json files.
 #include <nlohmann/json.hpp>
 
 #include "models/families/olmo_form.h"

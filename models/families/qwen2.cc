@@ -7,7 +7,7 @@
 namespace sluice {
 namespace {
 
-// The bases of Qwen2.5.
+// Base models of Qwen2.5.
 ModelConfig second(const RotarySizes& sizes, int64_t vocabulary, bool tied) {
   ModelConfig c = rotary_config(sizes);
   c.vocabulary = vocabulary;

@@ -35,7 +35,7 @@ std::vector<Preset> presets() {
           {"qwen2-57b-a14b", preset({28, 3584, 28, 4, 18944}, 2560, 20480, 64, 8), 57'408'658'944}};
 }
 
-// Unlike in Qwen2, where layers slide, every other one does, up to max_window_layers.
+// Sliding layers are refused: unlike in Qwen2, every other layer up to max_window_layers would slide.
 void read(const ConfigReader& file, ModelConfig& c) {
   read_rotary_sizes(file, {.kv_heads = 16}, c);
   if (!file.flag_or("qkv_bias", true))

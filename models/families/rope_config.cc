@@ -17,7 +17,7 @@ RopeType type_of(const ConfigReader& section) {
   const std::string name = section.text_or("rope_type", section.text_or("type", "default"));
   if (name != section.text_or("type", name))
     section.complain("rope_type and type disagree.", "Remove one of them.");
-  // Early files of Phi-3 call it "su" or "yarn".
+  // Early files of Phi-3 call longrope "su" or "yarn".
   if (section.has("short_factor") && (name == "su" || name == "yarn")) return RopeType::longrope;
   for (const RopeType type : {RopeType::plain, RopeType::linear, RopeType::dynamic, RopeType::llama3,
                               RopeType::yarn, RopeType::longrope})

@@ -2,7 +2,7 @@
 //
 // Up to version 4 of transformers: rope_theta and rope_scaling, with rope_local_base_freq or without. From
 // version 5 on: rope_parameters, of all layers or by type of layer (full_attention, sliding_attention). Files
-// are written in the older form where it says all, since all versions of transformers take that.
+// are written in the older form where that suffices, since all versions of transformers read it.
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>

@@ -7,7 +7,7 @@
 namespace sluice {
 namespace {
 
-// Columns of a head that turn. transformers rounds down, and then takes one more if these are odd.
+// Columns of a head that turn. transformers rounds down, and then takes one more if the number is odd.
 int64_t turning_columns(const RopeScaling& s, int64_t head_size) {
   return static_cast<int64_t>(static_cast<double>(head_size) * s.partial);
 }

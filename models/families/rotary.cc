@@ -232,7 +232,7 @@ Routing routing_of(const ModelConfig& c, const RotaryForm& form) {
   return routing;
 }
 
-// An expert beside the others that takes all rows, times the sigmoid of a logit.
+// The expert beside the others: it takes all rows, and its result is multiplied by the sigmoid of a logit.
 constexpr Routing kShared{.experts = 1, .chosen = 1, .scores = Routing::Scores::sigmoid};
 
 // A layer of one type, op by op.
@@ -283,13 +283,13 @@ class LayerOps {
   }
 
  private:
-  // x and what attention makes of it.
+  // x plus what attention makes of it.
   Tensor attended(Tensor x) {
     Tensor h = attention(norm(form_.attention_in, x));
     h = norm(form_.attention_out, b_.linear("self_attn.o_proj", h, true, c_.residual_scale));
     return b_.op(OpKind::add, "middle", {x, h});
   }
-  // x where there is no such norm.
+  // Returns x where there is no such norm.
   Tensor norm(const std::string& name, Tensor x) {
     return name.empty() ? x : b_.norm(OpKind::rms_norm, name, x, c_.epsilon, form_.weight_from_one);
   }

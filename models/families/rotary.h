@@ -17,7 +17,8 @@
 
 namespace sluice {
 
-// What transformers' class of the family takes for keys that a file does not have; here, LlamaConfig.
+// What transformers' class of the family takes for keys that a file does not have. The values here are
+// LlamaConfig's.
 struct RotaryDefaults {
   int64_t kv_heads = 0;   // 0: as many as heads, which null always means
   int64_t head_size = 0;  // 0: width / heads, which null always means
@@ -25,9 +26,9 @@ struct RotaryDefaults {
   bool tied = false;
 };
 
-// read_rotary_sizes() reads sizes, epsilon and `tied`. write_rotary_sizes() writes the same but for `tied`,
-// which config_to_json() writes, the activation function "silu", and that there is no dropout. RoPE's keys
-// are left to rope_config.h.
+// read_rotary_sizes() reads sizes, epsilon and `tied`. write_rotary_sizes() writes sizes and epsilon, the
+// activation function "silu", and that there is no dropout; config_to_json() writes `tied`. RoPE's keys are
+// left to rope_config.h.
 void read_rotary_sizes(const ConfigReader& file, const RotaryDefaults& defaults, ModelConfig& config);
 void write_rotary_sizes(const ModelConfig& config, nlohmann::ordered_json& file);
 
@@ -37,15 +38,15 @@ void write_layer_types(const ModelConfig& config, nlohmann::ordered_json& file);
 // sliding_window: null, or the window of all layers; `absent` where there is no such key, 0 for none.
 void read_window(const ConfigReader& file, int64_t absent, ModelConfig& config);
 void write_window(const ModelConfig& config, nlohmann::ordered_json& file);
-// The keys of Qwen: with use_sliding_window and a sliding_window that is not null, layers from
-// max_window_layers on slide, or those of layer_types.
+// The keys of Qwen: with use_sliding_window and a sliding_window that is not null, the layers that slide are
+// those from max_window_layers on, or those that layer_types names.
 void read_late_window(const ConfigReader& file, ModelConfig& config);
 void write_late_window(const ModelConfig& config, nlohmann::ordered_json& file);
 // `sliding` layers, then one that sees all keys.
 std::vector<LayerType> sliding_pattern(int64_t sliding);
 
-// Keys that ask for what relatives of Llama compute and the family at hand does not. Those in `known` are its
-// own.
+// Complains about keys that ask for what relatives of Llama compute and this family does not. Keys in `known`
+// are the family's own.
 void reject_foreign_keys(const ConfigReader& file, std::initializer_list<std::string_view> known = {});
 
 inline constexpr SizeKey kRotarySizeKeys[] = {
@@ -74,7 +75,7 @@ enum class HeadNorm : uint8_t {
 
 // Names of a layer's experts and their router, where it has any.
 struct ExpertNames {
-  std::string part = "mlp";  // before all of them
+  std::string part = "mlp";  // stands before all other names
   std::string router = "gate", gate = "gate_proj", up = "up_proj", down = "down_proj";
   // These name the expert that takes all tokens (ModelConfig::shared_expert_ffn).
   std::string shared = "shared_expert", shared_router = "shared_expert_gate";

@@ -146,8 +146,8 @@ std::optional<SegmentBuilder::Tensor> SegmentBuilder::draws() {
 
 namespace {
 
-// dispatch makes each rank's rows of this rank's tokens, combine adds what comes back of them. In between,
-// an expert has rows of each rank.
+// dispatch makes rows for each rank out of this rank's tokens, and combine adds what comes back from the
+// ranks. In between, an expert has rows of each rank.
 Parts parts_of(OpKind kind, uint32_t count) {
   if (count == 1 || !op_rule(kind).of_an_expert) return {};
   if (kind == OpKind::dispatch) return {count, 0, 1};

@@ -15,8 +15,8 @@
 
 namespace sluice {
 
-// Parameters by role. Weight decay applies to matrices only. Norm weights start at one, or at zero where they
-// are added to one, biases at zero.
+// Parameters by role. Weight decay applies to matrices only. Norm weights start at one, or at zero where one
+// is added to them. Biases start at zero.
 Parameter matrix(std::string name, int64_t rows, int64_t columns, double standard_deviation = 0.02);
 Parameter norm_weight(std::string name, int64_t width, bool from_one = false);
 Parameter bias(std::string name, int64_t width);
@@ -46,7 +46,7 @@ class SegmentBuilder {
   using Tensor = uint32_t;
   using Weight = uint32_t;
 
-  // `reading`: that of the segment; nullptr: it is trained.
+  // `reading`: the reading that the segment is for; nullptr: it is for training.
   SegmentBuilder(const Model& model, std::string name, const Reading* reading = nullptr);
 
   // Binds the next group slot; its weights are named by the part of their global name after `prefix`.
@@ -78,20 +78,21 @@ class SegmentBuilder {
   // Appends an op and returns its first output, which gets `name`; further outputs get name.1, name.2.
   Tensor op(OpKind kind, std::string name, std::vector<Tensor> inputs, std::vector<Weight> weights = {},
             const OpAttributes& attributes = {});
-  // y = scale * (x * weight) + bias, with `name`.weight and, if it is bound, `name`.bias. The part of its
-  // adapters, if they are bound, is scaled as well.
+  // y = scale * (x * weight) + bias, with `name`.weight and, if it is bound, `name`.bias. What its adapters
+  // add, if they are bound, is scaled as well.
   Tensor linear(const std::string& name, Tensor x, bool weight_out_in, double scale = 0);
-  // The same of an expert's rows. With `weights`, the rows' weights, the bias is times these.
+  // The same for an expert's rows. With `weights`, one for each row, the bias is multiplied by the row's
+  // weight.
   Tensor expert_linear(const std::string& name, Tensor routing, Tensor x, bool weight_out_in,
                        const Routing& of, std::optional<Tensor> weights = {});
-  // From here on, ops of experts run for each of so many parts: experts are divided over these ranks, and
-  // each has rows of all of them.
+  // From here on, ops of experts run once for each rank of `over`: experts are divided over these ranks, and
+  // each expert has rows of all of the ranks.
   void in_parts(ProcessGroup over) { over_ = std::move(over); }
-  // Attention of q, k and v, or of all three packed; in a reading over the input "cache", in which earlier
-  // tokens of the sequence are.
+  // Attention of q, k and v, or of all three packed. In a reading it also sees the input "cache", which has
+  // the sequence's earlier tokens.
   Tensor attention(std::string name, std::vector<Tensor> projections, const OpAttributes& scores,
                    std::vector<Weight> sinks = {});
-  // In a reading: the rows of x that it picks, one of each sequence.
+  // In a reading: the rows of x that the reading picks, one of each sequence.
   Tensor picked(Tensor x);
   // layer_norm or rms_norm, by `kind`, with `name`.weight and, if it is bound, `name`.bias.
   Tensor norm(OpKind kind, const std::string& name, Tensor x, double epsilon, bool weight_from_one = false);
@@ -101,7 +102,7 @@ class SegmentBuilder {
 
  private:
   std::vector<Weight> weight_and_bias(const std::string& name);
-  // y and what the adapters of `name`, if they are bound, make of the last of `inputs`.
+  // y plus what the adapters of `name`, if they are bound, make of the last of `inputs`.
   Tensor adapted(OpKind kind, const std::string& name, std::vector<Tensor> inputs, Tensor y,
                  OpAttributes attributes);
 
@@ -114,7 +115,7 @@ class SegmentBuilder {
   int64_t sequences_, tokens_, context_;  // context: 0 where the segment is trained
   int64_t rows_;
   bool documents_;                        // whether there are document begins
-  std::optional<Tensor> begins_, draws_;  // once an op reads these
+  std::optional<Tensor> begins_, draws_;  // set once an op reads them
   double adapter_scale_ = 1;
   ProcessGroup over_;
   uint32_t slots_ = 0;

@@ -7,7 +7,7 @@
 namespace sluice {
 namespace {
 
-// One layer without positions behind so many with them.
+// `interval` - 1 layers with positions, then one without.
 std::vector<LayerType> pattern(int64_t interval) {
   std::vector<LayerType> types(static_cast<size_t>(interval - 1), LayerType::full);
   types.push_back(LayerType::no_rope);

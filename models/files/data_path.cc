@@ -22,7 +22,7 @@ std::string lower(std::string text) {
   return text;
 }
 
-// Data, or a kind whose refusal says how it becomes data.
+// Whether the name is that of data, or of a kind whose refusal says how to turn it into data.
 bool may_hold_data(const fs::path& path) {
   static constexpr std::array kExtensions = {".jsonl", ".json", ".ndjson", ".txt",     ".md",   ".bin",
                                              ".gz",    ".zst",  ".xz",     ".parquet", ".arrow"};
@@ -50,7 +50,7 @@ void add_folder(const std::string& folder, DataFiles& to) {
     // A link to a folder is not followed: it may lead back.
     const bool is_data = entry->is_regular_file(error) && may_hold_data(entry->path());
     (is_data ? found : to.left_out).push_back(entry->path().string());
-    error.clear();  // of a link that leads nowhere
+    error.clear();  // the error of a link that leads nowhere
   }
   if (error)
     throw Error(ExitCode::environment,
@@ -108,7 +108,7 @@ std::string result_of(const fs::path& path) {
   return "OUT.jsonl";
 }
 
-// Text in UTF-16 without a mark: every second byte of its first ones is 0, and no other.
+// The encoding of text in UTF-16 without a mark: of its first bytes, every second one is 0 and no other.
 std::optional<std::string> utf16_of(std::string_view begin) {
   if (begin.size() < 4) return std::nullopt;
   for (const size_t zero : {size_t{0}, size_t{1}}) {

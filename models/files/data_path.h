@@ -12,23 +12,23 @@ namespace sluice {
 
 struct DataFiles {
   std::vector<std::string> files;
-  std::vector<std::string> left_out;  // of folders: files of kinds that hold no data, and notes about them
+  std::vector<std::string> left_out;  // in folders: what does not look like data, such as README.md or .git
 };
 
-// Each folder as its files, in the order of their paths, also those of folders in it; files as they are.
-// Throws Error(usage) for a folder without a file that could hold data.
+// A file as it is; a folder as its files, with those of folders in it, in the order of their paths. Throws
+// Error(usage) for a folder without a file that could hold data.
 DataFiles files_of(const std::vector<std::string>& paths);
 
 // A sentence for a user where files of folders are left out; else empty.
 std::string left_out_of_folders(const DataFiles& files);
 
-// A file that begins as one of a kind that is not read as it is.
+// A kind of file that is not read as it is.
 struct OtherKind {
   std::string name;    // "a gzip file"
   std::string remedy;  // a sentence with the one command that helps
 };
 
-// `is_text`: the file should hold text, so that a mark of UTF-16, or bytes of 0, tell too. Throws Error(io).
+// `is_text`: the file should hold text, so that signs of more kinds count, such as UTF-16. Throws Error(io).
 std::optional<OtherKind> other_kind_of(const InputFile& file, bool is_text);
 
 }  // namespace sluice

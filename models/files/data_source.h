@@ -13,13 +13,13 @@ namespace sluice {
 struct DataSource {
   std::string path;                // without the weight; empty: all that was given, without weights
   std::vector<std::string> files;  // folders as their files
-  // Millionths, divided by what all weights have in common; 0: none is given.
+  // In millionths, divided by the greatest common divisor of all weights; 0: none is given.
   uint64_t weight = 0;
 };
 
-// A value ends in =WEIGHT, unless a file of the whole name exists. One source of all files where no value
-// has a weight, else a source of each. Throws Error(usage) for a weight that is no number from 0.000001 to
-// 1e9, where only some have one, and as files_of().
+// A value may end in =WEIGHT, which is a part of the name if a file of the whole name exists. If no value has
+// a weight, there is one source of all files, else one source for each value. Throws Error(usage) for a
+// weight that is no number from 0.000001 to 1e9, if only some values have a weight, and as files_of() does.
 std::vector<DataSource> sources_of(const std::vector<std::string>& values);
 
 bool has_weight(const std::string& value);

@@ -14,7 +14,7 @@ namespace {
 
 constexpr uint64_t kValues = 32, kBlockBytes = kValues / 2;  // of a block
 constexpr uint64_t kStoredBytes = kBlockBytes + 1;           // of a block with its scale
-// A range with less than this part of an expert's rows reads these alone.
+// A range with less than 1 / kFew of an expert's rows reads its rows alone.
 constexpr uint64_t kFew = 8;
 constexpr uint8_t kNoNumber = 255, kLargest = 252;  // 6 * 2^(252 - 127) < 2^128, and no other value is larger
 constexpr float kMagnitudes[] = {0, 0.5f, 1, 1.5f, 2, 3, 4, 6, -0.0f, -0.5f, -1, -1.5f, -2, -3, -4, -6};
@@ -58,15 +58,15 @@ Shape mxfp4_shape(const SafetensorsTensor& blocks, const SafetensorsTensor& scal
   return {b[0], b[2] * static_cast<int64_t>(kValues), b[1]};
 }
 
-// Elements of an expert of `rows` stored rows of `groups` blocks. Element i of the expert is value i / rows
-// of stored row i % rows.
+// A range of elements of an expert, which has `rows` stored rows of `groups` blocks. Element i of the expert
+// is value i / rows of stored row i % rows.
 struct Mxfp4Reader::Range {
   uint64_t expert, rows, groups;
   uint64_t begin, last, step;
 
   uint64_t first_value() const { return begin / rows; }
   uint64_t last_value() const { return last / rows; }
-  // The stored rows that have them, and those in between: [row_begin, row_end).
+  // The stored rows that have the elements, and the rows in between: [row_begin, row_end).
   bool in_one_row() const { return first_value() == last_value(); }
   uint64_t row_begin() const { return in_one_row() ? begin % rows : 0; }
   uint64_t row_end() const { return in_one_row() ? last % rows + 1 : rows; }
@@ -75,7 +75,7 @@ struct Mxfp4Reader::Range {
   struct Part {
     uint64_t value, value_end, row, row_end;
   };
-  // Returns how many it has.
+  // Returns how many elements the part has.
   uint64_t decode(const Kept& kept, const Part& part, float* out) const {
     const uint64_t of_value = (part.row_end - part.row + step - 1) / step;
     const uint8_t* const blocks = kept.bytes.get();
@@ -89,8 +89,8 @@ struct Mxfp4Reader::Range {
     return (part.value_end - part.value) * of_value;
   }
 
-  // All of them. The first value may lack rows before its own, the last one rows behind; those in between
-  // have all, and go together as far as their group does.
+  // Decodes the whole range. The first value may lack the first rows, and the last value the last rows.
+  // Values in between have all rows, and are decoded together as far as they are of one group.
   void decode(const Kept& kept, float* out) const {
     for (uint64_t value = first_value(); value <= last_value();) {
       const bool is_first = value == first_value(), is_last = value == last_value();
@@ -124,7 +124,7 @@ const Mxfp4Reader::Kept& Mxfp4Reader::fetch(const Mxfp4Tensor& tensor, const Ran
   kept.rows = few ? range.row_end() - range.row_begin() : range.rows;
   const uint64_t blocks = kept.rows * range.groups;
   if (kept.bytes_allocated < blocks * kStoredBytes) {
-    kept.bytes.reset();  // first, so that both are never there
+    kept.bytes.reset();  // first, so that old and new bytes are never there together
     kept.bytes_allocated = 0;
     kept.bytes = std::make_unique_for_overwrite<uint8_t[]>(blocks * kStoredBytes);
     kept.bytes_allocated = blocks * kStoredBytes;

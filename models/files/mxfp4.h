@@ -26,18 +26,18 @@ struct Mxfp4Tensor {
   const SafetensorsTensor* scales = nullptr;
 };
 
-// The shape of what they make; empty where the two do not fit each other.
+// The shape of the matrices that the two make; empty where they do not fit each other.
 Shape mxfp4_shape(const SafetensorsTensor& blocks, const SafetensorsTensor& scales);
 
-// Reads such matrices. What they make is transposed: one of its rows has a part of every stored row. So the
-// reader keeps what an expert has stored, as stored, and the next ranges of it cost no reads. It keeps two
-// experts' matrices, since the threads that load an expert are in its first matrix and in its last at once.
-// Any thread; the files outlive the reader.
+// Reads such matrices. A matrix is the transpose of what is stored: each of its rows has a part of every
+// stored row. So the reader keeps the stored bytes of an expert's matrix, and its next ranges cost no reads.
+// It keeps two such matrices, since the threads that load an expert are in its first matrix and in its last
+// at once. Any thread; the files outlive the reader.
 class Mxfp4Reader {
  public:
-  // Elements first, first + step, ..., `count` of them, of what they make, as fp32. All belong to one expert,
-  // and `step` divides its last dimension. Reads all that is stored of the expert, or the stored rows of the
-  // range alone if these are few, unless it has kept them. Throws Error(malformed_file) where a scale that it
+  // Elements first, first + step, ..., `count` of them, of the matrices that `tensor` makes, as fp32. All
+  // belong to one expert, and `step` divides the last dimension. What is not kept is read: all stored rows of
+  // the expert, or the range's rows alone if they are few. Throws Error(malformed_file) where a scale that it
   // reads stands for no number or makes a value of 2^128 or more, Error(io) as InputFile.
   void read(const Mxfp4Tensor& tensor, uint64_t first, uint64_t step, uint64_t count, float* out);
 
@@ -57,7 +57,7 @@ class Mxfp4Reader {
   const Kept* find(const Mxfp4Tensor& tensor, const Range& range) const;
   const Kept& fetch(const Mxfp4Tensor& tensor, const Range& range);
 
-  std::shared_mutex mutex_;  // who has it alone replaces what is kept
+  std::shared_mutex mutex_;  // held exclusively to replace what is kept
   std::array<Kept, 2> kept_;
   size_t oldest_ = 0;
 };

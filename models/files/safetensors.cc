@@ -241,7 +241,7 @@ std::vector<SafetensorsTensor> checked_tensors(const std::string& path, std::vec
   return tensors;
 }
 
-// Compared with the limit and with the file before memory is allocated.
+// The length is compared with the limit and with the file before memory is allocated.
 uint64_t header_length(const InputFile& file) {
   if (file.bytes() < kLengthBytes)
     malformed(file.path(),

@@ -45,7 +45,7 @@ void copy_whole(const fs::path& from, const fs::path& to) {
   output.commit();
 }
 
-// Copies the regular files, or what links lead to them, whose names `belongs` takes.
+// Copies the regular files whose names `belongs` accepts; of a link, the file to which it leads.
 template <class Belongs>
 size_t copy_files(const fs::path& from, const fs::path& to, const Belongs& belongs) {
   size_t copied = 0;
@@ -78,7 +78,8 @@ bool replace_in(nlohmann::ordered_json& object, const std::string& text) {
   return true;
 }
 
-// transformers 5 takes the list of tokenizer_config.json only where there is no file.
+// transformers 5 takes the list of templates in tokenizer_config.json only where there is no
+// chat_template.jinja.
 bool has_list(const nlohmann::ordered_json& config) {
   return config.is_object() && config.contains("chat_template") && config["chat_template"].is_array();
 }

@@ -22,7 +22,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr uint64_t kVersion = 9;  // of what samples are made of given data, and what a set says about them
+constexpr uint64_t kVersion = 9;  // to be raised when given data make other samples, or sets say other things
 constexpr uint64_t kStretchBytesLeast = 1 << 20;
 constexpr uint64_t kStretchesMost = 256;     // about, so that a set has few files
 constexpr uint64_t kListStretchesMost = 16;  // each scans its list from the beginning
@@ -105,8 +105,8 @@ std::vector<uint32_t> ends_with(const std::vector<uint32_t>& known,
   for (const auto& [id, count] : trained)
     (std::find(known.begin(), known.end(), id) == known.end() ? others : with_known) += count;
   std::vector<uint32_t> ends = known;
-  if (with_known > texts) return ends;  // more than the ends of texts: conversations have a known one
-  if (with_known + others <= texts && with_known >= others) return ends;  // of texts alone, most have
+  if (with_known > texts) return ends;  // more than texts: conversations end in known ones
+  if (with_known + others <= texts && with_known >= others) return ends;  // only texts: most do, too
   for (const auto& [id, count] : trained)
     if (std::find(known.begin(), known.end(), id) == known.end()) ends.push_back(id);
   return ends;
@@ -151,7 +151,7 @@ std::string unlearned_end(const TextModel& model, const PreparedCounts& counts, 
     else
       ended += count;
   }
-  // Texts end with it.
+  // Texts are taken to end with it: an answer does if more samples do than there are texts.
   if (answers <= counts.texts || ended > counts.texts) return "";
   return fmt::format(
       "No answer of the data ends with {}, the end that --eos-token names: a run on these data does not "

@@ -61,8 +61,8 @@ class Preparation {
   bool make(const std::string& directory, const std::atomic<bool>& stop,
             const std::function<void(const PrepareProgress&)>& progress) const;
 
-  // Names of the files of a complete set in `directory` that are missing or that their checksums refuse.
-  // Reads all of it, by several threads. make() makes them anew.
+  // Names of the files of a complete set in `directory` that are missing or do not match their checksums.
+  // Reads the whole set, by several threads. make() makes such files anew.
   std::vector<std::string> damaged_files(const std::string& directory,
                                          const std::function<void(const PrepareProgress&)>& progress) const;
 
@@ -75,8 +75,8 @@ class Preparation {
     uint64_t begin, end;
   };
   bool reads_json(size_t file) const;
-  // Makes the samples of a stretch, in order, until `take` returns false. goes_on: of the same record as the
-  // one before.
+  // Makes the samples of a stretch, in order, until `take` returns false. goes_on of `take`: the sample is of
+  // the same record as the one before.
   PreparedCounts make_samples(const Stretch& stretch, SampleMaker& maker, RecordMemory& memory,
                               const std::function<bool(const Sample&, bool goes_on)>& take,
                               const std::function<bool(uint64_t bytes)>& goes_on) const;
@@ -92,26 +92,27 @@ class Preparation {
 // What is to be told of all parts of a set. Throws Error(malformed_file) where they are damaged.
 SampleNotes notes_of(const PreparedSet& set);
 
-// The ends of answers that data teach: those that the model knows and, where conversations of the data end in
-// none of them, or most texts where there are texts alone, the control tokens behind trained answers.
-// `trained`: how many answers and texts end in each; `texts`: how many of these are texts.
+// The ends of answers that data teach: those that the model knows, and the other control tokens behind
+// trained answers if no conversation of the data ends in a known one or if, in data of texts alone, more
+// texts end in others than in known ones. `trained`: how many answers and texts end in each; `texts`: how
+// many of these are texts.
 std::vector<uint32_t> ends_with(const std::vector<uint32_t>& known,
                                 const std::map<uint32_t, uint64_t>& trained, uint64_t texts);
 
 struct LearnedEnds {
   std::vector<uint32_t> ids;  // all of them; empty: no others than the model knows
-  std::string sentence;       // that tells them
+  std::string sentence;       // that names them
 };
 LearnedEnds learned_ends(const TextModel& model, const PreparedCounts& counts, const SampleNotes& notes);
-// The model's only end was chosen (set_end_token). Returns a sentence where no trained answer ends with it,
-// so that the model would not learn to stop; else an empty one.
+// For a model whose only end was chosen (set_end_token). Returns a sentence if no trained answer ends with
+// that end, so that the model would not learn to stop; else an empty one.
 std::string unlearned_end(const TextModel& model, const PreparedCounts& counts, const SampleNotes& notes);
 
 // What to know about prepared data beyond their numbers: sentences without a full stop; often none.
 std::vector<std::string> remarks_on(const PreparedCounts& counts, const SampleNotes& notes);
 
-// Whether a file of data is prepared with a tokenizer (.jsonl; .txt and .md where there is a
-// tokenizer).
+// Whether a file of data is prepared with a tokenizer (.jsonl, .json, .ndjson, .parquet; .txt and .md where
+// there is a tokenizer).
 bool is_record_file(const std::string& path);
 bool is_text_file(const std::string& path);
 

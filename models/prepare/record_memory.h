@@ -17,17 +17,17 @@ namespace sluice {
 
 class RecordMemory {
  public:
-  // For each byte of a record, at most. Measured: 39 of words, 52 of single letters, 75 of digits, each of
-  // which is a token.
+  // Bytes of memory for each byte of a record, at most. Measured: 39 for words, 52 for single letters, 75 for
+  // digits, each of which is a token.
   static constexpr uint64_t kTimes = 80;
-  // There is always as much: for a piece of a text, and the line that ends it.
+  // There is always this much memory at least: for a piece of a text, and the line that ends it.
   static constexpr uint64_t kLeast = kTimes * (kTextBytes + kTextBytes / 4);
 
   explicit RecordMemory(uint64_t bytes) : bytes_(bytes < kLeast ? kLeast : bytes), free_(bytes_) {}
 
   // `taken`: of --host-mem, beside the memory for records.
   RecordLimit limit(uint64_t taken) const { return {longest(), kTimes, taken}; }
-  // The most that a record so far has taken: more than there is where only kLeast allows it.
+  // The most memory that a record has taken so far. It may be more than was given, if that is below kLeast.
   uint64_t most() const { return most_; }
   uint64_t longest() const { return bytes_ / kTimes < kRecordBytesMax ? bytes_ / kTimes : kRecordBytesMax; }
 
@@ -42,7 +42,8 @@ class RecordMemory {
     RecordMemory& of_;
     uint64_t bytes_;
   };
-  // Takes memory for a record of so many bytes, at most longest(). A thread has one at a time. Waits.
+  // Takes memory for a record of `record_bytes`, at most longest(). Waits until there is enough. A thread has
+  // one share at a time.
   Share take(uint64_t record_bytes) {
     const uint64_t wanted = record_bytes * kTimes;
     std::unique_lock lock(mutex_);

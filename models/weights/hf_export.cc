@@ -119,10 +119,10 @@ std::map<std::string, std::string> shard_metadata(const File& file, std::span<co
   return {{"DCP_VERSION", "1.0"}, {"DCP_SHARDING_INFO", parts.dump()}};
 }
 
-// Makes the directory. Until the export is finished, a file marks it: what an export that was killed has left
-// there may be written over. The file's lock tells a killed export from one that goes on. At the end removes
-// the directory again if it is empty, as after an export that failed before its first file; parents that it
-// made stay.
+// Makes the directory. A file marks it until the export is finished, so that what a killed export has left
+// there may be written over. The file's lock tells a killed export from one that is running. The destructor
+// removes the directory again if it is empty, as after an export that failed before its first file; parents
+// that were made stay.
 class ExportDirectory {
  public:
   explicit ExportDirectory(const std::string& path) : path_(path), mark_(path + "/.unfinished-export") {

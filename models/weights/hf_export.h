@@ -35,9 +35,9 @@ struct ExportOptions {
   std::string config_json;                  // written as config.json
   bool adapters = false;            // a PEFT directory (peft.h): adapter_config.json and one file of weights
   std::string tokenizer_directory;  // the tokenizer's files are copied from here; empty: none
-  std::optional<std::string> chat_template;  // in place of theirs
-  std::vector<uint32_t> ends;                // in place of theirs in generation_config.json; empty: theirs
-  std::map<std::string, std::string> special_tokens;  // for a generation_config.json, where they have none
+  std::optional<std::string> chat_template;  // in place of the copied one
+  std::vector<uint32_t> ends;                // in place of those in generation_config.json; empty: those stay
+  std::map<std::string, std::string> special_tokens;  // for a generation_config.json, if none was copied
 };
 
 // Creates the directory when it is missing. Values are rounded to nearest even. Throws Error: usage when the

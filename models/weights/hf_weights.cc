@@ -30,7 +30,7 @@ constexpr uint64_t kIndexBytesMax = 64 << 20;  // a million tensors
 // Each byte of a header or index may take so much memory: a tensor with a name of four letters takes 55 bytes
 // there and 480 to 560 in memory.
 constexpr uint64_t kTableBytes = 16;
-// The same for each parameter of a stacked tensor, of which the header has one name for all.
+// Memory for each parameter of a stacked tensor: the header has one name for all of them.
 constexpr uint64_t kStackedBytes = 640;
 constexpr int64_t kRowsMax = int64_t{1} << 40;
 
@@ -112,7 +112,8 @@ std::vector<std::string> files_of_shards(const std::string& directory) {
   return paths;
 }
 
-// By tensor of a shard's file: the row of the whole tensor with which it begins. Empty for other files.
+// For each tensor of a shard's file: the row of the whole tensor with which the file's part begins. Empty for
+// other files.
 std::map<std::string, int64_t> first_rows_of(const SafetensorsFile& file) {
   std::map<std::string, int64_t> rows;
   const auto info = file.metadata().find("DCP_SHARDING_INFO");
@@ -152,11 +153,11 @@ class PairsOfFiles {
         if (name.ends_with(kMxfp4Scales)) scales_[without_suffix(name, kMxfp4Scales)] = {file, i};
       }
   }
-  // Whether it has the scales of blocks that are there.
+  // Whether the tensor of that name has the scales of blocks that are there.
   bool are_scales(const std::string& name) const {
     return name.ends_with(kMxfp4Scales) && blocks_.contains(without_suffix(name, kMxfp4Scales));
   }
-  // Those of blocks of that name; nothing: it is no blocks, or has no scales.
+  // The scales of the blocks of that name; nothing: it names no blocks, or they have no scales.
   std::optional<HfPlace> scales_of(const std::string& name) const {
     const auto found =
         name.ends_with(kMxfp4Blocks) ? scales_.find(without_suffix(name, kMxfp4Blocks)) : scales_.end();
@@ -286,7 +287,7 @@ void HfWeights::add(const std::string& name, HfTensor tensor) {
               kDownloadAgain);
 }
 
-// Tensors of so many experts: `all_most` is how many parameters all of them may have.
+// Admits a stacked tensor, or refuses it. `all_most`: how many parameters all such tensors may have.
 void HfWeights::admit(const std::string& name, const StackSize& size, uint64_t all_most) {
   const auto refuse = [&](const std::string& what) {
     malformed(directory_, fmt::format("'{}' {}", shown_name(name), what),
@@ -302,7 +303,7 @@ void HfWeights::admit(const std::string& name, const StackSize& size, uint64_t a
 }
 
 void HfWeights::add_adapters(const Family& family) {
-  std::vector<std::string> notes;  // which whoever reads the settings gets
+  std::vector<std::string> notes;  // unused: whoever reads the settings gets them
   const PeftTargets targets = read_peft_targets(directory_, &family, notes);
   const uint64_t all_most = 2 * stacked_parameters(family, most_);  // each has two factors
   const std::vector<SafetensorsTensor>& tensors = files_.front().tensors();
@@ -318,7 +319,7 @@ void HfWeights::add_adapters(const Family& family) {
   }
 }
 
-// A stored tensor, or what blocks and scales make, as the parameters in it.
+// Adds a stored tensor, or what blocks and scales make, as the parameters in it.
 void HfWeights::add_parts(const Family& family, const std::string& name, const Shape& shape,
                           SafetensorsType type, const HfTensor::Piece& whole) {
   admit(name, stack_size(family, name, shape), stacked_parameters(family, most_));
@@ -346,7 +347,7 @@ void HfWeights::add_tensors(const Family& family) {
       if (family.is_buffer(name)) continue;
       const auto row = first_rows.find(tensors[i].name);
       if (row != first_rows.end()) {
-        // A row of a stacked tensor is an expert, so each is whole in a file.
+        // A row of a stacked tensor is an expert, so each expert is whole in one file.
         admit(name, stack_size(family, name, tensors[i].shape), stacked_parameters(family, most_));
         const auto experts = stacked_parts(family, name, tensors[i].shape, row->second);
         if (experts.empty())

@@ -4,8 +4,8 @@
 // Names are those of Parameter::name: when the directory is opened, prefixes that Family knows are removed
 // and tensors that are no parameters (Family::is_buffer) are left out. A tensor of all experts of a layer
 // (Family::stacked) is read as the parameters that it is made of, also where it is stored in MXFP4
-// (models/files/mxfp4.h). Of a directory of adapters (peft.h), what PEFT puts before the names is removed,
-// too, and adapters of all experts of a layer are read as those of each (peft_experts.h).
+// (models/files/mxfp4.h). In a directory of adapters (peft.h), what PEFT puts before the names is removed,
+// too, and an adapter of all experts of a layer is read as one adapter for each expert (peft_experts.h).
 //
 // Reads are const and may come from any thread. Callers: engine/run/start.
 #pragma once
@@ -31,16 +31,16 @@ struct Family;
 bool has_weights(const std::string& directory);
 
 // Bytes of memory that HfWeights::open() takes at most. Reads the length of each header only. `stacked`: the
-// most parameters of stacked tensors (stacked_parameters() of what open() gets).
+// most parameters that stacked tensors may have (stacked_parameters() of what open() gets).
 uint64_t table_bytes_at_most(const std::string& directory, uint64_t stacked = 0);
 
 struct HfPlace {
   size_t file = 0, tensor = 0;  // index into the files, and into the file's tensors
 };
 
-// A parameter whose rows of `columns` elements are stored in part: the first `stored` elements of each are
-// there, and those of one row begin `apart` stored elements after those of the row before. All others are
-// zeros. columns 0: all elements are there.
+// A parameter that is stored in part: of each row of `columns` elements, the first `stored` are in the file,
+// and the others are zeros. In the stored tensor, a row begins `apart` elements behind the row before.
+// columns 0: all elements are stored.
 struct HfRows {
   uint64_t columns = 0, stored = 0, apart = 0;
 };
@@ -49,9 +49,9 @@ struct HfRows {
 struct HfTensor {
   struct Piece {
     size_t file = 0, tensor = 0;       // index into the files, and into the file's tensors
-    uint64_t first = 0, elements = 0;  // of the parameter: with which it begins, and how many it has
+    uint64_t first = 0, elements = 0;  // its first element in the parameter, and how many it has
     uint64_t skip = 0, step = 1;       // its element i is element skip + i * step of the stored tensor
-    std::optional<HfPlace> scales;     // the stored tensor is what these and blocks in MXFP4 make
+    std::optional<HfPlace> scales;     // in MXFP4: place of the scales; `tensor` has the blocks
     HfRows rows;
   };
   SafetensorsType type = SafetensorsType::f32;
@@ -64,7 +64,8 @@ class HfWeights {
  public:
   // Throws Error: usage when the directory or its weights do not exist; malformed_file for files and indexes
   // that break their format or contradict each other, and, before memory is taken for them, where tensors of
-  // all experts of a layer have more experts than `most`, or there are more of them than its layers have.
+  // all experts of a layer have more experts than `most` says, or more parameters in total than its layers
+  // can have.
   static HfWeights open(const std::string& directory, const std::string& family,
                         const ExpertCounts& most = {});
   static HfWeights open_adapters(const std::string& directory, const std::string& family,
@@ -102,15 +103,15 @@ class HfWeights {
   std::unique_ptr<Mxfp4Reader> mxfp4_ = std::make_unique<Mxfp4Reader>();
 };
 
-// Weights of a model with adapters are those of its base or of its adapters; weights of any other are those
-// of all groups.
+// Whether the weights are those of the group. Weights of a model with adapters are those of its base or those
+// of its adapters; weights of any other model are those of all groups.
 bool holds(const HfWeights& weights, const Model& model, const Group& group);
 
 // XXH3-64 of names, shapes and values of the base of a model with adapters, or of a whole model. Values are
-// sampled, as fp32: of each tensor eight ranges of 1024 elements at equal distances, among them the first and
-// the last; all of a tensor that has no more. So the checksum does not depend on how files are divided, nor
-// on a wider type of the same values. It reads at most 32 KiB of a parameter, but of one in MXFP4 all that is
-// stored of the expert: a range there has a part of many stored rows.
+// sampled, as fp32: eight ranges of 1024 elements of each tensor, at equal distances from its beginning to
+// its end, or all of a tensor that has no more. So the checksum does not depend on how files are divided, nor
+// on a wider type of the same values. At most 32 KiB of a parameter are read; of one in MXFP4, all that is
+// stored of the expert, since a range has a part of many stored rows.
 uint64_t sampled_checksum(const HfWeights& weights, const Model& model);
 
 // Throws one Error(malformed_file) that lists the tensors that are missing, unknown, of another shape, or of

@@ -19,7 +19,7 @@ using ReadParameter =
 // Not for several threads at once.
 class MergedWeights {
  public:
-  // `adapters` and `base` read those of the model, which outlives this.
+  // `base` and `adapters` read the parameters of the model's base and adapters. The model outlives this.
   MergedWeights(const Model& model, const Adapters& settings, ReadParameter base, ReadParameter adapters);
 
   // Elements of a tensor of the base, of that name and shape.

@@ -35,7 +35,7 @@ constexpr std::string_view kKnown[] = {
     "peft_type", "r", "lora_alpha", "use_rslora", "target_modules", "bias", "lora_dropout",
     "init_lora_weights", "fan_in_fan_out", "base_model_name_or_path", "task_type", "inference_mode",
     "revision", "auto_mapping", "megatron_core", "qalora_group_size", "peft_version", "target_parameters",
-    // Which modules have adapters, their weights say.
+    // The weights say which modules have adapters.
     "exclude_modules", "layers_to_transform", "layers_pattern"};
 
 Json parse(const std::string& text, const std::string& name) {
@@ -57,7 +57,7 @@ bool asks_for_nothing(const Json& value) {
 void reject_unknown(const Json& object, const ConfigReader& file) {
   const bool has_parameters =
       object.contains("target_parameters") && !asks_for_nothing(object["target_parameters"]);
-  const auto is_of_parameters = [&](const std::string& key) {  // read with them
+  const auto is_of_parameters = [&](const std::string& key) {  // read_parameters() reads these
     return has_parameters && (key == "rank_pattern" || key == "alpha_pattern");
   };
   for (const auto& [key, value] : object.items())
@@ -66,21 +66,21 @@ void reject_unknown(const Json& object, const ConfigReader& file) {
       file.complain(fmt::format("it sets {}, which is not supported.", printable(key)), kOtherAdapter);
 }
 
-// PiSSA, OLoRA and others change the base when they begin: the adapter fits that base only.
+// PiSSA, OLoRA and others change the base when training begins: the adapter fits that base only.
 void check_start(const Json& object, const ConfigReader& file) {
   const auto found = object.find("init_lora_weights");
   if (found == object.end() || found->is_null() || found->is_boolean()) return;
   file.require_text("init_lora_weights", {"gaussian"});
 }
 
-// Names of modules; none where it is a pattern, which settle_targets() makes names of.
+// Names of modules; none where target_modules is a pattern, which settle_targets() turns into names.
 std::vector<std::string> targets_of(const Json& object, const ConfigReader& file) {
   const auto found = object.find("target_modules");
   if (found == object.end() || !found->is_string()) return file.texts("target_modules");
   return {};
 }
 
-// As PEFT writes it for a targeted parameter, by its last name.
+// The pattern that PEFT writes for a targeted parameter, by the last part of its name.
 std::string pattern_of(const std::string& parameter) {
   return kPattern + parameter.substr(parameter.rfind('.') + 1);
 }
@@ -90,7 +90,7 @@ bool has_own(const Json& object, const ConfigReader& file, const char* key, cons
   return file.has(key) && object[key].contains(pattern_of(parameter));
 }
 
-// Patterns are those of targeted parameters.
+// Complains about patterns that are of no targeted parameter.
 void check_patterns(const Json& object, const ConfigReader& file,
                     const std::vector<std::string>& parameters) {
   std::set<std::string> known;
@@ -116,7 +116,7 @@ const Stacked& stacked_named(const std::string& name, const Family* family, cons
                 "Choose adapters of experts' matrices and of linear modules alone, without routers.");
 }
 
-// Adds the targeted parameters, and makes rank and alpha those of the largest rank, at the same scale.
+// Adds the targeted parameters. Sets rank to the largest of all, and alpha so that the scale stays the same.
 void read_parameters(const Json& object, const ConfigReader& file, const Family* family,
                      PeftTargets& targets) {
   const std::vector<std::string> names = file.texts("target_parameters");
@@ -167,7 +167,8 @@ std::optional<Names> parameters_of(const ModelConfig& base, const Adapters& adap
   return names;
 }
 
-// What stands behind the layer's number in a module's name; with `layer` also that and the word before.
+// What stands behind the layer's number in a module's name; with `layer`, also the number and the word before
+// it.
 std::string in_layer(const std::string& module, bool layer) {
   for (size_t before = 0, begin = 0; begin < module.size();) {
     const size_t end = std::min(module.find('.', begin), module.size());

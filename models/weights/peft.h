@@ -29,14 +29,16 @@ Adapters read_adapter_config(const std::string& directory, std::vector<std::stri
 PeftTargets read_peft_targets(const std::string& directory, const Family* family,
                               std::vector<std::string>& notes);
 
-// Makes the targets those of adapters that are there, by the shortest names that name no others: PEFT's
-// target_modules may be a pattern, a name may mean experts here that PEFT has elsewhere, and other keys may
-// leave layers out. `parameters`: names of all factors (HfWeights::names). Where no names do, or the base
-// cannot have such adapters, targets stay; check_weights() says what is wrong then.
+// Sets the targets to the ops whose adapters are there, by the shortest names that match no others. What was
+// read may not say this: PEFT's target_modules may be a pattern, a name may match experts here that PEFT
+// keeps elsewhere, and other keys may leave layers out. `parameters`: names of all factors
+// (HfWeights::names). If there are no such names, or the base cannot have such adapters, the targets stay,
+// and check_weights() says what is wrong.
 void settle_targets(const std::vector<std::string>& parameters, const ModelConfig& base, Adapters& adapters);
 
-// Where target_modules of an adapter_config.json and the factors that are there contradict each other:
-// sentences, often none. Which modules have adapters, the factors say. `parameters` as for settle_targets().
+// Sentences, often none, on how target_modules of an adapter_config.json and the factors that are there
+// contradict each other. The factors decide which modules have adapters. `parameters` as for
+// settle_targets().
 std::vector<std::string> notes_on_targets(const std::string& directory,
                                           const std::vector<std::string>& parameters);
 

@@ -33,7 +33,7 @@ struct Factor {
   bool is_down = false;
 };
 
-// A factor of a module of a layer, by its name; the module is empty: it is none.
+// A factor of a module of a layer, by its name; an empty module: the name is of no factor.
 Factor factor_of(std::string_view name) {
   Factor f;
   for (const std::string_view suffix : {kAdapterDown, kAdapterUp})

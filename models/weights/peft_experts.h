@@ -3,9 +3,10 @@
 //
 // ParamWrapper (peft/tuners/lora/layer.py) has two factors for such a parameter with E experts, at rank r: A
 // is [E * r, in], expert after expert, and B is [out, r * E], in which column j * E + e is column j of expert
-// e. The first parameter of the module "mlp.experts" has them as mlp.experts.base_layer.lora_A, the last one
-// as mlp.experts.lora_A. Where the parameter is two matrices, gate and up, these share A, and B has the rows
-// of both. PEFT doubles the rank of such a parameter where target_modules named the two (rank_pattern).
+// e. The factors of the first parameter of the module "mlp.experts" are named mlp.experts.base_layer.lora_A
+// and lora_B, those of the last one mlp.experts.lora_A and lora_B. Where the parameter is two matrices, gate
+// and up, these share A, and B has the rows of both. PEFT doubles the rank of such a parameter where
+// target_modules named the two (rank_pattern).
 //
 // Here every matrix of every expert has factors of its own, all of one rank. Smaller factors are padded by
 // zeros, which training leaves as they are: their gradients are zero. Pure functions; any thread.
@@ -35,7 +36,7 @@ struct PeftTargets {
   std::vector<Parameter> parameters;  // in the order of Family::stacked
 };
 
-// A factor of a tensor of an adapter_model.safetensors, as HfTensor::Piece has its place.
+// A factor in a tensor of an adapter_model.safetensors; skip, step and rows are as in HfTensor::Piece.
 struct FactorPart {
   std::string name;
   Shape shape;
@@ -43,18 +44,18 @@ struct FactorPart {
   HfRows rows;
 };
 
-// How many factors a tensor has, by its name without PEFT's prefix and its shape alone. 0: it is no factor of
-// experts, or none that could be divided.
+// How many factors a tensor has, by its name without PEFT's prefix and its shape alone. 0: it has no factors
+// of experts, or cannot be divided into them.
 StackSize factor_stack_size(const PeftTargets& targets, const std::string& name, const Shape& shape);
 
-// These factors; whoever asks for them has bounded the experts. Any other tensor is one part, under its own
-// name.
+// The factors of a tensor; the caller has bounded the number of experts. A tensor for which
+// factor_stack_size() is 0 is one part, under its own name.
 std::vector<FactorPart> factor_parts(const Family& family, const PeftTargets& targets,
                                      const std::string& name, const Shape& shape);
 
 // Exported adapters have a tensor for each factor of each expert, as PEFT had them before transformers 5.
 // PEFT reads these for Mixtral, Qwen3-MoE and OLMoE, and turns them into its own form. Throws Error(usage)
-// for adapters of experts that it would refuse, pass over, or compute otherwise.
+// for adapters of experts that PEFT would refuse, pass over, or compute otherwise.
 void check_peft_reads(const Adapters& adapters, const Model& model);
 
 }  // namespace sluice

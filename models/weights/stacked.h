@@ -1,4 +1,4 @@
-// Tensors of files, and the parameters that they are made of: one is one, but for those that have the
+// Tensors of files, and the parameters that they are made of. A tensor is one parameter, unless it has
 // parameters of all experts of a layer (Family::stacked). Pure functions; any thread.
 #pragma once
 
@@ -34,30 +34,30 @@ struct StoredTensor {
   std::vector<TensorPart> parts;
 };
 
-// Where a parameter of an expert is; nothing: it is none.
+// Layer and expert of a parameter; nothing: it is no expert's.
 struct ExpertPlace {
   int64_t layer = 0, expert = 0;
   std::string_view name;  // behind that of the expert, "gate_proj.weight"
 };
 std::optional<ExpertPlace> expert_of(const Family& family, std::string_view parameter);
 
-// The most parameters as which files may have stacked tensors.
+// The most parameters that a directory's stacked tensors may have in total.
 uint64_t stacked_parameters(const Family& family, const ExpertCounts& counts);
 
-// How many parameters a file's tensor is made of, by its name and shape alone. 0: it is not one of the
-// family's stacked ones, its shape is none that could be divided, or it has no experts.
+// How many parameters a file's tensor is made of, by its name and shape alone. 0: it is no stacked tensor of
+// the family, its shape cannot be divided, or it has no experts.
 struct StackSize {
   int64_t experts = 0, of_expert = 0;
 };
 StackSize stack_size(const Family& family, const std::string& tensor, const Shape& shape);
 
-// These parameters; whoever asks for them has bounded the experts. Empty: stack_size() has none.
-// `first_expert`: the file's tensor begins with this one.
+// The parameters of a file's tensor; the caller has bounded the number of experts. Empty: stack_size() is 0.
+// `first_expert`: the expert with which the tensor begins.
 std::vector<TensorPart> stacked_parts(const Family& family, const std::string& tensor, const Shape& shape,
                                       int64_t first_expert = 0);
 
-// The tensors in which files have the model's parameters, without those of adapters, in the order of the
-// first parameter of each.
+// The tensors in which files have the model's parameters, without those of adapters, in the order of each
+// tensor's first parameter.
 std::vector<StoredTensor> stored_tensors(const Family& family, const Model& model);
 
 // Elements [first, first + count) of the tensor. `read` reads those of a part's parameter.

@@ -38,7 +38,7 @@ struct MadeIoQueue {
 
 struct IoBackend {
   const char* name;   // the value of --io
-  const char* title;  // in sentences, also at their begin, and in doctor's text and JSON: under 12 letters
+  const char* title;  // in sentences, also at their start, and in doctor's text and JSON: under 12 letters
   const char* help;   // a phrase for --help: "NAME (HELP)"
   // Makes a queue of `depth` requests; most of them will use the memory `registered`, which may be empty.
   // Throws Error(environment) where the system refuses what every queue needs, such as one more thread.
@@ -54,7 +54,7 @@ extern const IoBackend kThreadBackend;  // thread_queue.cc
 // --io NAME` measures it). The last works everywhere.
 constexpr const IoBackend* kIoBackends[] = {&kUringBackend, &kThreadBackend};
 
-// The most that any back end takes which `choice` may become.
+// The registration_bytes_a_page of the back end that `choice` may become and that takes most.
 uint64_t registration_bytes_a_page(IoChoice choice);
 
 // Makes a queue of `depth` requests (1 to 1024). A back end may pin the memory `registered` (may be empty) in

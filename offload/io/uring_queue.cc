@@ -21,7 +21,7 @@
 namespace sluice {
 namespace {
 
-// The kernel's bio_vec of a page; fewer where it takes a huge page as one.
+// A bio_vec of the kernel for each page; less where the kernel takes a huge page as one.
 constexpr uint64_t kBytesAPage = 16;
 constexpr uint64_t kRegisteredBufferMax = uint64_t{1} << 30;  // the kernel's limit for one registered buffer
 
@@ -159,8 +159,8 @@ class UringQueue : public IoQueue {
   uint64_t registered_ = 0;  // bytes from base_ on
   std::vector<io_uring_cqe*> reaped_;
   std::vector<uint64_t> waiting_;  // tags of requests in the ring that the kernel has not taken, oldest first
-  std::vector<uint64_t> refused_;  // tags of those that it will never take
-  int broken_ = 0;                 // the errno with which it refused for good; 0: it has not
+  std::vector<uint64_t> refused_;  // tags of requests that the kernel will never take
+  int broken_ = 0;                 // the errno with which the kernel refused for good; 0: it has not
 };
 
 }  // namespace

@@ -11,7 +11,7 @@ namespace sluice {
 
 // VmHWM + HugetlbPages: the most physical memory the process has held. 0 where the system does not say.
 uint64_t process_peak_bytes(const char* root = "/");
-// VmRSS + HugetlbPages: the physical memory that it holds now.
+// VmRSS + HugetlbPages: the physical memory that the process holds at this moment.
 uint64_t process_resident_bytes(const char* root = "/");
 
 constexpr uint64_t kNoLimit = UINT64_MAX;

@@ -13,7 +13,7 @@ namespace sluice {
 // The file's text; empty where it cannot be read.
 std::string file_text(const std::string& path);
 
-// What follows `key` at the start of a line, without the white space between; none if there is no such line.
+// The rest of the first line that begins with `key`, without white space after `key`; none: no such line.
 std::optional<std::string_view> text_field(std::string_view text, std::string_view key);
 
 // The number with which text_field() begins, or with which the file begins; none if there is none.

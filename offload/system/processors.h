@@ -19,8 +19,8 @@ struct ProcessorShare {
   bool apart = false;       // no other rank has these processors
 };
 
-// The share of rank number `rank` of `ranks` equal ones: neighbouring cores, equally many but for one. Where
-// there are fewer cores than ranks, all share all.
+// The share of rank number `rank` of `ranks`: neighbouring cores, as many as others have or one more or less.
+// Where there are fewer cores than ranks, all ranks share all cores.
 ProcessorShare share_of(const std::vector<ProcessorSet>& cores, int rank, int ranks);
 
 }  // namespace sluice

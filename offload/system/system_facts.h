@@ -2,8 +2,7 @@
 // systems, cards. For `sluice doctor`.
 //
 // Reads /proc and /sys below `root`: "/", or in tests a directory with such files. What cannot be read is
-// empty,
-// 0 or none.
+// empty, 0 or none.
 #pragma once
 
 #include <cstdint>

@@ -17,7 +17,7 @@ namespace sluice {
 // is no GPU.
 std::vector<Product> products_to_time(const Options& options);
 
-// Times them, and prints a line for each. Throws Error(environment).
+// Times `products`, and prints a line for each. Throws Error(environment).
 TimedAlgorithms time_algorithms(const Options& options, const std::vector<Product>& products,
                                 const GpuScale& scale, std::FILE* out);
 

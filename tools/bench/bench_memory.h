@@ -22,7 +22,7 @@ class BenchMemory {
 
   std::span<std::byte> span() const { return {data_, bytes_}; }
 
-  // Fills `bytes` at `to` with those of `from`, repeated. Complete on return.
+  // Fills `bytes` bytes at `to` with the bytes of `from`, repeated. Complete on return.
   void fill(std::byte* to, uint64_t bytes, std::span<const std::byte> from);
   void write(std::byte* to, std::span<const std::byte> from) { fill(to, from.size(), from); }
 

@@ -14,8 +14,8 @@ TimedRate measure_round(Device& device, DType precision, uint64_t elements);
 
 // The following are for a device with memory of its own.
 
-// Bytes a second in that memory: those that AdamW reads and writes, as the planner counts them, and those
-// that zeroing writes.
+// Bytes a second in the device's own memory. `update`: read and written by AdamW, as the planner counts them.
+// `zero`: written by zeroing.
 struct DeviceMemoryRates {
   TimedRate update, zero;
 };

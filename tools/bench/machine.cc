@@ -107,7 +107,7 @@ class Bench {
 
   void note(const std::string& rate, const Rounds& rounds) { timed_.push_back({rate, rounds}); }
 
-  // Plans that use the description print its source, so they tell of doubtful rates, too.
+  // Adds doubtful rates to the description's source, which plans that use the description print.
   void add_doubts() {
     const std::vector<RatedRounds> doubts = doubtful(timed_);
     if (out_) std::fputs(doubts_text(doubts).c_str(), out_);
@@ -126,7 +126,7 @@ class Bench {
     return static_cast<uint32_t>(rates_.pools.size() - 1);
   }
 
-  // Called by all ranks, since they share what is free.
+  // Called by all ranks, since they share the free memory.
   void fit_memory() {
     MemoryOptions memory = memory_;
     memory.nvme_directories.clear();  // they have been checked
@@ -304,7 +304,7 @@ class Bench {
     rates_.lanes.push_back(std::move(saves));
   }
 
-  // With the sizes of its tiers, this machine can be planned for on others, which may have no such GPU.
+  // Adds the sizes of tiers, so that other machines, which may have no such GPU, can plan for this one.
   void add_sizes() {
     const CudaStatus status = cuda_status(memory_.device.ordinal);
     const MemoryLimits limits = memory_limits();
@@ -342,7 +342,7 @@ class Bench {
   }
 
   void add_network(std::vector<NetworkLevel> levels, bool in_device) {
-    // From here on pools are a rank's share of the machine. The link of a GPU is one rank's already.
+    // From here on pools are a rank's share of the machine. A GPU's link belongs to one rank already.
     const double link = link_ ? rates_.pools[*link_].capacity : 0;
     share_machine(rates_, levels.front().ranks);
     if (link_) rates_.pools[*link_].capacity = link;

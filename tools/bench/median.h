@@ -1,4 +1,4 @@
-// Times repeated work. Medians, so that a disturbance of the machine does not count.
+// Times repeated work. Medians are used, so that a disturbance of the machine does not count.
 #pragma once
 
 #include <vector>

@@ -22,7 +22,8 @@ std::vector<DType> output_types(const OpShapes& shapes) {
   return types;
 }
 
-// What is added to ids: a cached_attention's begins lie so far before its rows that these end the context.
+// What is added to ids. The ids of a cached_attention are begins: they lie so far before its rows that the
+// rows end the context.
 int32_t first_id(const OpShapes& s) {
   return s.kind == OpKind::cached_attention
              ? static_cast<int32_t>(s.attributes.sequence - s.attributes.context)
@@ -110,7 +111,7 @@ OpTimer::Operands OpTimer::lay_out(const OpShapes& shapes, Pass pass) {
   taken_ = 0;
   // Token ids and labels choose rows of the first parameter. Attention's documents all begin at 0.
   const bool chooses_rows = shapes.kind == OpKind::embedding || shapes.kind == OpKind::linear_cross_entropy;
-  // Draws are some numbers: zeros would draw nothing.
+  // The input `draws` of add_noise gets some numbers: with all zeros, nothing would be random.
   const bool draws = shapes.kind == OpKind::add_noise;
   const int64_t ids = chooses_rows ? shapes.parameters[0][0] : draws ? int64_t{1} << 16 : 1;
   const auto routing = [&](const Shape& shape) {
@@ -127,7 +128,7 @@ OpTimer::Operands OpTimer::lay_out(const OpShapes& shapes, Pass pass) {
     TensorView& gradient = o.input_gradients.emplace_back();
     if (!has_gradient(shapes, i)) continue;
     gradient = tensor(shape, type, 0);
-    if (covers_all(shapes, i)) gradient.addend = gradient.data;  // as of all experts but one
+    if (covers_all(shapes, i)) gradient.addend = gradient.data;  // added to, as for all experts but one
   }
   for (size_t i = 0; i < types.size(); ++i) {
     const Shape& shape = shapes.outputs[i];
@@ -137,7 +138,7 @@ OpTimer::Operands OpTimer::lay_out(const OpShapes& shapes, Pass pass) {
   for (const Shape& shape : shapes.parameters) {
     o.parameters.push_back(tensor(shape, precision, 0));
     TensorView& gradient = o.parameter_gradients.emplace_back(tensor(shape, DType::f32, 0));
-    gradient.addend = gradient.data;  // as in most micro-batches of a step
+    gradient.addend = gradient.data;  // added to, as in most micro-batches of a step
   }
   const double scalars[] = {1, static_cast<double>(shapes.inputs[0][0])};  // loss scale, tokens that count
   o.scalars = take(sizeof scalars);

@@ -3,8 +3,8 @@
 // Rounds are times of the same work. Whatever else a machine does makes a round longer, never shorter. If at
 // least half of the rounds were left alone, their median is close to what the fastest eighth took. A median
 // far above that means that most rounds were disturbed, and that the rate is too low. Of up to seven rounds,
-// that eighth is the fastest. Of many, a single fast round is no proof: threads that happen to wake early can
-// make one. What disturbs all rounds alike shows nowhere. Pure functions; any thread.
+// the fastest eighth is the fastest round. Of many rounds, a single fast one is no proof: threads that happen
+// to wake early can make one. What disturbs all rounds alike shows nowhere. Pure functions; any thread.
 #pragma once
 
 #include <cstddef>
@@ -40,8 +40,8 @@ struct Repeats {
 // `all`: the sum of the seconds.
 bool enough(const std::vector<double>& seconds, double all, const Repeats& repeats);
 
-// A rate, such as "linear in bf16", and the rounds that it comes from. Of several times, those that disagree
-// most.
+// A rate, such as "linear in bf16", and the rounds that it comes from. If it comes from several times, the
+// rounds that disagree most.
 struct RatedRounds {
   std::string rate;
   Rounds rounds;

@@ -5,8 +5,8 @@
 // Both run in one process on the same pages, alternating, and are compared round by round; the median of the
 // ratios counts. Data lies in host memory as in training: shards of 4 Mi parameters, three fp32 planes
 // state_plane_stride apart, 16-bit gradients and weights in buffers of their own. The peer is the fastest of
-// several kernels. They take streams in turn by cache lines or by blocks. Their stores are ordinary, those of
-// AdamW (weights streamed, planes prefetched), or all streamed. Threads take the ranges of AdamW, or one
+// several kernels. They take streams in turn by cache lines or by blocks. Their stores are ordinary, like
+// AdamW's (weights streamed, planes prefetched), or all streamed. Threads take the ranges of AdamW, or one
 // contiguous part each.
 #include "engine/base/simd/targets.h"
 #undef HWY_TARGET_INCLUDE

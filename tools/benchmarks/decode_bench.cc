@@ -3,10 +3,10 @@
 //
 //   decode_bench [--dir DIR] [--tokens N] [--threads N] [--rounds N] [--small]
 //
-// A Qwen3-MoE with random weights in bf16, of 64 experts of which a token uses 4. Both ways have the same
-// memory, go on with the same prompts and run in turn; the first token of an answer is not timed. They must
-// say the same. Where the drive is the bottleneck, the speeds differ by the ratio of the bytes that are read.
-// The bar is half of that ratio, and at least 1.
+// The model is a Qwen3-MoE with random weights in bf16 and 64 experts, of which a token uses 4. Both ways
+// have the same memory, get the same prompts, run in turn and must give the same answers. The first token of
+// an answer is not timed. Where the drive is the bottleneck, the speeds differ by the ratio of the bytes that
+// are read. The bar is half of that ratio, and at least 1.
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>

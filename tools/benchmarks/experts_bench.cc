@@ -5,8 +5,8 @@
 //                 [--small]
 //
 // Each expert has a weight of its own. Choices are random, so that experts have different numbers of rows,
-// and their last tiles are not full. Both run in one process, in turn, and are compared round by round; the
-// median of the ratios counts. The bar is for 256 rows an expert and more.
+// and their last tiles are not full. The experts and the one product run in one process, in turn, and are
+// compared round by round; the median of the ratios counts. The bar is for 256 rows an expert and more.
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
@@ -62,7 +62,7 @@ class Memory {
   std::vector<std::shared_ptr<std::byte>> pages_;
 };
 
-// Routing of which each row chooses at random.
+// A routing in which each row chooses its experts at random.
 std::vector<int32_t> random_routing(int64_t rows) {
   std::mt19937 generator(11);
   std::vector<int32_t> experts;
@@ -139,7 +139,7 @@ class Products {
   std::byte* workspace_ = nullptr;
 };
 
-// Prints both ratios.
+// Prints the speeds and their ratio for each kind of work.
 void compare(DType precision, int64_t tokens, std::pair<int64_t, int64_t> widths, const Options& options) {
   const auto device = make_cpu_device(options.threads);
   const auto make = [&](OpKind kind) {

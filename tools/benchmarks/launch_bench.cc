@@ -4,13 +4,13 @@
 //   launch_bench [--rounds N] [--small]
 //
 // A step is that of a model of 48 layers whose state lies on a drive. For each layer, a shard is read, copied
-// to the device, used there, copied back, updated and written, each on its lane, at most two layers ahead of
-// the next lane. The work of an instruction is a copy of 8 bytes, or on the compute lane the rounding of 64
-// numbers. It runs
+// to the device, used there, copied back, updated and written, each on its lane. A lane is at most two layers
+// ahead of the next one. The work of an instruction is a copy of 8 bytes, or on the compute lane the rounding
+// of 64 numbers. The step runs
 //   - on one thread, in the order of the list: the peer, which wakes nobody;
 //   - over streams that do nothing, so that lanes never sleep for long;
 //   - over streams whose computes take 100 us each, so that the lanes sleep most of the time, as in training;
-//   - over the cuda device, where there is one.
+//   - over the cuda device, where there is one;
 //   - on two ranks, where there are two GPUs and NCCL: another step, of 48 collectives that gather 8 bytes of
 //     each rank. Each waits for a compute, and the next compute waits for it.
 // Prints by instruction, as medians of rounds in turn: microseconds of wall time, microseconds of processor
@@ -52,8 +52,8 @@ constexpr std::chrono::microseconds kComputeTime{100};
 constexpr LaneId kWay[] = {kNvmeReadLane, kH2dLane, kComputeLane, kD2hLane, kOptimizerLane, kNvmeWriteLane};
 constexpr size_t kStops = std::size(kWay);
 
-// Buffers 0 and 1: what a copy reads and writes in host memory; 2: on the device; 3 and 4: what is rounded;
-// 5: what is gathered.
+// Buffers 0 and 1: what a copy reads and writes in host memory; 2: on the device; 3 and 4: what a rounding
+// reads and writes; 5: what is gathered.
 Program program_of_buffers() {
   Program p;
   p.machine = machine_of({.device = kBytes, .host = kBytes, .nvme = std::nullopt}, true);
@@ -171,8 +171,8 @@ double seconds_of(const timeval& time) {
 
 class Launches {
  public:
-  // On the cuda device of the rank's number, or with `streams` on the reference device, or without both on
-  // one thread. Several ranks exchange, and each makes its own.
+  // on_gpu: on the cuda device of the rank's number. Otherwise on the reference device, over `streams` or, if
+  // they are nullptr, on one thread. Of several ranks, each makes its own, and they exchange.
   Launches(bool on_gpu, std::unique_ptr<Streams> streams, Ranks ranks = {})
       : device_(on_gpu ? make_cuda_device(ranks.rank()) : make_reference_device()),
         host_(kBytes),

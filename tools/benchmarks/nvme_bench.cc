@@ -2,11 +2,11 @@
 //
 //   nvme_bench [--dir DIR] [--bytes SIZE] [--rounds N] [--io NAME, as sluice bench takes it]
 //
-// Both files are written once before anything is timed, since a first write into fresh space is slower. Then
-// lane and fio alternate, so that disturbances of the machine hit both, and medians are compared. Needs twice
-// SIZE of free space. The lane's memory lies in huge pages, as in training; fio has none unless the system
-// reserves some. On a virtual drive that alone makes a factor of up to two, so a ratio above one does not
-// mean that fio is slow.
+// Lane and fio write their files once before anything is timed, since a first write into fresh space is
+// slower. Then they alternate, so that disturbances of the machine hit both, and medians are compared. Needs
+// twice SIZE of free space. The lane's memory lies in huge pages, as in training; fio has none unless the
+// system reserves some. On a virtual drive, huge pages alone make a factor of up to two. So a ratio above one
+// does not mean that fio is slow.
 #include <fmt/format.h>
 #include <unistd.h>
 

@@ -11,10 +11,10 @@
 //
 // Then prints predictions for two clusters with built-in descriptions: for the trillion parameters, and for
 // plain data parallelism of 13 billion parameters on 80 GPUs. For the latter a step of 12.5 s was published,
-// 11.4 s of it for reducing gradients, with two sequences a GPU. Their length is not known here and taken to
-// be 1024 tokens. Gradients of plain data parallelism are fp32, as those of PyTorch are under autocast, which
-// computes in 16 bits. So the reduction is taken from a plan in fp32. A plan in bf16 shows what Sluice would
-// send. --small: tiny models in one round, to show that the benchmark works.
+// 11.4 s of it for reducing gradients, with two sequences a GPU. The length of the sequences is not known
+// here and taken to be 1024 tokens. Gradients of plain data parallelism are fp32, as PyTorch's are under
+// autocast, which computes in 16 bits. So the reduction is taken from a plan in fp32. A plan in bf16 shows
+// what Sluice would send. --small: tiny models in one round, to show that the benchmark works.
 #include <fmt/format.h>
 
 #include <algorithm>

@@ -5,8 +5,8 @@
 // As in training, the parts of a shard, one a rank, lie end to end in one buffer of bf16, and the sum in
 // another. All kernels run in one process on the same pages, in turn, and are compared round by round; the
 // median of the ratios counts. The peer reads and writes the same bytes, with one integer operation a vector.
-// It is the fastest of several kernels: with all parts at once in registers or in turn by chunks, with
-// ordinary or streaming stores.
+// It is the fastest of several kernels. They take all parts at once in registers, or in turn by chunks, and
+// have ordinary or streaming stores.
 #include "engine/base/simd/targets.h"
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "tools/benchmarks/reduce_bench.cc"
@@ -64,8 +64,8 @@ HWY_INLINE hn::Vec<D> common_to(D d, const uint16_t* parts, uint64_t stride) {
   }
 }
 
-// Takes the parts of up to kRanks ranks at once. The parts of more than kInRegisters take turns by cache
-// lines.
+// Takes the parts of up to kRanks ranks at once. The parts of more than kInRegisters ranks take turns by
+// cache lines.
 template <bool kStream, uint32_t kRanks = kInRegisters>
 HWY_INLINE void touch_at_once(const uint16_t* parts, uint64_t stride, uint32_t ranks, size_t elements,
                               uint16_t* out) {

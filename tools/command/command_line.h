@@ -12,12 +12,12 @@ namespace sluice {
 struct ParsedCommand {
   Verb verb = Verb::train;
   Options options;
-  std::string text;  // not empty: --help, --version or the like was asked; print it and end with exit code 0
+  std::string text;  // not empty: the answer to --help, --version or the like, to print before exit code 0
 };
 
 // argv[0] is the command's name. Help is at most `columns` wide. Options of --config are applied first, so
-// the command line wins; both count as given. With --resume, and for eval, options that a manifest may bring
-// are not required here: the verb calls check_options again once it has read the manifest.
+// the command line wins; options of either count as given. With --resume, and for eval, options that a
+// manifest may bring are not required here: the verb calls check_options again once it has read the manifest.
 ParsedCommand parse_command_line(int argc, const char* const* argv, size_t columns = kPageColumns);
 
 }  // namespace sluice

@@ -38,7 +38,7 @@ std::vector<HelpSection> all_options(Verb verb) {
   return sections;
 }
 
-// The first options explained, and of the others the names, in a line for each group.
+// The first options with their explanations, and the names of the others in a line for each group.
 std::vector<HelpSection> first_options(Verb verb) {
   HelpSection first{.title = "options to begin with"};
   HelpSection others{.title =

@@ -1,6 +1,6 @@
 // What --help and the manual page say, as data made from the tables of verbs and options and from the
-// registry of model families, so that they are never out of date. help_text() and manual() (manual.h) give it
-// its form.
+// registry of model families, so that they are never out of date. help_text() and manual() (manual.h)
+// format these data.
 #pragma once
 
 #include <cstddef>
@@ -18,14 +18,14 @@ struct HelpItem {
 
 struct HelpSection {
   std::string title;
-  std::string text;  // a paragraph a line; a line that begins with two blanks is a row of two parts
+  std::string text;  // each line is a paragraph, or, if it begins with two blanks, a row of two parts
   std::vector<HelpItem> items;
-  std::string examples;  // a command or a # comment a line
+  std::string examples;  // each line is a command or a # comment
 };
 
 struct HelpPage {
   std::string summary;  // one line
-  std::string usage;    // without the word
+  std::string usage;    // without the word "usage"
   std::string about;    // as HelpSection::text
   std::vector<HelpSection> sections;
 };

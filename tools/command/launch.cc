@@ -73,8 +73,8 @@ bool has_status(const std::string& out_directory, int rank, const std::string& w
   return first_line(status_path(out_directory, rank)) == words;
 }
 
-// A file beside the status of `rank`, which `writer` makes: that rank itself, or another. Empty on a full drive,
-// where the status of the start stays, and where the run has ended before it made its directory.
+// Writes a file beside the status of `rank`, and returns its path. `writer` is that rank itself, or another.
+// Returns "" on a full drive, so that the status of the start stays, and where there is no run directory.
 std::string fresh_status(const std::string& out_directory, int rank, const std::string& words, int writer) {
   std::error_code ignored;
   if (!fs::is_directory(out_directory, ignored)) return "";
@@ -93,14 +93,13 @@ void write_status(const std::string& out_directory, int rank, const std::string&
   if (!fresh.empty()) fs::rename(fresh, status_path(out_directory, rank), ignored);
 }
 
-// For a rank that has written only no_word(). What that rank writes in the same instant stays, too, unless the
-// file system cannot exchange two names (NFS).
+// Writes the status of a rank that has written only no_word(). If that rank writes another in the same
+// instant, its own stays, unless the file system cannot exchange two names (NFS).
 void write_status_for(const std::string& out_directory, int missing, const std::string& words, int writer) {
   const std::string path = status_path(out_directory, missing);
   const std::string fresh = fresh_status(out_directory, missing, words, writer);
   if (fresh.empty()) return;
-  const bool is_exchanged =
-      renameat2(AT_FDCWD, fresh.c_str(), AT_FDCWD, path.c_str(), RENAME_EXCHANGE) == 0;
+  const bool is_exchanged = renameat2(AT_FDCWD, fresh.c_str(), AT_FDCWD, path.c_str(), RENAME_EXCHANGE) == 0;
   std::error_code ignored;
   if (is_exchanged && first_line(fresh) == no_word())
     fs::remove(fresh, ignored);
@@ -119,7 +118,7 @@ void write_unless_held(const std::string& out_directory, int rank, const std::st
   std::_Exit(static_cast<int>(error.code()));
 }
 
-// A refusal before MPI is open, so that no rank can print for all: the first of each machine prints it.
+// A refusal before MPI is open. No rank can print for all then, so the first rank of each machine prints it.
 [[noreturn]] void refuse(const LauncherVariables& launcher, const std::string& out_directory,
                          const Error& error) {
   write_unless_held(out_directory, *launcher_number(launcher.rank), status(error.code(), error.what()));
@@ -200,7 +199,7 @@ struct Launch::Ending {
   }
   [[noreturn]] void end_after_another(int rank, const Error& error) {
     const std::string words = status(error.code(), error.what());
-    const bool is_said = has_status(out_directory, rank, words);  // by the rank that has found it
+    const bool is_said = has_status(out_directory, rank, words);  // by the rank that found this one missing
     write(rank, words);
     if (rank == 0 && !is_said) report_error(error);
     std::this_thread::sleep_for(kFinderGrace);

@@ -11,17 +11,17 @@ struct LauncherVariables {
 
 // In a Slurm batch script SLURM_NTASKS is set although one process runs; only srun sets SLURM_STEP_NUM_TASKS.
 constexpr LauncherVariables kSlurmStep = {"SLURM_STEP_NUM_TASKS", "SLURM_PROCID", "SLURM_LOCALID"};
-// Launchers that start MPI: Open MPI's own, srun, and those that use PMI. One may start another; the first of
-// them that is there is the one that has started this process.
+// Launchers that start MPI: Open MPI's own, srun, and those that use PMI. One may start another. The first of
+// this list whose variables are set is the one that has started this process.
 constexpr LauncherVariables kMpiLaunchers[] = {
     {"OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_LOCAL_RANK"},
     kSlurmStep,
     {"PMI_SIZE", "PMI_RANK", "PMI_RANK"}};
 constexpr LauncherVariables kTorchrun = {"WORLD_SIZE", "RANK", "LOCAL_RANK"};
-// By which a process finds MPI's other ranks: srun sets one of them where it was asked to with --mpi.
+// A process finds MPI's other ranks by one of these variables. srun sets one if --mpi asks for it.
 constexpr const char* kPmiVariables[] = {"PMIX_RANK", "PMI_RANK"};
 
-// All that may start several processes of the command.
+// All launchers that may start several processes of the command.
 constexpr LauncherVariables kLaunchers[] = {kMpiLaunchers[0], kSlurmStep, kMpiLaunchers[2], kTorchrun};
 
 // The value of an environment variable; 0 for one that is no number.

@@ -86,7 +86,7 @@ std::string capitalised(std::string text) {
 
 std::string manual() {
   const HelpPage program = program_page();
-  // Neither hyphens nor wide gaps, which would change what can be pasted.
+  // Without hyphenation and wide gaps, which would change what can be pasted.
   std::string out =
       fmt::format(".TH SLUICE 1 \"\" \"sluice {}\" \"User Commands\"\n.ad l\n.nh\n", escaped(kVersion));
   const size_t colon = program.summary.find(':');

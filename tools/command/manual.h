@@ -1,5 +1,5 @@
-// The manual page sluice(1), from the same data as --help: `sluice help --man` prints it, so that it always
-// belongs to the command beside it, and no build step or file has to.
+// The manual page sluice(1), from the same data as --help. `sluice help --man` prints it, so the page always
+// fits the command, and needs neither a build step nor a file.
 #pragma once
 
 #include <string>

@@ -24,7 +24,7 @@ struct Words {
 };
 Words answer_begin, answer_end;                      // written before something_to_save is set
 std::atomic<const StopForecast*> forecast{nullptr};  // what is said between the two
-Words early_answer;                                  // these two: written before ends_early is set
+Words early_answer;                                  // with early_code, written before ends_early is set
 int early_code = 0;
 
 constexpr int kEnding[] = {SIGINT, SIGTERM, SIGHUP}, kHandled[] = {SIGINT, SIGTERM, SIGHUP, SIGUSR1};
@@ -87,7 +87,7 @@ extern "C" void on_signal(int number) {
   }
 }
 
-// SIGHUP stays ignored where it is.
+// If SIGHUP is ignored, it stays ignored.
 void handle(int number) {
   struct sigaction before {};
   if (number == SIGHUP && sigaction(number, nullptr, &before) == 0 && before.sa_handler == SIG_IGN) return;

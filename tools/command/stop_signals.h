@@ -18,19 +18,19 @@
 
 namespace sluice {
 
-// From here until stop_on_signals() a signal ends the process with `code`, and `words` (at most 500 bytes) on
-// standard error; or as by default where the code is `done`, which the first process of a container needs,
-// since the system drops what it does not handle. Caller: main, before the verb.
+// From here until stop_on_signals() a signal prints `words` (at most 500 bytes) on standard error and ends
+// the process with `code`; if that is `done`, it ends the process as by default. The first process of a
+// container needs that: the system drops signals that it does not handle. Caller: main, before the verb.
 void end_on_early_signals(ExitCode code, const std::string& words);
 
 // From here on signals ask for a clean end. The first one is answered on standard error with `begin`, what
 // forecast_stops() has named, and `end`, at most 500 bytes each; "" on ranks that do not print. Of several
 // ranks that are threads, the first calls it. Callers: verbs.
 void stop_on_signals(const std::string& begin, const std::string& end = "");
-// How long a stop takes; it must outlive its name here. nullptr: that is not known.
+// `forecast` says how long a stop takes, and must live until another is set. nullptr: that is not known.
 void forecast_stops(const StopForecast* forecast);
-// Nothing could be lost any more: from here on, or until stop_on_signals() is called again, a signal ends the
-// process at once. Callers: the verbs profile and prepare, which run alone.
+// From here on nothing could be lost: until stop_on_signals() is called again, a signal ends the process at
+// once. Callers: the verbs profile and prepare, which run alone.
 void end_on_signals();
 // True once a clean end is asked for.
 const std::atomic<bool>& stop_flag();

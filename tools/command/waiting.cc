@@ -13,8 +13,8 @@ namespace sluice {
 
 namespace {
 
-// Seconds of planning, seldom exceeded: of any search (kSearchWork), and more for each task. Measured on two
-// cores: up to 2 s for few tasks, and 30 to 130 microseconds for each of 25,000 to 200,000.
+// Seconds that planning seldom exceeds: some for any search (kSearchWork), more for each task. Measured on
+// two cores: up to 2 s for few tasks, and 30 to 130 microseconds for each of 25,000 to 200,000.
 constexpr double kSecondsAtLeast = 4, kSecondsATask = 300e-6;
 
 std::string size_words(std::span<const ProgramSize> sizes) {

@@ -24,8 +24,8 @@ std::string unbroken_list(const std::vector<std::string>& items);
 // The column of a line's second part: what follows a first part and two or more blanks. 0 if there is none.
 size_t second_part(const std::string& line);
 
-// The text with every line that is too long broken. What follows is indented to the line's second part, or a
-// little more than the line where it has none in the left half.
+// The text with every line broken that is too long. The rest of a line is indented to its second part. If
+// there is none in the left half, the rest is indented a little more than the line.
 std::string fitted(const std::string& text, size_t columns);
 
 }  // namespace sluice

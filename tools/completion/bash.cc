@@ -40,7 +40,7 @@ constexpr const char* kTail = R"(  if [[ -n $takes && $word != --* && ($count ==
 complete -F _sluice sluice
 )";
 
-// "train:--lr | plan:--lr": where the option's value is due. The name may be left out for a verb's word.
+// "train:--lr | plan:--lr": where the option's value is due. A verb's word may stand without the name.
 std::string pattern(const OptionRow& row) {
   std::string text;
   const auto add = [&](const std::string& one) { text += (text.empty() ? "" : " | ") + one; };

@@ -33,7 +33,7 @@ std::string names_of(uint32_t verbs) {
   return names;
 }
 
-// What is offered for the option's value, but files.
+// What is offered for the option's value, apart from files.
 std::vector<std::string> words_of(const OptionRow& row) {
   std::vector<std::string> words = option_words(row);
   if (option_paths(row) == Paths::directories) words.emplace_back("(__fish_complete_directories)");

@@ -40,7 +40,7 @@ struct DoctorFacts {
   SystemFacts system;
   MemoryLimits memory;
   uint64_t lock_asked = 0, locked = 0;  // bytes that were tried, and bytes that could be locked
-  std::vector<IoFacts> io;  // of all but the last, which works everywhere; in the order of kIoBackends
+  std::vector<IoFacts> io;              // of kIoBackends, in order, without the last, which works everywhere
   std::vector<DirectoryFacts> directories;
 };
 

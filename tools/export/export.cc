@@ -34,7 +34,8 @@ std::string tokenizer_of(const std::string& checkpoint, const std::string& model
   return model;
 }
 
-// Of a run with --chat-template: of its file, or of the template of its tokenizer that has this name.
+// The chat template of a run with --chat-template: the content of that file, or the template of this name in
+// the run's tokenizer.
 std::optional<std::string> chat_template_of(const Options& run, const std::string& tokenizer,
                                             std::FILE* out) {
   const std::string& chosen = run.text.chat_template;
@@ -73,7 +74,7 @@ void check_kind(const Options& options, bool adapts) {
                 "Leave out --shards, or add --merge to export whole weights.");
 }
 
-// Whether the base is the text part of a larger model. One that is gone counts as a model of text alone.
+// Whether the base is the text part of a larger model. A base that is gone counts as a model of text alone.
 bool is_nested(const std::string& base) {
   std::error_code ignored;
   return fs::exists(fs::path(base) / "config.json", ignored) &&
@@ -86,7 +87,7 @@ struct Exporter {
   const ModelSource& source;
   const Model& model;
 
-  // `to`: what is known of its text. Returns the type of the weights that it wrote.
+  // `to`: what text_of() knows. Returns the type of the weights that were written.
   DType write(ExportOptions to) const {
     check_kind(options, has_adapters(model));
     to.dtype = options.transfer.dtype.value_or(checkpoint.state().precision);
@@ -99,7 +100,7 @@ struct Exporter {
   }
 
  private:
-  // In fp32, as they were trained: they are small.
+  // Without --dtype in fp32, as adapters were trained: they are small.
   void write_adapters(ExportOptions& to) const {
     to.adapters = true;
     to.dtype = options.transfer.dtype.value_or(DType::f32);

@@ -45,8 +45,8 @@ const char* word_of(Ending ending) {
   return "";
 }
 
-// Nobody takes what is said any more, so that the rest need not be computed. Whether that is a failure,
-// main() finds out.
+// Thrown when output cannot be written: nobody reads it, so the rest need not be computed. main() finds out
+// whether that is a failure.
 struct Unheard {};
 
 void flush(std::FILE* out) {
@@ -81,7 +81,7 @@ struct Speaker {
   std::FILE* out;
 };
 
-// Whether an answer goes on, by its stop texts. They may spell control tokens.
+// Whether an answer goes on, by its stop texts. Stop texts may spell control tokens.
 class Stopping {
  public:
   explicit Stopping(const Speaker& speaker)
@@ -165,13 +165,13 @@ void answer_all(const Speaker& speaker, std::vector<std::vector<uint32_t>> promp
   }
 }
 
-// Texts for which --host-mem leaves memory now.
+// The limit on texts, by the memory that --host-mem leaves at the time of the call.
 RecordLimit limit_of_texts(const MemoryOptions& memory) {
   const auto [left, taken] = bytes_for_records(memory, 1);
   return RecordMemory(left).limit(taken);
 }
 
-// The prompts, but for a conversation on standard input.
+// The prompts; none for a conversation on standard input.
 std::vector<std::vector<uint32_t>> prompts_of(const Options& options, SampleMaker& maker) {
   if (!options.generate.prompts.empty())
     return read_prompts(options.generate.prompts, maker, limit_of_texts(options.memory));
@@ -181,7 +181,7 @@ std::vector<std::vector<uint32_t>> prompts_of(const Options& options, SampleMake
   return {maker.prompt(options.generate.prompt)};
 }
 
-// Host memory that they take, with what vectors have beside their elements.
+// Host memory that prompts take, with what vectors have beside their elements.
 uint64_t bytes_of(const std::vector<std::vector<uint32_t>>& prompts) {
   constexpr uint64_t kBeside = 96;
   uint64_t bytes = 0;

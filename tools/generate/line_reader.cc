@@ -13,7 +13,7 @@
 
 namespace sluice {
 
-// A signal may come before poll() and not interrupt it: so poll() ends now and then.
+// A signal that comes just before poll() does not interrupt it. So poll() ends now and then.
 bool LineReader::read_more() {
   constexpr int kMilliseconds = 100;
   while (!stop_) {

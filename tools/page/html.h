@@ -19,7 +19,7 @@ std::string html_escaped(const std::string& text);
 // escaped.
 std::string safe_json(const nlohmann::ordered_json& value);
 
-// Parts of a page. What they are given is HTML already.
+// Parts of a page. Their arguments are HTML already.
 std::string section(const std::string& heading, const std::string& content);
 struct Column {
   std::string name;

@@ -14,7 +14,7 @@ namespace {
 
 constexpr uint64_t kAdapterRank = 16;
 
-// Bytes that a budget may grow to. An arena of the cpu device lies in host memory, beside that of the host.
+// Bytes that a budget may grow to. An arena of the cpu device lies in host memory, beside the host arena.
 uint64_t most_of(const TierBudget& row, const Budgets& budgets) {
   if (&row == &budgets.host) return kNoLimit;
   if (row.most == kNoLimit) return row.limit;  // what a GPU elsewhere has beyond its budget is not known
@@ -116,7 +116,7 @@ std::string advice_text(const Options& given, const PlannedRun& run, const Plan&
     return std::holds_alternative<Plan>(result) ? std::optional(std::move(std::get<Plan>(result)))
                                                 : std::nullopt;
   };
-  // Those that change the training may gain most, so they are tried first.
+  // Changes of the training may gain most, so they are tried first.
   std::vector<WhatIf> training = best_changes(other_training(run.options, run.request), plan, as_typed);
   std::vector<WhatIf> changes =
       best_changes(amounts_to_try(run.options, run.request, run.budgets), plan, as_typed);

@@ -24,8 +24,8 @@ ChangeWords words_of(const Change& change, const Budgets& budgets, uint64_t rank
 // Sets the option as the command line does.
 void type_in(const ChangeWords& words, Options& options);
 
-// What may be tried: more memory, more sequences unless a run goes on, and --recompute auto. Of device memory
-// only as much as there is, since a larger GPU is another machine; host memory can be added.
+// What may be tried: more memory, more sequences unless a run goes on, and --recompute auto. Device
+// memory is tried up to what there is, since a larger GPU is another machine; host memory can be added.
 std::vector<Amounts> amounts_to_try(const Options& options, const PlanRequest& request,
                                     const Budgets& budgets);
 
@@ -33,12 +33,12 @@ std::vector<Amounts> amounts_to_try(const Options& options, const PlanRequest& r
 // for kTasksOfSearch, since its search takes as long as laying out so many.
 constexpr uint64_t kAdviceTasks = 850'000, kTasksOfSearch = 37'000;
 
-// What planning for the request counts for.
+// As how many of these tasks planning for the request counts.
 uint64_t tasks_to_plan(const PlanRequest& request);
 
-// The changes that gain most, as lines of `sluice plan`. Last come those that change the training, which
-// are tried first: --clip 0 and adapters. Plans for each of them, until `tasks_most` would be exceeded; then
-// a line says so. `given`: the options as the user wrote them.
+// The changes that gain most, as lines of `sluice plan`. Changes of the training, --clip 0 and adapters, come
+// last but are tried first. Makes a plan for each change, until `tasks_most` would be exceeded; then a line
+// says so. `given`: the options as the user wrote them.
 std::string advice_text(const Options& given, const PlannedRun& run, const Plan& plan,
                         uint64_t tasks_most = kAdviceTasks);
 

@@ -82,7 +82,7 @@ class Explanation {
       default:
         break;
     }
-    // Tiers below which some of the class lives. `taken` have no room for all of that, `roomy` have.
+    // Tiers below which a part of the class lives. `taken`: without room for that part; `roomy`: with room.
     std::vector<std::string> taken, roomy;
     uint64_t below = 0;
     for (ClassBytes& bytes : permanent_) below += bytes_in(bytes, kind);

@@ -119,7 +119,7 @@ double written_a_day(const PlanFacts& f) {
 
 double days_to_endurance(const PlanFacts& f) { return kDriveEndurance / (f.drive_part * written_a_day(f)); }
 
-// The drive that gets most gets this part of all that is written to files.
+// The part of all that is written to files that goes to the drive that gets most.
 double largest_part(const Machine& machine, const MachineRates& rates) {
   double largest = 0;
   for (const Tier& tier : machine.tiers)
@@ -141,7 +141,7 @@ std::string wear_words(const PlanFacts& f) {
                      rounded(days_to_endurance(f)));
 }
 
-// A run of so many steps writes so much with its checkpoints; validations are not counted.
+// How long a run of so many steps takes, with its checkpoints, and how much its steps write to files.
 std::string total_words(const PlanFacts& f, int64_t steps) {
   const double bytes = static_cast<double>(steps) * static_cast<double>(f.bytes_written);
   std::string out = fmt::format("{} step{} take {}", steps, steps == 1 ? "" : "s",

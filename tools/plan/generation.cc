@@ -20,7 +20,7 @@ namespace sluice {
 
 namespace {
 
-// A reading, simulated: one begins when the one before has ended, since its tokens follow from that one.
+// A reading, simulated alone: it begins when the one before has ended, from which its tokens follow.
 struct ReadingRate {
   const Reading* reading;
   double seconds = 0, tokens_per_second = 0;

@@ -1,5 +1,5 @@
-// `sluice plan --generate`: how fast a model would speak within budgets, or which budgets would do. And what
-// the samples of a run take of its plan.
+// `sluice plan --generate`: how fast a model would speak within budgets, or which budgets would do. Also
+// what the samples of a run take of its plan.
 #pragma once
 
 #include <cstdio>

@@ -128,7 +128,7 @@ std::string network_text(const Plan& plan) {
 
 double tokens_per_second(const Plan& plan) { return tokens_of(plan) / plan.step_seconds; }
 
-// What checkpoints on the way make of a step. Nothing where that does not show in three digits.
+// A step with its part of the checkpoints on the way; "" where that does not show in three digits.
 std::string saving_text(const Plan& plan, const Saving& saving) {
   constexpr double kShows = 1.005;
   const double mean = saving.mean_step();
@@ -142,7 +142,7 @@ std::string device_name(const Options& options) {
   return option_values(options, *find_option("device")).front();
 }
 
-// Nothing where all are trained.
+// "" where all parameters are trained.
 std::string trained_words(const Model& model) {
   const uint64_t trained = parameter_count(model, true);
   return trained == parameter_count(model) ? "" : fmt::format(" ({} trained)", trained);
@@ -159,7 +159,7 @@ std::string experts_text(const Model& model) {
       imbalance);
 }
 
-// Page tables count as far as host memory may be pinned: plan_within() may use less of it than the budget.
+// Page tables are counted for host memory that may be pinned; plan_within() may keep it below the budget.
 std::string outside_device_text(const Machine& machine, const Budgets& budgets) {
   const TierBudget& device = *budgets.device;
   const uint64_t arena = machine.tiers.front().capacity;

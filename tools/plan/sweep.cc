@@ -41,8 +41,8 @@ void set_count(Options& options, const char* name, uint64_t value) {
   set_option(options, *find_option(name), {std::to_string(value)});
 }
 
-// Scales the rates of all NVMe drives, so that together they read `value` bytes a second. Their writing keeps
-// its proportion to reading.
+// Scales the rates of all NVMe drives, so that together they read `value` bytes a second. Writing keeps its
+// proportion to reading.
 void set_drives(MachineRates& rates, uint64_t value) {
   double now = 0;
   for (const DriveRates& d : rates.drives)
@@ -214,7 +214,7 @@ std::string row_of(const Quantity& quantity, const SweepPoint& p) {
                      p.knee ? fmt::format("{:<20}knee", bottleneck) : bottleneck);
 }
 
-// Whether the steps of those that are feasible have different numbers of tokens.
+// Whether the steps of feasible points have different numbers of tokens.
 bool tokens_differ(std::span<const SweepPoint> points) {
   uint64_t most = 0, least = UINT64_MAX;
   for (const SweepPoint& p : points) {
@@ -257,7 +257,7 @@ std::string curve(const Quantity& quantity, std::span<const SweepPoint> points) 
                                   knees));
 }
 
-// Below a sweep over steps with several numbers of tokens: from which on weights and state are no bottleneck.
+// Below a sweep over several numbers of tokens: from which number on weights and state are no bottleneck.
 std::string token_work_text(std::span<const SweepPoint> points) {
   if (!tokens_differ(points)) return "";
   std::vector<TokenWork> plans;

@@ -30,7 +30,7 @@ std::string about(double count) {
   return fmt::format("{:.0f}", unit > 1 ? std::round(count / unit) * unit : std::round(count));
 }
 
-// The first of the plans from which on tokens suffice.
+// The first plan from which on tokens suffice in all; the number of plans if there is none.
 size_t first_to_suffice(std::span<const TokenWork> plans) {
   size_t first = plans.size();
   while (first > 0 && plans[first - 1].suffice()) --first;

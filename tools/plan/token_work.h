@@ -1,8 +1,8 @@
 // What keeps a step's resources busy: tokens, or weights and state. The work of tokens grows with the batch:
 // forwards, backwards, and transfers of activations. All other work is that of weights, gradients and
-// optimizer state; it is the same for any number of tokens in as many waves. So with few tokens weights and
-// state are the bottleneck, and with many tokens are: models with experts need many. All figures are
-// predicted: work at full rates, in any order (Loads). Callers: plan and its sweep.
+// optimizer state; it depends on the number of waves, not of tokens. So weights and state are the bottleneck
+// of a step with few tokens, and tokens that of a step with many; models with experts need many. All figures
+// are predicted: work at full rates, in any order (Loads). Callers: plan and its sweep.
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>
@@ -23,18 +23,18 @@ struct TokenWork {
 };
 TokenWork token_work_of(const Plan& plan);
 
-// Tokens of a step with which both take as long, if the work of tokens grows in proportion to them and that
-// of weights and state stays as it is; none if the plan has no work of one kind.
+// The number of tokens with which the work of tokens takes as long as that of weights and state, if the
+// former grows in proportion to them and the latter stays as it is. None if the plan has no work of one kind.
 std::optional<double> tokens_to_suffice(const TokenWork& work);
 
-// The same by plans for several numbers of tokens, in ascending order: from which on tokens suffice in all of
-// them, interpolated between two plans. None: not within them, so they suffice in all, or not in the last.
+// The same by plans for several numbers of tokens, in ascending order: the number from which on tokens
+// suffice in all plans, interpolated between two. None if they suffice in all plans, or not in the last.
 std::optional<double> tokens_to_suffice(std::span<const TokenWork> plans);
 
 // A line of `sluice plan`, without its heading; "" if there is nothing to say.
 std::string token_work_words(const TokenWork& work);
-// A sentence below a sweep over steps with several numbers of tokens. `sequence`: its tokens. `all_fit`: the
-// largest did, too.
+// A sentence below a sweep over steps with several numbers of tokens. `sequence`: tokens of one. `all_fit`:
+// the step with the most tokens fitted, too.
 std::string token_work_sentence(std::span<const TokenWork> plans, int64_t sequence, bool all_fit);
 
 void add_token_work(const TokenWork& work, nlohmann::ordered_json& out);

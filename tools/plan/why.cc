@@ -45,7 +45,7 @@ std::string wave_heading(size_t wave, size_t waves) {
 
 class Life {
  public:
-  // In the body at `position` of the simulated steps. `idle`: of all lanes.
+  // The life in the body at `position` of the simulated steps. `idle`: idle times of all lanes.
   Life(const Plan& plan, BufferId buffer, const FetchNotes& notes, const History& history,
        const std::vector<Idle>& idle, size_t position)
       : plan_(plan),
@@ -276,12 +276,12 @@ class Life {
                            n.lead_cut ? fmt::format("; {} had no room for all of that", tier(n.tier)) : "");
     return words;
   }
-  // Where to read on.
+  // Where to read on about the other buffer.
   std::string see_words(BufferId other) const {
     const Buffer& o = program_.buffers[other];
     return o.permanent && other != buffer_ ? fmt::format(" (see --why {})", printable(o.name)) : "";
   }
-  // For a fetch that its own tier would let come earlier, but the step begins there.
+  // For a fetch that nothing in its own tier keeps from coming earlier: only the start of the step does.
   std::string begin_words(const Transfer& t) const {
     const Instruction& fetch = body_.instructions[t.instruction];
     for (uint32_t i = t.instruction; i-- > 0;) {
@@ -297,7 +297,7 @@ class Life {
 
   // ---- the tasks of a step ----
 
-  // Consecutive tasks that differ in micro-batch or shard only, as one line.
+  // Consecutive tasks that differ in micro-batch or shard only share a line.
   void append_uses(std::string& out) const {
     struct Uses {
       uint32_t first = 0, last = 0;  // instructions
@@ -408,7 +408,7 @@ std::string why_text(const Plan& plan, const std::string& name) {
     for (Idle& one : idle_intervals(history, lane)) idle.push_back(std::move(one));
   for (const BufferId b : buffers)
     for (size_t wave = 0; wave < step.size(); ++wave) {
-      if (wave > 1 && wave + 1 < step.size()) continue;  // as the second
+      if (wave > 1 && wave + 1 < step.size()) continue;  // the same as the second wave
       if (step.size() > 1) out += wave_heading(wave, step.size());
       out += Life(plan, b, notes, history, idle, kShown * step.size() + wave).text();
     }

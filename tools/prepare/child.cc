@@ -88,8 +88,9 @@ extern "C" void pass_on(int number) {
   errno = error;
 }
 
-// Signals that would end this process end the child meanwhile, and this process after it. Signals that
-// something else handles, or that are ignored, are left alone. Before the child is waited for, this must end.
+// While an object lives, signals that would end this process end the child, and this process after it.
+// Signals that something else handles, or that are ignored, are left alone. The object must end before the
+// child is waited for.
 class PassingOn {
  public:
   explicit PassingOn(pid_t child) {
@@ -113,9 +114,9 @@ class PassingOn {
   std::vector<int> taken_;
 };
 
-// Starts this program anew with `output` as its standard output. It dies with the thread that calls this,
-// which posix_spawn() cannot ask for. vfork(), since the memory of a rank must not be shared with a copy that
-// is written to. `failure` receives errno. Signals wait, so that no handler runs in the child.
+// Starts this program anew with `output` as its standard output. The child dies with the thread that calls
+// this, which posix_spawn() cannot ask for. vfork() is used, since the memory of a rank must not be shared
+// with a copy that is written to. `failure` receives errno. Signals are blocked: the child runs no handler.
 [[gnu::noinline]] pid_t start_anew(char* const* arguments, int output, int* failure) {
   sigset_t all, before;
   sigfillset(&all);
@@ -138,7 +139,7 @@ class PassingOn {
   return child;
 }
 
-// What the child prints until it ends, before it is waited for.
+// What the child prints until it ends. The child still has to be waited for.
 std::string read_to_end(const FileDescriptor& reading, pid_t child) {
   const PassingOn signals(child);
   std::string text;
@@ -202,7 +203,7 @@ nlohmann::json prepared_by_child(const Options& options, const std::vector<std::
   return facts;
 }
 
-// The ends of answers that some source teaches.
+// Adds the ends of answers that this source teaches.
 void add_ends(const nlohmann::json& facts, PreparedData& data) {
   for (const auto& end : facts["ends"])
     if (const auto id = end.get<uint32_t>();
@@ -213,7 +214,7 @@ void add_ends(const nlohmann::json& facts, PreparedData& data) {
     data.ends_note += (data.ends_note.empty() ? "" : "\n") + note;
 }
 
-// The data are tokens already. What samples, texts and exports of a run need is used all the same.
+// For data that are tokens already. Training still uses the options that samples, texts and exports need.
 std::vector<std::string> notes_on_unused(const Options& options, Verb verb) {
   constexpr std::array kOfRecords = {"format",      "data-keys", "separator",   "train-on",
                                      "bad-records", "packing",   "long-samples"};

@@ -1,7 +1,6 @@
-// Data that have to be prepared, prepared by a child process, so that its memory is its own. The child
-// ends with this process: it is asked to where signals have their default action, and killed otherwise; parts
-// that are done are kept. Callers: train, eval, profile,
-// before they open their data.
+// A child process prepares data that have to be prepared, so that its memory is its own. The child ends with
+// this process: it is asked to where signals have their default action, and killed otherwise; parts that are
+// done are kept. Callers: train, eval, profile, before they open their data.
 #pragma once
 
 #include <string>
@@ -12,11 +11,11 @@
 
 namespace sluice {
 
-// Where --data or --val-data are text or chats, has them prepared. `tokenizer`: the directory of the model's,
-// perhaps without one. Waits for other processes of this machine that prepare the same. Appends to `notes`
-// sentences on options that were given and mean nothing for the data, as these are tokens already. Throws
-// Error: usage where there is no tokenizer or kinds of files are mixed, or where --chat-template is none;
-// what the child ended with.
+// Where --data or --val-data are text or chats, has them prepared. `tokenizer`: the directory of the model,
+// which may have no tokenizer. Waits for other processes of this machine that prepare the same. Appends to
+// `notes` sentences on options that were given and mean nothing for the data, as these are tokens already.
+// Throws Error(usage) where there is no tokenizer, kinds of files are mixed, or --chat-template is no
+// template. If the child fails, throws an Error with its exit code.
 PreparedData prepare_data(const Options& options, Verb verb, const std::string& tokenizer, int64_t vocabulary,
                           std::vector<std::string>& notes);
 

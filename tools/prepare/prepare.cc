@@ -192,8 +192,8 @@ nlohmann::ordered_json facts_of(const PreparedCounts& c, const SampleNotes& note
           {"notes", nlohmann::ordered_json::parse(json_of(notes))}};
 }
 
-// Most samples without a trained token: the masks are not what the user means.
-// `of`: what begins the sentence where there are several sources; may be empty.
+// Throws where most samples have no trained token: the masks are then not what the user means.
+// `of`: what the sentence begins with where there are several sources; may be empty.
 void check_counts(const PreparedCounts& c, const SampleNotes& notes, const std::string& of) {
   const uint64_t all = c.samples + c.untrained;
   if (all == 0 && c.bad > 0)
@@ -216,7 +216,7 @@ void check_counts(const PreparedCounts& c, const SampleNotes& notes, const std::
                            "all --show 3`.");
 }
 
-// Says of a complete set what of it is damaged.
+// Whether a complete set has damaged files; says so on stderr.
 bool has_damage(const Preparation& preparation, const std::string& directory,
                 const std::function<void(const PrepareProgress&)>& progress) {
   if (!is_complete_set(directory)) return false;
@@ -237,7 +237,7 @@ struct Prepared {
   std::string summary, samples;
 };
 
-// Options that say nothing about these files.
+// Tells which options have no effect on these files.
 void tell_options_without_effect(const TextOptions& text, const std::vector<DataSource>& sources) {
   const auto have_any = [&](bool (*is_of_kind)(const std::string&)) {
     return std::ranges::any_of(sources,
@@ -249,7 +249,7 @@ void tell_options_without_effect(const TextOptions& text, const std::vector<Data
     show(stderr, "sluice: --separator has no effect: none of the files is a .txt or .md file\n");
 }
 
-// None where it was stopped.
+// None if a signal stopped it.
 std::optional<Prepared> prepare(const Options& options, const std::vector<std::string>& files,
                                 const TokenizerPlace& place) {
   PrepareRequest request = prepare_request(options, files, place.directory, place.vocabulary);
@@ -266,7 +266,7 @@ std::optional<Prepared> prepare(const Options& options, const std::vector<std::s
     line->show_progress(p);
   };
   const std::string directory = made_directory(cache_directory(options), preparation.name(progress));
-  // A set that is complete and whole may be on a drive that cannot be written.
+  // A set that is complete and undamaged is not locked: its drive may be one that cannot be written.
   const bool is_damaged = has_damage(preparation, directory, progress);
   if (is_damaged || !is_complete_set(directory)) {
     const SetLock lock(directory);

@@ -45,7 +45,7 @@ std::string layers_words(const ordered_json& experts) {
   return text;
 }
 
-// From 0 to 8 by eighths of twice the mean: the shade of a square.
+// The shade of a square, from 0 to 8: the number of tokens in eighths of twice the mean.
 int shade_of(uint64_t tokens, double mean) {
   if (tokens == 0 || mean <= 0) return 0;
   return std::clamp(static_cast<int>(std::lround(4 * static_cast<double>(tokens) / mean)), 1, 8);

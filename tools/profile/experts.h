@@ -12,8 +12,8 @@ namespace sluice {
 // `experts` of profile.json; null if the model has none or no step ended.
 nlohmann::ordered_json expert_facts(std::span<const StepMetrics> steps);
 
-// They show these facts: in a line for the terminal, in a section of profile.md, and in one of the page, a
-// map with a square for each layer and expert. All are empty for null.
+// The facts as a line for the terminal, as a section of profile.md, and as a section of the page: a map with
+// a square for each layer and expert. All are empty for null.
 std::string experts_line(const nlohmann::ordered_json& experts);
 std::string experts_markdown(const nlohmann::ordered_json& experts);
 std::string experts_section(const nlohmann::ordered_json& experts);

@@ -18,7 +18,7 @@ namespace sluice {
 
 // When and where the run began, and which Sluice ran it.
 struct Origin {
-  std::string time;  // of the begin, in UTC: "2026-11-24T22:54:23Z"
+  std::string time;  // of the start, in UTC: "2026-11-24T22:54:23Z"
   std::string host_name, version;
 };
 

@@ -75,7 +75,7 @@ std::string state(const ordered_json& f) {
   return text + "</p></div>\n";
 }
 
-// What the buffers are that the stalls shown name.
+// Explains the names of buffers in the stalls that are shown.
 std::string longest_explained(const ordered_json& f) {
   const double least = kStallShown * f["step_seconds"]["measured"].get<double>();
   std::string text;

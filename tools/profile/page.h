@@ -1,5 +1,5 @@
-// report.html of a profile. What is its own of the page's body, style and script is tools/profile/report.*,
-// built into the command (cmake/embed.cmake).
+// report.html of a profile. The parts of body, style and script that only this page has are
+// tools/profile/report.*, built into the command (cmake/embed.cmake).
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>

@@ -62,7 +62,7 @@ std::string drawn(const Chart& chart) {
                          data("unit", chart.unit), chart.is_loss ? " data-loss" : "", title));
 }
 
-// With its line breaks.
+// The text as HTML, with its line breaks.
 std::string text_block(const std::string& text) {
   std::string lines;
   for (size_t begin = 0; begin <= text.size();) {

@@ -1,5 +1,5 @@
-// The page of `sluice report`: tables of the runs, and their curves. What is its own of the page's body,
-// style and script is tools/report/runs.*, built into the command (cmake/embed.cmake).
+// The page of `sluice report`: tables of the runs, and their curves. The parts of body, style and script that
+// only this page has are tools/report/runs.*, built into the command (cmake/embed.cmake).
 #pragma once
 
 #include <string>
@@ -9,7 +9,7 @@
 
 namespace sluice {
 
-// Stands near the begin of every page, by which a page that may be replaced is told from other files.
+// Stands near the start of every page. A file with this mark is a report, and may be replaced.
 constexpr const char* kReportMark = "<title>Sluice report: ";
 
 // `origin`: when and by what it was written.

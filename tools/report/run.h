@@ -1,5 +1,5 @@
-// What the page says of a run: figures for the tables, curves thin enough for a page, and samples. From the
-// run's metrics file, and its newest checkpoint if it has one.
+// What the page says of a run: figures for the tables, curves thin enough for a page, and samples. All
+// comes from the run's metrics file, and from its newest checkpoint if there is one.
 #pragma once
 
 #include <cstdint>
@@ -32,9 +32,9 @@ struct ReportedRun {
 };
 constexpr size_t kSampledSteps = 20;
 
-// Where a step stands a second time in the file, the run went back to it: it and all that followed the first
-// time are left out. Changes no file. Throws Error(usage) for a directory that holds no run or no step yet,
-// and as read_metrics() does.
+// If a step stands twice in the file, the run went back before it: its first record, and all records between
+// that and the second, are left out. Changes no file. Throws Error(usage) for a directory that holds no run
+// or no step yet, and as read_metrics() does.
 ReportedRun read_run(const std::string& directory);
 
 }  // namespace sluice

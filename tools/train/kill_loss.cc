@@ -15,7 +15,7 @@ bool KillLoss::saves_on_the_way(double step_seconds) const {
   return between > 0 && between < steps && no_room.empty();
 }
 
-// The checkpoint that is due comes after the step under way, and counts when it is written.
+// A checkpoint that is due begins after the step under way, and counts when it is written.
 double KillLoss::seconds(double step_seconds) const {
   const double step = validated * step_seconds;
   if (!saves_on_the_way(step_seconds)) return static_cast<double>(steps) * step;

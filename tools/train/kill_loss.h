@@ -12,11 +12,11 @@ namespace sluice {
 struct KillLoss {
   Interval every;           // --checkpoint-every
   double save_seconds = 0;  // of a checkpoint, as predicted
-  double validated = 1;     // a step with its part of the validations, in steps
+  double validated = 1;     // seconds of a step with its part of the validations, over those of a step
   int64_t steps = 0;        // of the run that are left
   std::string no_room;      // why nothing is written on the way, a clause; empty: there is room
 
-  // A kill at the worst moment loses so much work, where a step takes so long.
+  // Seconds of work that a kill at the worst moment loses, if a step takes `step_seconds`.
   double seconds(double step_seconds) const;
   // The same in words: at least a second, since less would sound as if nothing could be lost.
   std::string time(double step_seconds) const;

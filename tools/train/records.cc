@@ -21,7 +21,7 @@ void tell_memory(Accelerator& accelerator, uint64_t limit, Progress& progress) t
   // If the GPU was lost meanwhile, the next step reports it.
 }
 
-// The first of them, on a line.
+// The first sample, on a line.
 std::string sample_note(const SampleMetrics& samples) {
   constexpr size_t kPromptEnd = 40, kTextBegin = 100;
   const SampledText& first = samples.texts.front();
@@ -60,7 +60,7 @@ Records::Records(const Options& options, const std::string& metrics, int64_t don
   if (options.run.tensorboard) events_.emplace(options.run.out, done, unix_seconds());
 }
 
-// What was predicted at the start was within --stop-within.
+// A sentence if a stop may take longer than --stop-within. At the start, less than that was predicted.
 std::optional<std::string> Records::late_stop(const StepMetrics& newest) {
   if (stop_within_ == 0 || !forecast_.has_measured()) return std::nullopt;
   const double most = forecast_.longest(steps_before_stop(newest.seconds));

@@ -27,10 +27,10 @@ class Records {
   Records(const Options& options, const std::string& metrics, int64_t done, const Plan& plan,
           const ModelConfig& model, std::FILE* out, StopForecast& forecast);
 
-  // Shows and records every event, and tells once where a stop takes longer than --stop-within. After the
-  // first step it also prints how much GPU memory is held, of at most `limit` bytes (`accelerator`: nullptr:
-  // there is none), and after some more how these compare with the prediction, and what is wrong with
-  // routers. All of them outlive the events.
+  // Shows and records every event, and tells once if a stop takes longer than --stop-within. After the first
+  // step it also prints how much GPU memory is held, of at most `limit` bytes, unless `accelerator` is null.
+  // After some more steps it prints how steps compare with the prediction, and what is wrong with routers.
+  // This object, `comparison` and `accelerator` outlive the events.
   TrainEvents events(Comparison& comparison, Accelerator* accelerator, uint64_t limit);
   // Ends the line of progress, and says how much could not be written.
   void finish();

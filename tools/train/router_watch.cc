@@ -83,7 +83,7 @@ std::optional<std::string> RouterWatch::uneven() const {
       remedy());
 }
 
-// Once the first expert has been idle for so long.
+// A sentence once the first expert has been idle for kStepsIdle steps.
 std::optional<std::string> RouterWatch::idle() const {
   const auto of_layer = [](const LayerTokens& of) {
     return std::ranges::count_if(of.tokens, [](uint64_t steps) { return steps >= kStepsIdle; });

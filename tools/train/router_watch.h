@@ -25,7 +25,7 @@ class RouterWatch {
   std::optional<std::string> add(const StepMetrics& metrics);
 
  private:
-  // A router is uneven where an expert's share of the tokens, over so many steps, is beyond the middle
+  // A router is uneven where an expert's share of the tokens, over kStepsCounted steps, is above the middle
   // between an even share and all. With 8 experts of which a token uses 2, that is 62.5 %.
   static constexpr int64_t kStepsCounted = 10;
   static constexpr int64_t kStepsIdle = 100;

@@ -81,7 +81,7 @@ uint64_t checkpoints_at_most(const Options& options, int64_t steps) {
 }
 
 // Throws if the drive of --out has no room for the checkpoints that the run keeps, the one being written, and
-// the metrics until then, which would otherwise take the room of the last checkpoint.
+// the metrics of the steps, which would otherwise take the room of the last checkpoint.
 void check_checkpoint_space(const Options& options, const RunStart& run, const Plan& plan) {
   constexpr int64_t kLineBytes = 1 << 10, kLinesMost = 1 << 16;  // of metrics; --steps may never be reached
   const int64_t steps = options.batch.steps - (run.checkpoint ? run.checkpoint->state().step : 0);
@@ -123,7 +123,7 @@ bool has_pending(const Options& options, const CheckpointState& state) {
   return (state.pending_validation && validates) || (state.pending_samples && options.sample.every > 0);
 }
 
-// Whether the run has done all its steps, and what was pending after them. Throws if it has done more steps.
+// Whether the run has done all its steps, with nothing pending after them. Throws if it has done more steps.
 bool is_done(const Options& options, const CheckpointReader& checkpoint, std::FILE* out) {
   const int64_t done = checkpoint.state().step, wanted = options.batch.steps, epochs = options.batch.epochs;
   if (done < wanted || (done == wanted && has_pending(options, checkpoint.state()))) return false;
@@ -149,7 +149,7 @@ std::string pinning_text(const Program& program) {
          " of host memory\n";
 }
 
-// What a signal is answered with, before how long that takes.
+// The start of the answer to a signal; how long the stop takes follows it.
 std::string stop_answer(const Options& options, const Plan& plan, std::FILE* out) {
   const std::string answer = "sluice: stopping after the step under way, with a checkpoint of " +
                              format_size(checkpoint_bytes(plan, options.optimizer.kind)) + ".";
@@ -199,7 +199,7 @@ struct Start {
   int64_t steps_done() const { return run.checkpoint ? run.checkpoint->state().step : 0; }
 };
 
-// Prepares the metrics file, which of a run that goes on is first cut at its step, and returns its path.
+// Prepares the metrics file and returns its path. If the run goes on, the file is first cut at its step.
 std::string prepare_metrics(const Options& options, Start& start, std::FILE* out) {
   const std::string file = metrics_path(options.run);
   const MetricsFile locked = start.directory->open_metrics(file);
@@ -263,8 +263,8 @@ std::vector<Fact> facts_of(const Options& options, const Start& start) {
   return facts;
 }
 
-// Fewer updates than that hardly teach anything at the usual learning rates. They come about unnoticed where
-// many short samples share the long sequences that are the default.
+// Fewer updates than that hardly teach anything at the usual learning rates. So few come about unnoticed
+// where many short samples share the long sequences that are the default.
 constexpr int64_t kFewSteps = 20;
 
 // What is validated on, and how much of it a validation reads.
@@ -308,8 +308,8 @@ std::string data_text(const RunData& data, const Options& options) {
   return text;
 }
 
-// For a run that ends before its data are checked, as one of a few steps may, or before a fault in them could
-// end it.
+// For a run that ends before all its data are checked, as a run of a few steps may, or before a fault in the
+// data could end it.
 std::string check_text(const RangeCheck& check, const RunData& data) {
   if (const std::exception_ptr fault = check.fault()) try {
       std::rethrow_exception(fault);
@@ -338,7 +338,7 @@ std::string best_text(const RunOptions& run) {
   return best ? best_words(*best) + "\n" : "";
 }
 
-// The part of train_rank() that needs a session. `given`: before this rank's share was taken from them.
+// The part of train_rank() that needs a session. `given`: the options before this rank's share was taken.
 ExitCode train_in(PlannedSession& started, Options given, Options options, Start& start,
                   const Budgets& budgets, Accelerator* accelerator, std::FILE* out) {
   const Plan& plan = started.plan;

@@ -55,7 +55,7 @@ HWY_INLINE void stream(FloatVector v, Floats d, T* p) {
 
 #else
 
-// D: Floats, or a smaller one.
+// D: Floats, or a tag of fewer lanes.
 template <class D>
 HWY_INLINE hn::Vec<D> load(D d, const float* p) {
   return hn::LoadU(d, p);

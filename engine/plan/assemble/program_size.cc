@@ -11,13 +11,13 @@ namespace {
 // malloc's chunks have a head of 8 bytes, are multiples of 16, and at least 32.
 constexpr uint64_t chunk(uint64_t bytes) { return std::max<uint64_t>(32, round_up(bytes + 8, 16)); }
 
-// An instruction waits for few lanes at a time; those of one that waits for three fit the smallest chunk.
+// An instruction waits for few lanes at a time. Waits for three lanes fit the smallest chunk.
 constexpr uint64_t kWaitBytes = chunk(3 * sizeof(Wait));
 // Most bodies have two predecessors, and few instructions wait for what these did.
 constexpr uint64_t kWaitBeforeBytes = chunk(2 * sizeof(std::vector<Wait>)) + kWaitBytes;
 
-// Boundaries between tiers that an operand of the task may cross: those below the highest unit that runs it,
-// or one to a home above.
+// Boundaries between tiers that an operand of the task may cross: the boundaries below the highest unit that
+// runs the task, or one to a home above.
 uint64_t boundaries_of(const Machine& machine, TaskKind kind) {
   uint64_t most = machine.tiers.size() > 1 ? 1 : 0;
   for (const Unit& unit : machine.units)
@@ -31,7 +31,8 @@ uint64_t transfers_of(const Program& program, const Operand& o) {
   return uint64_t{o.last - o.first} * (o.access == Access::add ? 2 : 1);
 }
 
-// Those of a run that writes samples have up to seven, and a vector for each in every instruction.
+// Bodies of a run that writes samples have up to seven predecessors, and every instruction has a vector for
+// each.
 uint64_t more_waits_bytes(const Body& body, uint64_t instructions) {
   constexpr size_t kCounted = 5;  // predecessors that kWaitBeforeBytes and the reserve have room for
   return instructions * sizeof(std::vector<Wait>) * (std::max(body.predecessors.size(), kCounted) - kCounted);

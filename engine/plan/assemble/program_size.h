@@ -14,15 +14,15 @@ struct ProgramSize {
   uint64_t table_bytes = 0;          // of buffers, with their names and cuts, and of waits beyond the usual
 };
 
-// At most, for this lowering. `lowered` has tasks only. On its way to a task, each piece of an operand is
-// fetched at most once over every boundary between two tiers, and what the task writes is stored at most once
-// over each (stage.h).
+// The largest size that a program of this lowering may have. `lowered` has tasks only. On its way to a task,
+// each piece of an operand is fetched at most once over every boundary between two tiers, and what the task
+// writes is stored at most once over each (stage.h).
 ProgramSize size_at_most(const Program& lowered);
 
-// The program is assembled.
+// The size of an assembled program.
 ProgramSize size_of(const Program& program);
 
-// By field.
+// The larger of the two in each field.
 ProgramSize larger_of(const ProgramSize& a, const ProgramSize& b);
 
 // Bytes of memory that such a program takes, with what malloc adds to each of its vectors.

@@ -18,13 +18,13 @@ struct Exposure {  // an access that meets what the body before left
 struct BodyAnalysis {
   std::vector<AccessMap> spaces;    // by address space, at the end of the body
   std::vector<Exposure> exposures;  // in list order
-  std::vector<LaneCounts> starts;   // by instruction: how many have completed, in this body, at its start
+  std::vector<LaneCounts> starts;   // by instruction, lane: how many of this body have completed at its start
   std::vector<uint32_t> numbers;    // by instruction: its number on its lane
   std::vector<std::vector<uint32_t>> of_lane;  // by lane: its instructions
 };
 
-// Address spaces: the tiers, then the slots of each ring, since ring buffers at home live in spaces of their
-// own, one per relative slot: back = 0 is the body's newest.
+// Address spaces: the tiers, then the slots of each ring. Ring buffers at home live in spaces of their own,
+// one for each Operand::back: 0 is the body's newest slot.
 class Spaces {
  public:
   explicit Spaces(const Program& program)
@@ -116,7 +116,7 @@ class Synchroniser {
     a.spaces[space].access(begin, end, writes, in.lane, number, found, [&](uint64_t from, uint64_t to) {
       a.exposures.push_back({index, space, from, to, writes});
     });
-    if (found[in.lane] == number) found[in.lane] = 0;  // by another of its own operands
+    if (found[in.lane] == number) found[in.lane] = 0;  // by another operand of the same instruction
     raise(needs, found);
   }
 

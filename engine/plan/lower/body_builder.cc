@@ -49,7 +49,7 @@ void BodyBuilder::add(Task& task, Role role, BufferId buffer, Access access) {
   add(task, role, buffer, 0, program_.buffers[buffer].pieces(), access);
 }
 
-// Valid until another buffer is touched.
+// The pointer is valid until another buffer is touched.
 uint32_t* BodyBuilder::versions_of(BufferId buffer, uint8_t back) {
   if (versions_.size() <= back) versions_.resize(back + 1u);
   Versions& of = versions_[back];

@@ -19,7 +19,7 @@ class BodyBuilder {
            uint8_t back = 0);
   void add(Task& task, Role role, BufferId buffer, Access access);  // all pieces
 
-  // The piece has been written in this body.
+  // Whether the piece has been written in this body.
   bool written(BufferId buffer, uint32_t piece = 0) const;
 
   BodyId finish();  // appends the body to the program

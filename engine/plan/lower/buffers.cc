@@ -107,7 +107,7 @@ class BufferMaker {
   std::vector<uint64_t> updated_cuts(const std::vector<uint64_t>& whole) const {
     return part_cuts(whole, sharing_.shares_state() ? sharing_.ranks() : 1);
   }
-  // What one of the ranks of a node group has of something; kNone where there is one node group only.
+  // A buffer for the part that one rank of a node group has; kNone: there is only one node group.
   BufferId across_buffer(const std::string& name, BufferClass kind, const std::vector<uint64_t>& whole,
                          bool permanent = false) {
     if (!sharing_.has_node_groups()) return kNone;
@@ -115,7 +115,7 @@ class BufferMaker {
   }
 
   // A bank has the pieces of its first group, then those of the second, and so on. Each group begins where a
-  // home in any tier may begin, so the last piece of one reaches to the begin of the next.
+  // home in any tier may begin, so the last piece of a group reaches to the start of the next group.
   bool is_banked(uint32_t g, GroupBuffers& b) {
     const auto [k, part] = in_banks_[g];
     if (k == kNone) return false;
@@ -148,8 +148,8 @@ class BufferMaker {
 
   void make_weights(const Group& g, GroupBuffers& b, const std::vector<uint64_t>& whole) {
     const auto kind = BufferClass::weights;
-    // Where gathered weights stay, the rank's own part of them is only on its way from the optimizer. The
-    // part stays, too, where it holds master weights (in fp32) or frozen weights that are saved.
+    // Where gathered weights stay, the rank's own part of them is transient. It stays, too, if it holds
+    // master weights (in fp32) or frozen weights that are saved.
     const bool gathered =
         sharing_.shares_state() && (!sharing_.shares_weights() || sharing_.weights_in_node_group);
     const bool stays = !gathered || (g.trainable ? model_.precision == DType::f32 : b.saved);
@@ -200,7 +200,7 @@ class BufferMaker {
     b.reduction.sum = b.summed.part;
   }
 
-  // After all others, so that with or without guesses these have the same indices.
+  // These buffers come after all others, so that the others have the same indices with and without guesses.
   void make_next_gradients() {
     for (uint32_t g = 0; g < out_.groups.size(); ++g) {
       if (!model_.groups[g].trainable || !options_.guesses(g, model_.precision)) continue;
@@ -243,7 +243,7 @@ class BufferMaker {
       b.norm_sums = buffer("nd." + g.name, BufferClass::scalars, {0, b.parts.count * of_all.back()});
   }
 
-  // Only where the factors are smaller than the gradient.
+  // A group has factors only if they are smaller than its gradient.
   void make_compression(const Group& g, const std::vector<bool>& high_rank, GroupBuffers& b,
                         const std::vector<uint64_t>& error_cuts) {
     if (options_.compress_rank == 0 || sharing_.ranks() == 1 || b.parts.count > 1) return;
@@ -341,7 +341,7 @@ class BufferMaker {
     return by_slice;
   }
 
-  // After all others, since they name their banks and indices.
+  // Picked buffers come after all others, since they name a bank and an index.
   void make_picked_buffers() {
     slices_.picked.resize(out_.uses.size());
     for (const ExpertUses& uses : picks_.uses) {
@@ -398,7 +398,7 @@ BufferId add_flat_buffer(Program& program, std::string name, BufferClass kind, u
                     {0, round_up(std::max<uint64_t>(bytes, 1), kPieceAlignment)}, permanent);
 }
 
-// Backward runs the uses in reverse: the last one that reads an activation is the first to write its
+// Backward runs the uses in reverse: the last use that reads an activation is the first to write its
 // gradient.
 std::shared_ptr<const SegmentPlans> plan_segments(const Model& model, const WorkspaceBytes& workspace_bytes) {
   auto all = std::make_shared<SegmentPlans>();

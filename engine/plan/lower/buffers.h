@@ -20,12 +20,13 @@ inline bool any(const std::vector<bool>& v) { return std::find(v.begin(), v.end(
 struct PickedUse {
   std::vector<BufferId> weights;  // by slot; empty: nothing is picked
   BufferId index = kNone;
-  double part = 1;  // of the rows at a place, what an expert has in the mean
+  double part = 1;  // mean rows of an expert, as a part of the mean rows at a place
   bool runs = true;
 };
 
 struct SliceBuffers {
-  // By activation, micro-batch; empty: a model's input or output. Permanent if it is kept.
+  // By activation, micro-batch; empty: a model's input or output. The buffer of a kept activation is
+  // permanent.
   std::vector<std::vector<BufferId>> activations;
   std::vector<std::vector<BufferId>> gradients;  // by activation, micro-batch; empty: none is asked for
   std::vector<std::vector<BufferId>> saved;      // by use, micro-batch; empty: nothing is kept
@@ -36,8 +37,8 @@ struct SliceBuffers {
 BufferId add_flat_buffer(Program& program, std::string name, BufferClass kind, uint64_t bytes,
                          bool permanent = false);
 
-// Adds the buffers to the program, and fills `lowering` but for phases. Its `segments`, `slices`,
-// waves, ranks and sharing must be set already.
+// Adds the buffers to the program, and fills `lowering` but for phases. `segments`, `slices`, waves, mesh and
+// sharing of `lowering` must be set already.
 SliceBuffers make_buffers(const Model& model, const LowerOptions& options, Program& program,
                           Lowering& lowering);
 

@@ -78,7 +78,7 @@ class Lowerer {
   // Frozen layers below all trainable ones have no backward.
   bool has_backward(uint32_t u) const { return any(plan(u).wanted.inputs) || any(plan(u).wanted.trainable); }
 
-  // `back`: of the update's scalars.
+  // `back`: Operand::back of the update's scalars.
   void lower_update(BodyBuilder& body, TaskKind kind, uint32_t g, uint32_t shard, uint8_t back) {
     const GroupBuffers& b = out_.groups[g];
     const bool visits = kind == TaskKind::visit, commits = kind != TaskKind::repair;
@@ -176,7 +176,7 @@ class Lowerer {
     }
     compress_ = compresses;
     const BodyIds last = phase_bodies(INT64_MAX);
-    if (plain > share) {  // bodies that do not train are the same in both
+    if (plain > share) {  // bodies that do not train are the same in both phases
       const BodyIds training = out_.phases.back();
       out_.phases.back() = last;
       out_.phases.back().until = plain;
@@ -224,8 +224,8 @@ class Lowerer {
     return bodies;
   }
 
-  // While an update waits, there are no weights that it has made. Accumulators have content between waves
-  // only, and rounded gradients none then, unless their update still waits.
+  // While an update waits, the weights that it makes have no content. Accumulators have content between waves
+  // only. Rounded gradients have none between waves, unless their update still waits.
   void mark_empty() {
     if (out_.waves > 1) mark_empty_between_waves();
     const bool some_guess = any_guesses();
@@ -271,8 +271,8 @@ class Lowerer {
     bodies.repair = training_step("repair", pending(), guessed(), false);
     bodies.guessing = later_waves("guess_", guessed(), true);
   }
-  // The body of a whole step, or of its first wave. `end`: the state after the step. `usual`: of a usual
-  // step.
+  // The body of a whole step, or of its first wave. `end`: the state after the step. `usual`: the body
+  // belongs to a usual step.
   BodyId training_step(const char* name, BodyState start, BodyState end, bool usual) {
     const bool whole = out_.waves == 1;
     return training_body(name, start, whole ? end : between_waves(end), {true, whole}, usual);
@@ -285,7 +285,7 @@ class Lowerer {
     if (out_.waves > 1) later.last = training_body(prefix + "last_wave", between, end, {false, true}, usual);
     return later;
   }
-  // Before a step that guesses, gradients wait for their update while its waves run.
+  // While the waves of a step that guesses run, the gradients of the step before wait for their update.
   static BodyState between_waves(BodyState end) {
     using Update = BodyState::Update;
     return {.update = end.update == Update::guessed ? Update::guessed : Update::committed,
@@ -386,7 +386,8 @@ class Lowerer {
     return body.finish();
   }
 
-  // Makes again what this backward reads and no forward has kept. `made`: by use and micro-batch, so far.
+  // Makes again what this backward reads and no forward has kept. `made`: by use and micro-batch, what was
+  // made again so far.
   void make_again(BodyBuilder& body, uint32_t u, uint32_t m, Wave wave, std::vector<bool>& made) {
     const std::vector<bool>& reads = plan(u).at(out_.uses[u].recompute).reads_input;
     for (size_t i = 0; i < reads.size(); ++i)
@@ -408,7 +409,7 @@ class Lowerer {
     return makers;
   }
 
-  // What makes a group's weights before its first forward, if they are not there.
+  // Adds what makes a group's weights before its first forward, unless they have content already.
   void lower_due(BodyBuilder& body, uint32_t g, bool guesses_now, bool guessed_before) {
     if (!waits(g) || (guesses(g) && guessed_before)) return;
     lower_update_group(body, guesses_now && guesses(g) ? TaskKind::repair : TaskKind::optimize, g, 1);
@@ -437,7 +438,7 @@ class Lowerer {
     return body.finish();
   }
 
-  // `takes`: whether a group's shards are part of it.
+  // `takes`: whether a group's shards are part of the body.
   template <typename AddOperands, typename Takes>
   BodyId shard_body(const char* name, BodyState start, TaskKind kind, const AddOperands& add_operands,
                     const Takes& takes) {
@@ -500,7 +501,7 @@ class Lowerer {
   std::vector<uint32_t> makers_;  // by activation
   StepSchedule schedule_;
   std::vector<uint32_t> stand_ins_;  // by group, in the phase that is being lowered; empty: each for itself
-  bool compress_ = false;            // in that phase
+  bool compress_ = false;            // in that phase: gradients travel compressed
   SegmentTasks tasks_{model_, uses_, out_, buffers_, stand_ins_, program_};
 };
 

@@ -27,22 +27,23 @@ struct OptimizerLayout {
 
 struct LowerOptions {
   int64_t batch = 1;  // sequences of one step; a multiple of the model's micro-batch
-  // Into which a step's micro-batches are divided; divides their number. 1 where layers share groups.
+  // A step's micro-batches are divided evenly into so many waves. 1 where layers share groups.
   uint32_t waves = 1;
   bool update_waits_for_norm = true;  // clip > 0 or fp16
-  // By group: its update runs in backward, else in the forward of the next step. Where the update waits for
-  // the norm, the bodies `guess` and `repair` run in backward what these groups can do without it. Empty:
-  // none in backward if the update waits, else all.
+  // By group: whether its update runs in backward, not in the forward of the next step. If updates wait for
+  // the norm, the bodies `guess` and `repair` run in backward what these groups can do without the norm.
+  // Empty: no group if updates wait for the norm, else all groups.
   std::vector<bool> updated_in_backward;
-  bool plain_step = true;  // the body `step` also where others guess
+  bool plain_step = true;  // whether there is a body `step` where others guess
   bool evaluate = false;   // with a validation body
-  // Only bodies of the usual step have tasks (BodyIds::usual); what only others use as workspace is missing.
-  // For a model that trains.
+  // Only bodies of the usual step (BodyIds::usual) have tasks. Workspaces that only other bodies use are
+  // missing. For a model that trains.
   bool usual_only = false;
-  // A model that only generates: a reading whose tokens cannot need all experts of a layer has as many places
-  // as they can need, and reads the weights of no others (Pick). Bits are the same.
+  // For a model that only generates. If the tokens of a reading cannot need all experts of a layer, the
+  // reading has a place for each expert that they can need at most, and reads no other weights (Pick). Bits
+  // are the same.
   bool picks_experts = true;
-  // With several ranks; StateSharing says what they are.
+  // For several ranks; StateSharing explains both.
   int zero_stage = 3;
   bool weights_in_node_group = false;
   uint32_t compress_rank = 0;  // PowerSGD: matrix rank of the factors; 0: gradients travel whole
@@ -60,7 +61,7 @@ struct LowerOptions {
   }
   // Whether the update waits for another body, unless it is guessed.
   bool waits(uint32_t group) const { return update_waits_for_norm || !updates_in_backward(group); }
-  // Whether such a group's weights are guessed in backward. In fp32 they are the master weights.
+  // Whether the group's weights are guessed in backward. Not in fp32, where they are the master weights.
   bool guesses(uint32_t group, DType precision) const {
     return update_waits_for_norm && updates_in_backward(group) && precision != DType::f32;
   }
@@ -75,9 +76,9 @@ struct SharedBuffers {
 
 // The buffers of a reduction, in the order in which data passes through them:
 //   own            this rank's gradient, cut into one part for each rank
-//   in_node_group  several node groups: what the ranks of its node group sent to this rank
-//   partial_sum    several node groups: the fp32 sum of that
-//   received       what the ranks of its cross-node group sent, or, with one node group, what all ranks sent
+//   in_node_group  several node groups: what the ranks of the node group sent to this rank
+//   partial_sum    several node groups: the fp32 sum of in_node_group
+//   received       what the ranks of the cross-node group sent; with one node group, what all ranks sent
 //   sum            this rank's part of the sum over all ranks
 struct ReductionBuffers {
   BufferId own = kNone, in_node_group = kNone, partial_sum = kNone, received = kNone, sum = kNone;
@@ -103,18 +104,18 @@ struct GroupBuffers {
   BufferId weights = kNone, gradient = kNone, block_sums = kNone;
   uint32_t first_piece = 0;            // of the weights, where several groups share a bank (Pick)
   std::vector<BufferId> accumulators;  // by kind of its uses (GroupUses); empty when frozen
-  BufferId next_gradient = kNone;      // until a visit has put it in the place of `gradient`
+  BufferId next_gradient = kNone;      // this step's, until a visit has put it in the place of `gradient`
   std::vector<BufferId> state;         // by shard; empty when frozen
   SharedBuffers updated;               // gathers weights after an update
   SharedBuffers forward, backward;     // gather weights for forwards and for backwards
   ReductionBuffers reduction;          // several ranks: of the gradient
   SharedBuffers summed;                // stage 0: gathers the sum of gradients
   SharedBuffers all_block_sums;  // gathers the block sums of all parts of the summed gradient, for the norm
-  BufferId norm_sums = kNone;    // these, and those of the ranks that have other experts
+  BufferId norm_sums = kNone;    // all_block_sums of this rank and of the ranks that have other experts
   std::optional<CompressionBuffers> compression;  // none: the factors would not be smaller than the gradient
   StateSharing sharing;
   ProcessGroup parts;                // the ranks that have different parts of the model in this group
-  bool saved = true;                 // into checkpoints; false: a base of adapters, which files hold
+  bool saved = true;                 // into checkpoints; false: the base of adapters, which has its own files
   bool updated_in_backward = false;  // else in the forward of the next step
 
   uint32_t pieces() const { return static_cast<uint32_t>(shards.size() - 1); }  // of its weights
@@ -134,7 +135,7 @@ struct UseInfo {                     // one segment use, in forward order
   Recompute recompute = Recompute::all;
 };
 
-struct LaterWaves {  // than a step's first
+struct LaterWaves {  // after a step's first wave
   std::optional<BodyId> middle, last;
 };
 
@@ -143,8 +144,8 @@ struct LaterWaves {  // than a step's first
 // begins, but every wave needs all weights twice.
 //
 // The bodies of one phase of a run: of the steps below `until`, counted from 0. A run has up to three phases:
-// while layers that are alike share the groups of the first of them (this phase ends with `unlock`, which
-// copies these groups to the other layers); while gradients travel whole; while they are compressed.
+// while layers that are alike share the groups of the first such layer (this phase ends with `unlock`, which
+// copies these groups to the other layers); while gradients travel whole; while gradients are compressed.
 //
 // Tasks of a lane run in the order of the body, so tasks that shall overlap stand together. The orders, with
 // the schedule layer_major:
@@ -161,16 +162,14 @@ struct LaterWaves {  // than a step's first
 //   evaluate  forwards of one validation batch
 //   load      fills every shard, and kept activations with zeros
 //   save      reads every shard
-// A body for each reading of a model that generates text: the forwards of its layers. If it is not trained,
-// there are no others but load.
-// If updates do not wait for the norm (LowerOptions), set_scalars stands at the begin, and `optimize` of a
-// shard of updated_in_backward after its `round`. If all groups are among these, `first` and `step` are the
-// same body, and there is no drain.
+// A model that generates text also has a body for each reading: the forwards of its layers. If the model is
+// not trained, its only other body is load. If updates do not wait for the norm (LowerOptions), set_scalars
+// stands at the start, and `optimize` of a shard stands after its `round` if its group is updated in
+// backward. If all groups are, `first` and `step` are the same body, and there is no drain.
 //
-// With several waves, `first`, `step`, `guess` and `repair` are the first wave of a step, without what comes
-// once its gradients are complete, nor set_guess, nor set_scalars. These are in the last wave, and what makes
-// weights before their forward is in the first wave only. The middle waves have neither. A validation batch
-// has as many waves.
+// With several waves, `first`, `step`, `guess` and `repair` are the first wave of a step. Only the last wave
+// has set_guess, set_scalars and what comes once gradients are complete. Only the first wave has what makes
+// weights before their forward. A validation batch has as many waves as a step.
 struct BodyIds {
   int64_t until = INT64_MAX;
   uint32_t waves = 1;
@@ -180,7 +179,7 @@ struct BodyIds {
   LaterWaves plain, guessing;           // `guessing`: after `guess` and `repair`
   std::optional<BodyId> evaluate_more;  // every wave of a validation batch but the first
 
-  // The body of a wave of the step that begins with `begin`: with first, step, guess or repair.
+  // The body of a wave of the step whose first body is `begin`: first, step, guess or repair.
   BodyId wave_of(BodyId begin, uint32_t wave) const {
     if (wave == 0) return begin;
     const LaterWaves& later = begin == guess || begin == repair ? guessing : plain;
@@ -193,7 +192,7 @@ struct BodyIds {
   }
   // Every body that training may run.
   std::vector<BodyId> of_training() const;
-  // What follows its like when all goes well: a training step, or the first of the readings.
+  // The bodies that repeat while all guesses are right: a training step, or the first of the readings.
   std::vector<BodyId> usual() const { return begins_usual(guess ? guess : step); }
   // The same, without guesses.
   std::vector<BodyId> plain_step() const { return begins_usual(step); }
@@ -205,8 +204,8 @@ struct BodyIds {
   }
 };
 
-// What segment uses compute. No option but the workspaces' sizes has a part in it, so lowerings of one model
-// share it.
+// What segment uses compute. The only option that plans depend on is the workspaces' sizes, so lowerings of
+// one model share the plans.
 struct SegmentPlans {
   std::vector<SegmentPlan> plans;    // one for each template and set of wanted gradients
   std::vector<uint32_t> of_use;      // indices into `plans`
@@ -224,8 +223,8 @@ struct Lowering {
   std::vector<GroupBuffers> groups;
   BufferId scalars = kNone;          // in kTrainRing; ScalarPiece names its pieces
   BufferId validation_loss = kNone;  // in kValidationRing
-  // By activation, in kWaveRing, or of a reading in reading_ring; kNone: neither input nor output of the
-  // model.
+  // By activation. They are in kWaveRing; those of a reading, in reading_ring. kNone: neither input nor
+  // output of the model.
   std::vector<BufferId> inputs, outputs;
   uint8_t reading_ring = kWaveRing;
   std::vector<BodyIds> phases;     // in order; the last one never ends
@@ -245,15 +244,15 @@ struct Lowering {
   }
 };
 
-// The ring buffer of the model's input or output with this name. Each of its pieces is a micro-batch; a
-// reading has one.
+// The ring buffer of the model's input or output with this name. Each of the buffer's pieces is a
+// micro-batch; that of a reading has one piece.
 BufferId input_buffer(const Model& model, const Lowering& lowering, std::string_view name);
 BufferId output_buffer(const Model& model, const Lowering& lowering, std::string_view name);
 
 enum ScalarPiece : uint32_t { kScalarInput, kScalarLoss, kScalarNorm, kScalarUpdate, kScalarGuess };
 
-// Which operands of a forward or backward its segment's tensors are: the n-th of Role::input, and so on;
-// kNone where there is none. Role::weights has one for each slot.
+// Which operands of a forward or backward hold its segment's tensors: by tensor, the number of its operand
+// among those of Role::input, and so on; kNone: it has none. Role::weights has one operand for each slot.
 struct SegmentOperands {
   std::vector<uint32_t> inputs, outputs, output_gradients, input_gradients, accumulators;
 };

@@ -65,7 +65,7 @@ class Finder {
     return groups;
   }
 
-  // The groups are those of a bank that there is, or of a new one, and are in no other.
+  // Whether the groups are a bank, or can become one: a group is in one bank only.
   bool can_be_bank(const std::vector<uint32_t>& groups, uint32_t places) const {
     if (std::ranges::find(picks_.banks, groups) != picks_.banks.end()) return true;
     const uint64_t elements = model_.groups[groups.front()].elements;

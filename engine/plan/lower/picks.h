@@ -26,11 +26,11 @@ struct ExpertPicks {
 // Where a home in any tier may begin: a multiple of so many bytes.
 uint64_t home_alignment(const Machine& machine);
 
-// A part of a bank takes so many bytes: its elements, up to where a home in any tier may begin.
+// Bytes of a part of a bank: its elements, padded to `home_alignment`.
 uint64_t part_bytes(uint64_t elements, DType precision, uint64_t home_alignment);
 
-// Those of a model that only generates. Experts that are trained, or that share a group, are not picked, nor
-// are those so small that the parts of all places are more than all experts without what aligns them.
+// For a model that only generates. Experts are not picked if they are trained, if they share a group, or if
+// they are so small that the padded parts of all places take as much as all experts without padding.
 ExpertPicks find_picks(const Model& model, uint64_t home_alignment);
 
 }  // namespace sluice

@@ -99,14 +99,14 @@ void RankTasks::gather(BodyBuilder& body, const Subject& of, const SharedBuffers
   step(sharing.in_node_group, s.across, s.whole);
 }
 
-// From the ranks with other parts.
+// Gathers the block sums of the ranks that have other parts of the model.
 void RankTasks::gather_norm_sums(BodyBuilder& body, uint32_t g) const {
   const GroupBuffers& b = out_.groups[g];
   if (b.norm_sums == b.all_block_sums.whole) return;
   collective(body, TaskKind::gather, b.parts, {g, {}}, b.all_block_sums.whole, b.norm_sums);
 }
 
-// From the accumulator to the gradient, rounded and summed over ranks.
+// Makes the gradient from the accumulators: rounds them and sums over ranks.
 void RankTasks::reduce_shard(BodyBuilder& body, uint32_t g, uint32_t shard, BufferId gradient) const {
   const GroupBuffers& b = out_.groups[g];
   const Subject of{g, shard};

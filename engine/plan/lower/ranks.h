@@ -11,12 +11,12 @@
 
 namespace sluice {
 
-// The sharing of a group that is divided along these axes: ranks that have the same part of it share its
-// state.
+// The sharing of a group that is divided along these axes: ranks that have the same part of the group share
+// its state.
 StateSharing sharing_of(const Mesh& mesh, Axes divided, const LowerOptions& options);
 
-// The index of a process group in the program. Without one of the same ranks there, it is added; a name that
-// is taken gets its size.
+// The index of a process group in the program. The group is added unless the program has one of the same
+// ranks. If its name is taken, its count and stride are appended.
 uint8_t process_group(const ProcessGroup& group, Program& program);
 
 // Adds the process groups that a sharing needs to the program.
@@ -42,8 +42,8 @@ class RankTasks {
     gather_norm_sums(body, g);
   }
 
-  // Where weights are shared: gathers them whole, once in a body for all its forwards, or for all its
-  // backwards, as `weights` says.
+  // Where weights are shared, gathers them whole: once in a body for all forwards, or once for all backwards,
+  // as `weights` says.
   void gather_weights(BodyBuilder& body, uint32_t g, SharedBuffers GroupBuffers::*weights) const;
   // After the owner has written its part of the weights: at stages 1 and 2 gathers them whole; where they are
   // shared within a node group only, gathers them across node groups; else does nothing.

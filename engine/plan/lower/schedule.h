@@ -1,7 +1,7 @@
 // The schedule of a step as data: in which order segment uses of trained layers run with micro-batches,
 // forward and backward.
 //
-// The planner takes any schedule in which each comes after those that write what it reads. The
+// The planner takes any schedule in which each segment use comes after the uses that write what it reads. The
 // schedule fixes the order in which gradients are added. So two schedules can give different bits, for
 // example where a group has several uses.
 #pragma once

@@ -10,7 +10,7 @@ namespace sluice {
 
 namespace {
 
-// What is summed over a step begins in its first wave.
+// A sum over a step starts in the step's first wave.
 Access write_or_add(const BodyBuilder& body, Wave wave, BufferId b, uint32_t piece = 0) {
   return wave.first && !body.written(b, piece) ? Access::write : Access::add;
 }
@@ -27,7 +27,7 @@ void SegmentTasks::add_workspace(BodyBuilder& body, Task& t, uint64_t bytes) {
   body.add(t, Role::workspace, it->second, Access::write);
 }
 
-// The rows of all experts are those of the places, so a place has more of them than an expert in the mean.
+// The places have the rows of all experts, so a place has more rows than an expert has in the mean.
 void SegmentTasks::add_cost(Task& t, const PassPlan& pass, double part) {
   const auto [it, fresh] = passes_.try_emplace({&pass, part}, static_cast<uint32_t>(program_.passes.size()));
   if (fresh) {
@@ -39,8 +39,8 @@ void SegmentTasks::add_cost(Task& t, const PassPlan& pass, double part) {
   t.bytes = pass.bytes;
 }
 
-// An activation in a body is a buffer of the micro-batch, or a piece of what a wave brings from the host. One
-// that is kept is read and updated.
+// An activation in a body is a buffer of the micro-batch, or a piece of what a wave brings from the host. A
+// kept activation is read and updated.
 void SegmentTasks::add_input(BodyBuilder& body, Task& t, uint32_t u, size_t input, uint32_t m) {
   const uint32_t a = use(u).inputs[input];
   const Activation& x = model_.activations[a];
@@ -49,7 +49,7 @@ void SegmentTasks::add_input(BodyBuilder& body, Task& t, uint32_t u, size_t inpu
   t.operands.back().by_host = segment(u).is_for_host(input);
 }
 
-// One that the host reads is a piece of what a wave brings to it.
+// An activation that the host reads is a piece of what a wave brings to the host.
 void SegmentTasks::add_output(BodyBuilder& body, Task& t, uint32_t a, uint32_t m, Access access) {
   if (model_.activations[a].output) return body.add(t, Role::output, out_.outputs[a], m, m + 1, access);
   body.add(t, Role::output, buffers_.activations[a][m], access);

@@ -54,7 +54,7 @@ class SegmentTasks {
   const SliceBuffers& buffers_;
   const std::vector<uint32_t>& stand_ins_;
   Program& program_;
-  // By whether it is for what ranks do together, which may run in another tier, and bytes.
+  // By whether the task is a collective, which may run in another tier, and by bytes.
   std::map<std::pair<bool, uint64_t>, BufferId> workspaces_;
   // By pass and PickedUse::part: index into Program::passes.
   std::map<std::pair<const PassPlan*, double>, uint32_t> passes_;

@@ -1,4 +1,4 @@
-// Which ranks share a parameter group's training state, and what of it.
+// Which ranks share a parameter group's training state, and which parts of this state they share.
 //
 // Every shard is divided into one part for each rank, its owner. Whole gradients are rounded and exchanged;
 // each owner sums its part. The stage of ZeRO (Rajbhandari et al. 2020, "ZeRO: memory optimizations toward
@@ -26,8 +26,8 @@ namespace sluice {
 
 struct StateSharing {
   ProcessGroup all{"all"};
-  // With several node groups: the ranks of one, and those in the same place of each. Else `all` and a rank
-  // alone.
+  // With several node groups: the ranks of this node group, and the ranks at the same place in each. Else
+  // `all` and this rank alone.
   ProcessGroup in_node_group{"block"}, across_node_groups{"across"};
   int zero_stage = 3;
   // Stage 3: weights are shared, and gathered for forwards and backwards, within node groups only
@@ -38,13 +38,13 @@ struct StateSharing {
   bool has_node_groups() const { return across_node_groups.count > 1; }
   bool shares_state() const { return ranks() > 1 && zero_stage >= 1; }
   bool shares_weights() const { return ranks() > 1 && zero_stage == 3; }
-  // Whether the rank has state that is to be saved: where all have the same, the first has.
+  // Whether the rank saves state. If all ranks have the same state, only the first does.
   bool is_owner(uint32_t rank) const { return shares_state() || all.place_of(rank) == 0; }
   // Which part of a shard is the rank's. The parts of a cross-node group follow each other.
   uint32_t part_of(uint32_t rank) const {
     return in_node_group.place_of(rank) * across_node_groups.count + across_node_groups.place_of(rank);
   }
-  // A factor's length with padding: equally many whole pages for every rank.
+  // A factor's length with padding, so that every rank has equally many whole pages.
   uint64_t factor_elements(uint64_t used) const { return round_up(used, uint64_t{1024} * ranks()); }
 };
 

@@ -105,7 +105,7 @@ class Homes {
   std::vector<TierId> homes_;
   uint64_t room_ = 0;                         // of a tier
   std::array<uint64_t, 3> share_{};           // by class
-  std::vector<HomeClaim>* claims_ = nullptr;  // if they are to be told
+  std::vector<HomeClaim>* claims_ = nullptr;  // where claims are noted; null: nowhere
 };
 
 }  // namespace

@@ -20,8 +20,9 @@ namespace sluice {
 
 // By class (weights, gradients, state): its turn to claim homes, 0 first. Equal turns go in order of layers.
 using ClassTurns = std::array<uint8_t, 3>;
-// Caches of a model that only generates claim as state, which it has not. Those of samples claim before all
-// others, and only in the lowest memory tier: they are small, and a drive would be written for every token.
+// A model that only generates has no state: its caches claim in the turn of state. If a model that trains
+// writes samples, the caches of the samples claim before all classes, and only in the lowest memory tier:
+// they are small, and a drive would be written for every token.
 constexpr std::array<BufferClass, 3> kHomeClasses{BufferClass::weights, BufferClass::gradients,
                                                   BufferClass::state};
 constexpr std::array<ClassTurns, 5> kClassOrders{{{0, 1, 2}, {1, 2, 0}, {2, 0, 1}, {0, 2, 1}, {0, 0, 0}}};
@@ -30,15 +31,15 @@ constexpr uint32_t kWeightsFirst = 0, kStateFirst = 1, kByLayer = 4;
 // What is left to staging in the lowest memory tier is counted in tenths of what the largest task needs.
 // kAllOfIt: the whole tier.
 constexpr uint32_t kAllOfIt = UINT32_MAX;
-// In tiers above it, what the largest task needs may be a small part of the capacity. There, what is left to
+// In higher tiers, what the largest task needs may be a small part of the capacity. There, what is left to
 // staging grows by the same factor from level to level. Level 0 is a little more than the largest task needs,
 // level kUpperLevels the whole capacity.
 constexpr uint32_t kUpperLevels = 12;
 constexpr uint32_t kAllEighths = 8;
 
-// The levels of Recompute that layers may have, from one that keeps least on. All layers are raised from
-// level to level, one layer after the other: so at any time layers have at most two levels, which stand side
-// by side.
+// The levels of Recompute that layers may have are in order, the one that keeps least first. All layers are
+// raised from level to level, one layer after the other. So layers have at most two levels at a time, and
+// layers of one level are neighbours.
 struct KeptLayers {
   uint32_t raised = 0;  // how often a layer was raised by a level
   bool first = false;   // the first layers are raised before the last, else after them
@@ -54,11 +55,11 @@ struct LevelCost {
   uint64_t bytes = 0;
   double seconds = 0;
 };
-// Those levels that a mixture of two others does not beat, with as few bytes and seconds: the lower convex
-// hull. From least bytes to most.
+// The levels on the lower convex hull, from least bytes to most: no mixture of two others has as few bytes
+// and seconds as one of these.
 std::vector<Recompute> worthwhile(std::vector<LevelCost> levels);
 
-// A candidate says how many of so many groups in a row are updated in backward.
+// Of so many groups in a row, a candidate says how many are updated in backward.
 constexpr uint32_t kBackwardParts = 8;
 
 struct Candidate {
@@ -66,7 +67,7 @@ struct Candidate {
   uint32_t working = 20;           // tenths left in the lowest memory tier
   uint32_t upper = kUpperLevels;   // level of what is left above it
   uint32_t order = kWeightsFirst;  // of kClassOrders
-  // By class: how many eighths of it may live in the lowest memory tier.
+  // By class: how many eighths of the class may live in the lowest memory tier.
   std::array<uint32_t, 3> eighths{kAllEighths, kAllEighths, kAllEighths};
   uint32_t lead = 32;     // in costs of tasks
   uint32_t backward = 0;  // groups that are updated in backward, of kBackwardParts
@@ -78,14 +79,14 @@ struct Candidate {
 // Whether the buffer is of a class that a candidate gives a home.
 bool has_choice_of_home(const Buffer& buffer);
 
-// Whether the buffer claims with that class, of kHomeClasses. `samples`: caches are those of samples.
+// Whether the buffer claims homes with class `kind` of kHomeClasses. `samples`: caches are those of samples.
 bool claims_with(const Buffer& buffer, BufferClass kind, bool samples);
 
 // Replaces an earlier move of the same buffer. Does not check whether it fits.
 Candidate with_moved(Candidate candidate, BufferId buffer, TierId tier);
 
-// By group. Spread evenly over layers; of those that wait for the norm of all gradients, none whose own
-// gradient is complete only then.
+// By group. The chosen groups are spread evenly over layers. If updates wait for the norm of all gradients,
+// those of the first layer are left out: their gradients are complete only when the norm is known.
 std::vector<bool> updated_in_backward(const Candidate& candidate, const Model& model, bool waits_for_norm);
 
 // The class that claims homes before the others; none where several claim alike.
@@ -108,8 +109,9 @@ struct CandidateChoices {
 };
 CandidateChoices choices_for(Placement placement);
 
-// The values of Candidate::waves, ascending: of the divisors of a step's micro-batches, the largest up to
-// each power of two. Waves of more than kWaveTasksMax are left out, and long ones where the request says so.
+// The values of Candidate::waves, ascending: for each power of two, the largest divisor of a step's
+// micro-batches up to it. Waves of more than kWaveTasksMax are left out. So are long waves, unless the
+// request has long_waves or no others remain.
 std::vector<uint32_t> wave_choices(const PlanRequest& request, const Model& model);
 
 // The values of Candidate::backward, the first for the first candidate.

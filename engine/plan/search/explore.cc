@@ -40,7 +40,7 @@ double Search::explore(uint64_t work) {
       std::vector<Candidate> starts = coarse_starts(first);
       if (waves_.size() > 1 && best_seconds_ > kNearLeast * least_seconds_) {
         const uint64_t left = std::exchange(work_left_, work);
-        Candidate waves = first;  // of many, the weights come first: they move most
+        Candidate waves = first;  // with many waves, weights claim first: they move most
         waves.backward = starts.front().backward;
         if (const std::optional<Candidate> other = vary_waves_coarsely(waves)) {
           work_left_ += work / 2;
@@ -57,7 +57,7 @@ double Search::explore(uint64_t work) {
   const bool free_kept = most_raised_ > 0;
   std::vector<Candidate> ruled, starts;
   if (request_.placement == Placement::automatic)
-    // The first two are the best ones of models so large that the work is enough for no more: of
+    // For models so large that the work is enough for two rules only, the first two are the best: for
     // qwen3-235b-a22b, whose steps have 60,000 tasks, on four machines.
     for (const Placement rule :
          {Placement::lowest, Placement::weights_first, Placement::state_first, Placement::highest})
@@ -90,13 +90,13 @@ uint64_t Search::repaid_work() const {
       std::min(kRepayingSteps * best_seconds_ / kMicrosecond, static_cast<double>(request_.search_work)));
 }
 
-// Each that may move is a candidate or more.
+// Each buffer that may move is a candidate or more.
 bool Search::has_few_buffers() const {
   const std::vector<Buffer>& buffers = base(first_).plan.program.buffers;
   return std::ranges::count_if(buffers, has_choice_of_home) <= kBuffersMoved;
 }
 
-// Candidates with every class as a whole in one tier or another.
+// Candidates in which every class lies whole in one tier, in all combinations.
 std::vector<Candidate> Search::corners() const {
   std::vector<Candidate> all{best_, best_};
   all.front().kept = {};
@@ -125,8 +125,8 @@ std::vector<Candidate> Search::best_first(std::vector<Candidate> candidates) {
   return candidates;
 }
 
-// From fewest groups updated in backward, and from most. With the latter, homes that are given layer by layer
-// and long leads spread the copies over the step. The best first.
+// One start with the fewest groups updated in backward, and one with the most; the best comes first. With the
+// most, homes that are given layer by layer and long leads spread the copies over the step.
 std::vector<Candidate> Search::coarse_starts(const Candidate& from) {
   Candidate fewest = from, most = from;
   fewest.backward = std::ranges::min(backwards_);
@@ -142,8 +142,8 @@ std::vector<Candidate> Search::coarse_starts(const Candidate& from) {
   return starts;
 }
 
-// The first candidate of the placement that fits, or the last. Where least is kept, candidates are weighed
-// even where no work is left.
+// The first candidate of the placement that fits, or the last. If layers keep least (`raised` is 0),
+// candidates are weighed even if no work is left.
 Candidate Search::weigh_first(Placement placement, uint32_t raised) {
   forget_too_much_kept();
   const CandidateChoices choices = choices_for(placement);
@@ -172,7 +172,7 @@ Candidate Search::vary_coarsely(const Candidate& from) {
   Candidate best = from;
   double seconds = weigh(from, kNotFeasible);
   const auto halves = static_cast<uint32_t>(2 * (levels_.size() - 1));
-  // From most on: a slow one does not rule out those that keep less.
+  // Those that keep most come first: a slow one does not rule out those that keep less.
   for (uint32_t half = halves + 1; half-- > 0;)
     for (const uint32_t upper : uppers) {
       Candidate c = from;
@@ -186,8 +186,8 @@ Candidate Search::vary_coarsely(const Candidate& from) {
   return best;
 }
 
-// The best candidate with another number of waves, of which more keep more in the same memory; none: none
-// fits. Many waves come first: their bodies are short, and weighed quickly.
+// The best candidate with another number of waves; none: none fits. With more waves, layers can keep more in
+// the same memory. Many waves come first: their bodies are short, and weighed quickly.
 std::optional<Candidate> Search::vary_waves_coarsely(const Candidate& from) {
   std::set<uint32_t> uppers{from.upper};
   if (choices_.free && has_upper()) uppers.insert({kUpperLevels / 3, 2 * kUpperLevels / 3, kUpperLevels});
@@ -212,7 +212,7 @@ std::optional<Candidate> Search::vary_waves_coarsely(const Candidate& from) {
   return best;
 }
 
-// Whether so many waves could be faster than the best so far.
+// Whether candidates with so many waves could be faster than the best so far.
 bool Search::may_gain_with(uint32_t waves) {
   const auto [known, is_new] = least_with_waves_.try_emplace(waves);
   if (is_new) {
@@ -250,7 +250,7 @@ class Search::Round {
         few_(search.layers_ <= kFewLayers),
         buffers_(search.base(from).plan.program.buffers) {}
 
-  // Whether it brought anything.
+  // Whether the round brought anything.
   bool run() {
     if (free_ && search_.has_upper()) vary_near(&Candidate::upper, search_.choices_.uppers);
     if (!few_) vary_kept();
@@ -289,7 +289,7 @@ class Search::Round {
     }
   }
 
-  // Takes of some values, in ascending order, those near the present one, until nothing is gained.
+  // Sorts the values, and tries those near the present one until nothing is gained.
   template <typename Field, typename Values>
   void vary_near(Field field, const Values& any_order) {
     std::vector<uint32_t> values(any_order.begin(), any_order.end());
@@ -306,7 +306,7 @@ class Search::Round {
     while (std::any_of(std::begin(kDistances), std::end(kDistances), is_better)) continue;
   }
 
-  // Until nothing is gained. Keeping more may need another share for staging.
+  // Varies what layers keep until nothing is gained. Keeping more may need another share for staging.
   void vary_kept() {
     for (bool again = search_.most_raised_ > 0; again;) {
       const KeptLayers before = from_.kept;
@@ -327,7 +327,7 @@ class Search::Round {
       }
   }
 
-  // With the next numbers of waves, layers may keep as much as now, or all.
+  // Tries the next numbers of waves, with layers that keep as much as before, or all.
   void vary_waves() {
     const std::vector<uint32_t>& all = search_.waves_;
     const auto at = std::find(all.begin(), all.end(), from_.waves);
@@ -353,7 +353,7 @@ class Search::Round {
       for (const auto& [buffer, tier] : moves) take_if_better(with_moved(from_, buffer, tier));
       return;
     }
-    // The best of them alone: small buffers must not take the room of large ones.
+    // Only the best move is taken: small buffers must not take the room of large ones.
     std::vector<Candidate> moved;
     for (const auto& [buffer, tier] : moves) moved.push_back(with_moved(from_, buffer, tier));
     moved = search_.best_first(std::move(moved));
@@ -361,7 +361,7 @@ class Search::Round {
       if (!better_) take_if_better(std::move(c));
   }
 
-  // One alone may not fit where the other is.
+  // One buffer alone may not fit where the other is.
   void exchange_buffers() {
     const std::vector<TierId> homes = search_.homes_of_candidate(from_);
     for (BufferId a = 0; !better_ && a < buffers_.size(); ++a)
@@ -379,7 +379,7 @@ class Search::Round {
 
 bool Search::improve(Candidate& from, Vary what) { return Round(*this, from, what).run(); }
 
-// With few layers, every number is a choice; otherwise those in some distances of the given one.
+// With few layers, every number is a choice; otherwise those at some distances from the given one are.
 std::vector<KeptLayers> Search::kept_choices(KeptLayers given) const {
   std::vector<KeptLayers> choices;
   if (layers_ <= kFewLayers) {

@@ -68,7 +68,7 @@ Arrangement Least::arrangement_of(std::vector<TierId> homes) const {
   return {std::move(homes), std::vector<uint32_t>(lowered_.machine.tiers.size(), 0), false};
 }
 
-// `all`: movable buffers; else only state and caches.
+// `all`: raises all movable buffers; else only state and caches.
 Arrangement Least::with_raised(const Choice& choice, bool all, TierId tier) const {
   Arrangement a = arrangement_of(choice.homes);
   for (const BufferId b : movable_) {
@@ -256,7 +256,7 @@ BodyShortage Least::largest_task(TierId tier, const std::vector<uint64_t>& capac
   return *shortage;
 }
 
-// The choices that seem to need least are laid out first, and no others than those that may need less.
+// Choices are laid out in order of what they seem to need, until none of the others may need less.
 std::optional<uint64_t> Least::of_tier(TierId tier, std::vector<uint64_t> capacities, uint64_t most) const {
   const auto least_bytes = [&](const auto& suffices) -> std::optional<uint64_t> {
     uint64_t low = 0, high = capacities[tier] = most;

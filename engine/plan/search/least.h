@@ -7,14 +7,14 @@
 //    gradients, caches, state, one after the other, each where the one before left room. So as long as
 //    everything else fits below, only state rises above the lowest memory tier, and is then updated there.
 // 3. What tasks need beside permanent homes is found by laying out a few arrangements without looking at
-//    capacities: all homes as low as possible; all state and caches in an upper tier; everything there. In
-//    none of them are copies for two different tasks alive at once. So a mixture of them, as step 2 makes,
-//    needs no more. Where bodies are long (kSegmentTasksWhole), that is done for the choice that raises
-//    nothing only. For the others, transient buffers are laid out without the transfers of permanent ones. In
-//    the top tier that makes no difference. In each tier between the top and the lowest, we add what the same
-//    tier needs under the choice that raises nothing. Bodies without transient buffers are not laid out here,
-//    and may need more in the lowest tier. For them, what they need under the choice that raises nothing
-//    counts.
+//    capacities: all homes as low as possible; all state and caches in an upper tier; all movable homes in an
+//    upper tier. In none of them are copies for two different tasks alive at once. So a mixture of them, as
+//    step 2 makes, needs no more. Where bodies are long (kSegmentTasksWhole), that is done for the choice
+//    that raises nothing only. For the others, transient buffers are laid out without the transfers of
+//    permanent ones. In the top tier that makes no difference. In each tier between the top and the lowest,
+//    what the same tier needs under the choice that raises nothing is added. Bodies without transient buffers
+//    are not laid out again, but may need more in the lowest tier. What they need under the choice that
+//    raises nothing counts for them.
 //
 // Capacities suffice if these figures fit into them for some choice of step 1. The figures do not depend on
 // capacities, and with less memory, every home stays where it is or moves up. So what fits in some memory
@@ -37,7 +37,7 @@ class Least {
   // The arrangement that needs least, for these capacities (by tier); nullopt if they do not suffice.
   std::optional<Arrangement> arrangement(const std::vector<uint64_t>& capacities) const;
 
-  // Forwards and backwards of programs that are laid out for every choice of step 1.
+  // Programs with at most so many forwards and backwards are laid out for every choice of step 1.
   static constexpr uint64_t kSegmentTasksWhole = 4000;
 
   // The least of one tier that works with the others as given; nullopt where `most` does not suffice.
@@ -48,8 +48,8 @@ class Least {
   // least `memory_bytes`.
   std::vector<uint64_t> together(uint64_t memory_bytes = 0) const;
 
-  // The largest task needs so many bytes of a tier beside permanent homes, and permanent homes take so many,
-  // while all homes are as low as they can be.
+  // Bytes of a tier while all homes are as low as they can be: what the largest task needs beside permanent
+  // homes, and what permanent homes take.
   uint64_t working_bytes(TierId tier) const { return lowest_together_[tier] - permanent_[tier]; }
   uint64_t permanent_bytes(TierId tier) const { return permanent_[tier]; }
   // The body and the task that need most of a tier while permanent homes are as low as they can be. Messages
@@ -60,9 +60,9 @@ class Least {
  private:
   struct Choice {               // of step 1
     std::vector<TierId> homes;  // with permanent ones in the lowest tier
-    // Bytes by tier beside movable homes: `low`: none of these lies above memory_; `with_upper`: some do.
-    // Both are empty until they are asked for, but for `low` of the first; `with_upper` is not less than
-    // `low`. `at_least` is a lower bound of both that is quickly computed.
+    // Bytes by tier beside movable homes: `low`: no movable home lies above memory_; `with_upper`: some do.
+    // Both are empty until they are asked for, but for `low` of the first choice; `with_upper` is not less
+    // than `low`. `at_least` is a lower bound of both that is quickly computed.
     std::vector<uint64_t> at_least = {}, low = {}, with_upper = {};
   };
 
@@ -71,8 +71,8 @@ class Least {
   Arrangement with_raised(const Choice& choice, bool all, TierId tier) const;
   std::vector<uint64_t> without_movable(std::vector<uint64_t> peaks, const Arrangement& arrangement) const;
   void find_first_choice();
-  // Lays `program` out. Takes the most of `bytes` and what it needs beside movable homes; of `of_shards` and
-  // what bodies without transient buffers need.
+  // Lays `program` out. Raises `bytes` to what it needs beside movable homes, and `of_shards` to what its
+  // bodies without transient buffers need.
   void add_peaks(Program& program, const Arrangement& arrangement, std::vector<uint64_t>& bytes,
                  std::vector<uint64_t>& of_shards) const;
   // The same for the arrangements in which some or all movable homes are above memory_.
@@ -80,9 +80,10 @@ class Least {
                        std::vector<uint64_t>& of_shards) const;
   const Choice& first_with_upper() const;  // the first, with all its figures
   const std::vector<Choice>& choices() const;
-  const Choice& with_low(size_t number) const;  // the choice with that figure
+  const Choice& with_low(size_t number) const;  // the choice, with its `low`
   const Choice& with_all(size_t number) const;  // with all its figures
-  // The most bytes that any of these takes beside movable homes, without the transfers of permanent buffers.
+  // The most bytes that any of these arrangements takes beside movable homes, without the transfers of
+  // permanent buffers.
   std::vector<uint64_t> transient_peaks(const std::vector<Arrangement>& arrangements) const;
   // In each tier between the top and the lowest, adds to `bytes` what the first choice needs there beside
   // permanent homes.

@@ -121,7 +121,8 @@ class Work {
     return instruction;
   }
 
-  // Adds to each pool the least that tasks with a choice take of it. These are alike but for their sizes.
+  // Adds to each pool the least that tasks with a choice take of it. Such tasks are alike but for their
+  // sizes.
   void add_least_of_choices(std::vector<double>& pools) {
     std::vector<double> least(pools.size(), alternatives_.empty() ? 0 : kUnlimited);
     for (std::vector<Instruction>& instructions : alternatives_) {
@@ -137,8 +138,9 @@ class Work {
     return buffer.permanent && buffer.ring == kNoRing;
   }
 
-  // Bytes that come up over the boundary below `tier` at least while these tasks run. At any moment, what
-  // tasks above the boundary read before it is written anew lies somewhere, and at most `room` of it above.
+  // The least bytes that come up over the boundary below `tier` while these tasks run. At any moment, tasks
+  // above the boundary still have to read some bytes before anything writes them anew. At most `room` of
+  // these bytes lie above.
   uint64_t bytes_up(std::span<const Task> tasks, TierId tier, uint64_t room) const {
     uint64_t needed = 0, most = 0;
     std::vector<uint64_t> of(program_.buffers.size());
@@ -156,7 +158,8 @@ class Work {
     return most - std::min(most, room);
   }
 
-  // What is written above the boundary and has content after the wave lies somewhere then.
+  // The least bytes that go down: what is written above the boundary and has content after the wave, less
+  // `room`.
   uint64_t bytes_down(const Body& wave, TierId tier, uint64_t room) const {
     std::set<BufferId> written;
     for (const Task& task : wave.tasks)

@@ -1,9 +1,9 @@
 // make_plan() of plan.h: the search (search.h) over micro-batches, in the memory that programs leave.
 //
 // With several micro-batches, half of the search's work budget (PlanRequest::search_work) is divided among
-// all of them. The best gets the rest. Should its whole plan be slower than the search had it, the others'
-// searches go on, too. A smaller micro-batch must be clearly faster: the cost model does not know what fewer
-// rows cost a matrix product.
+// all of them. The best micro-batch gets the rest. If its whole plan is slower than its search predicted, the
+// searches of the others go on, too. A smaller micro-batch must be clearly faster: the cost model does not
+// know what fewer rows cost a matrix product.
 #include <algorithm>
 #include <list>
 #include <map>
@@ -38,7 +38,7 @@ class ProgramShare {
 
   uint64_t running(int64_t micro_batch) const { return own_.running ? running_.at(micro_batch) : 0; }
 
-  // What planning takes, an arena may have later.
+  // An arena may later have the bytes that planning takes.
   uint64_t arena_in_any_case(int64_t micro_batch) const {
     return planning_ - std::min(planning_, running(micro_batch));
   }
@@ -87,7 +87,7 @@ std::variant<Plan, Infeasible> plan_with_these_waves(const PlanRequest& request)
   }
   searches.front().explore(left);
   std::optional<Infeasible> why;
-  std::optional<Plan> best;  // whole, a plan may be slower than its search had it
+  std::optional<Plan> best;  // a whole plan may be slower than its search predicted
   for (Search& search : searches) {
     if (best) {
       if (search.best_seconds() >= kSmallerWorthwhile * best->step_seconds) continue;
@@ -115,8 +115,8 @@ class AlikeLowerer {
         model_(request.model(micro_batch, request.sequence)),
         segments_(plan_segments(model_, request.lower.workspace_bytes)) {}
 
-  // Each group's part of a size depends on whether it is updated in backward, and not on the others: the
-  // fewest and the most that may be.
+  // The fewest and the most groups that may be updated in backward. A group's part of a size depends on
+  // whether this group is updated in backward, and not on others.
   std::set<uint32_t> backward_extremes() const {
     const std::vector<uint32_t> backward = backward_choices(request_, model_.precision);
     return {std::ranges::min(backward), std::ranges::max(backward)};
@@ -143,7 +143,7 @@ class AlikeLowerer {
   std::shared_ptr<const SegmentPlans> segments_;
 };
 
-// The request with long waves, too, if it leaves any out.
+// The request with long waves allowed; none: it leaves no waves out.
 std::optional<PlanRequest> with_long_waves(PlanRequest request) {
   const auto fewest = [&] {
     std::vector<uint32_t> waves;

@@ -41,8 +41,8 @@ void add_choices(TierId tier, uint32_t portions, Raised& raised, std::vector<Rai
   raised[tier] = 0;
 }
 
-// What a task needs in a tier beside scalars and what lives there; 0 where it may run below, or cannot run
-// there. Where homes are as low as they can be, it runs in its lowest tier.
+// What a task needs in a tier beside scalars and what lives there; 0 if the task may run below, or cannot run
+// in this tier. If homes are as low as they can be, a task runs in its lowest tier.
 uint64_t visiting_bytes(const Program& program, const std::vector<TierId>& homes, const Task& task,
                         TierId tier) {
   TierId runs_in = 0;
@@ -112,7 +112,7 @@ std::vector<uint64_t> transient_bytes_at_least(const Program& program, const std
     for (BufferId b = 0; b < program.buffers.size(); ++b) {
       if (!of_body[b].any || !has_choice(program.buffers[b])) continue;
       const TierId home = homes[b];
-      const uint32_t first = of_body[b].first + (home > 0);  // it arrives after its first task
+      const uint32_t first = of_body[b].first + (home > 0);  // it arrives at home after its first task
       if (first > of_body[b].last) continue;
       const uint64_t bytes = round_up(program.buffers[b].bytes(), placement_alignment(program.machine, home));
       begins[home][first] += bytes;

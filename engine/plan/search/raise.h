@@ -13,7 +13,7 @@
 
 namespace sluice {
 
-// Portions by tier, in all at most kRaisedPortions. Those of the lowest tier are 0: it has the rest.
+// Portions by tier, in all at most kRaisedPortions. The number of the lowest tier is 0: it has the rest.
 using Raised = std::vector<uint32_t>;
 constexpr uint32_t kRaisedPortions = 8;
 
@@ -27,9 +27,9 @@ std::vector<BufferId> raisable(const Program& program);
 std::vector<TierId> raised_homes(const Program& program, const std::vector<BufferId>& raisable,
                                  const Raised& raised);
 
-// By tier, the bytes that transient buffers with these homes take there at least, in any arrangement: the
-// most that lives there at one moment. Above the lowest tier this also counts what a task that runs there,
-// and can run nowhere below, brings there: its operands whose home is lower, and all permanent ones.
+// By tier, the least bytes that transient buffers with these homes take in any arrangement: the most that
+// lives in the tier at one moment. Above the lowest tier, this includes what a task brings that can run in
+// this tier and in none below: its operands whose home is lower, and all permanent ones.
 std::vector<uint64_t> transient_bytes_at_least(const Program& program, const std::vector<TierId>& homes);
 
 }  // namespace sluice

@@ -16,17 +16,17 @@ namespace sluice {
 namespace {
 
 constexpr uint64_t kSearchShards = 256;    // of a whole model
-constexpr double kCoarseWorthwhile = 0.9;  // of the plan's own shards: experts are small groups, and not cut
+constexpr double kCoarseWorthwhile = 0.9;  // of the plan's own shards; small groups (experts) are not cut
 constexpr uint64_t kMarginShare = 8;       // one part in so many of a capacity
 constexpr uint32_t kWholeMost = 4;         // candidates that are assembled and simulated whole
-constexpr double kSeemsBetter = 0.97;      // of the best whole one's seconds
+constexpr double kSeemsBetter = 0.97;      // of the seconds of the best whole plan
 constexpr double kHopeless = 1.3;          // of the best seconds: above that, keeping even more is not tried
 
 // Units of work (kSearchWork), about microseconds, to lower a program, and to assemble and simulate its step.
-// A long one counts for more, since all else about it takes longer, too.
+// A long program counts for more, since all else that is done with it takes longer, too.
 uint64_t work_of(uint64_t instructions) { return 200 + 4 * instructions + instructions * instructions / 500; }
 constexpr uint64_t kRepeatWork = 1;      // to simulate an instruction once more
-constexpr uint64_t kStepsSimulated = 3;  // steady_step_seconds() takes one from two
+constexpr uint64_t kStepsSimulated = 3;  // steady_step_seconds() simulates two steps, and one
 
 // Counts the bodies that have tasks.
 template <typename Length>
@@ -37,8 +37,8 @@ uint64_t work_of_bodies(const Program& program, Length length) {
   return work;
 }
 
-// steady_step_seconds(). Of more waves than a few, only these are simulated: each further one in the middle
-// takes as long as the last of them.
+// As steady_step_seconds(). Of many waves, only kWavesSimulated are simulated. Each further wave in the
+// middle takes as long as one more of these would.
 constexpr size_t kWavesSimulated = 4;
 double estimated_step_seconds(const Program& program, const MachineRates& rates,
                               const std::vector<BodyId>& step) {
@@ -105,8 +105,8 @@ Search::Search(const PlanRequest& request, int64_t micro_batch, uint64_t program
   start(saves ? coarse : 0);
 }
 
-// With large shards: what layers keep and make again does not depend on them. `all` comes first: of equal
-// levels it stands for the others.
+// Lowers with large shards, since what layers keep and make again does not depend on shards. `all` comes
+// first: of equal levels it stands for the others.
 std::vector<Recompute> Search::find_levels() const {
   std::vector<LevelCost> costs;
   for (size_t l = kRecomputes.size(); l-- > 0;) {
@@ -144,7 +144,7 @@ void Search::start(uint64_t search_shard) {
   best_ = first_;
 }
 
-// Guesses have no permanent buffers of their own.
+// Guesses have no permanent buffers of their own, so a base does not depend on them.
 const Search::Base& Search::base(const Candidate& c) const {
   Candidate first = first_;
   first.waves = c.waves;
@@ -153,7 +153,7 @@ const Search::Base& Search::base(const Candidate& c) const {
   const auto known = bases_.find(key);
   if (known != bases_.end()) return known->second;
   Base& made = bases_.try_emplace(key, lowered(first, search_shard_)).first->second;
-  // Only the least arrangement looks at tasks. They take most of the memory, so others do without.
+  // Only the least arrangement looks at tasks. Tasks take most of the memory, so other bases have none.
   const bool may_be_least =
       key.first == first_.backward && (c.waves == waves_.front() || c.waves == waves_.back());
   if (!may_be_least)
@@ -161,8 +161,8 @@ const Search::Base& Search::base(const Candidate& c) const {
   return made;
 }
 
-// What is needed least is needed with one wave or with the most: activations shrink with more waves, and
-// accumulators stay between bodies as soon as there are two.
+// Memory is least with the fewest waves or with the most: activations shrink with more waves, and
+// accumulators stay between bodies as soon as there are two waves.
 std::optional<uint32_t> Search::feasible_waves(const std::vector<uint64_t>& capacities) const {
   if (base(waves_.front()).least.arrangement(capacities)) return waves_.front();
   for (const uint32_t waves : least_waves())
@@ -241,13 +241,14 @@ bool Search::is_feasible() {
   return feasible_waves(capacities_).has_value();
 }
 
-// With layers of different levels, tasks may have a few operands more; what counts is the whole.
+// If layers have different levels, tasks may have a few more operands. What counts is the size of the whole
+// program.
 bool Search::size_fits(const ProgramSize& size) const {
   const auto& bytes = request_.program_memory.running;
   return !bytes || bytes(size) <= program_bytes_;
 }
 
-// So much less that smaller shards make no difference.
+// Capacities less a margin, so that smaller shards make no difference.
 std::vector<uint64_t> Search::clearly_less() const {
   std::vector<uint64_t> less = capacities_;
   for (uint64_t& bytes : less) bytes -= bytes / kMarginShare;
@@ -275,7 +276,8 @@ std::variant<Plan, Infeasible> Search::finish(uint64_t memory_bytes) {
   return finished(std::move(plan), 0, {}, least, std::nullopt);
 }
 
-// By segment, in forward order. The forward of one that ends in the loss runs within its backward anyway.
+// By segment, in forward order. The forward of a segment that ends in the loss runs within its backward
+// anyway.
 std::vector<Recompute> Search::recompute_of(const Candidate& c) const {
   std::vector<Recompute> recompute;
   for (uint32_t l = 0; l < layers_; ++l)
@@ -301,7 +303,7 @@ Plan Search::lowered(const Candidate& c, uint64_t shard_elements, bool plain_ste
   return plan;
 }
 
-// As the search sees them: with its shards.
+// Seconds as the search predicts them, with its shards.
 StepOrders Search::orders_of(const Candidate& c) const {
   const Plan plan = lowered(c, search_shard_);
   const BodyIds& bodies = plan.lowering.bodies();
@@ -316,8 +318,8 @@ StepOrders Search::orders_of(const Candidate& c) const {
   return {seconds(*bodies.step), seconds(*bodies.guess), seconds(*bodies.repair)};
 }
 
-// The orders are those of the plan, with its own shards. If it has no plain step, that one's seconds remain
-// an estimate.
+// Seconds with the plan's own shards. If the plan has no plain step, the plain order keeps the seconds that
+// the search predicted.
 StepOrders Search::orders_of(const Plan& plan) const {
   StepOrders orders = plan.orders;
   const BodyIds& bodies = plan.lowering.bodies();
@@ -331,8 +333,8 @@ StepOrders Search::orders_of(const Plan& plan) const {
   return orders;
 }
 
-// The best of those that fit whole. One that was searched with larger shards may be slower with the plan's
-// own: then others, which had seemed slower, are tried too.
+// The best plan that fits whole. A candidate that was searched with larger shards may be slower with the
+// plan's own. Then others, which had seemed slower, are tried too.
 std::optional<Plan> Search::assembled_best() const {
   std::optional<Plan> best;
   Candidate of_best;
@@ -352,7 +354,7 @@ std::optional<Plan> Search::assembled_best() const {
   if (!best) return best;
   best->orders = orders_of(*best);
   if (best->orders.break_even() > 0 || std::ranges::count(backwards_, 0u) == 0) return best;
-  // With its own shards, no guess makes up for its cost.
+  // With the plan's own shards, no guess makes up for its cost.
   of_best.backward = 0;
   std::optional<Plan> waits = assembled(Outcome{of_best});
   return waits && waits->step_seconds <= best->step_seconds ? std::move(waits) : std::move(best);
@@ -372,8 +374,8 @@ std::optional<Plan> Search::assembled(const Outcome& o) const {
   return finished(std::move(whole), is_known ? o.seconds : 0, orders, arrangement, std::move(rule));
 }
 
-// The fastest first; of equals, those that are known to fit whole. Those about as fast as the best are
-// ordered by bytes written to files, too: those that write at most half as much as the best go before the
+// The fastest first; of equals, those that are known to fit whole. Outcomes about as fast as the best are
+// then ordered by bytes written to files: those that write at most half as much as the best go before the
 // others, those that write at most a quarter before these, and so on.
 std::vector<const Search::Outcome*> Search::ranked() const {
   std::vector<const Outcome*> list;

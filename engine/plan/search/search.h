@@ -1,22 +1,21 @@
 // The search behind make_plan, for one micro-batch.
 //
 // 1. The least arrangement (least.h) decides whether the budgets can work at all. If they cannot, it says
-//    which would.
+//    which budgets would.
 // 2. A candidate (candidate.h) is lowered, its step body assembled and simulated. The rules of Placement are
 //    among the candidates, so that none of them is better than the result.
 // 3. The two quantities that contend for the upper tiers, kept tensors and homes, are varied together,
 //    coarsely: with the fewest updates in backward, and with the most. Then one quantity at a time is varied,
 //    from the best so far, until a round brings nothing; then single buffers move, and layers keep more or
 //    less. The same is done again from the first candidate, from one that keeps all, from the rules, from
-//    every class as a whole in one tier or another, and from other numbers of layers that keep more. The
-//    search ends when enough work was done, which for large models is early. Under a rule only levels, leads
-//    and what is updated in backward vary. Candidates that come down to the same homes, levels, lead and
-//    updates in backward are weighed once. Of the levels of Recompute, only those take part that are
-//    worthwhile (candidate.h).
-// 4. Large models are searched with fewer, larger shards where those fit, unless these are nearly as many, as
-//    of small experts. This changes no bits, and moves the boundary between two homes by less than a shard.
-//    In such a search, single buffers and classes do not move: each shard of state is a buffer, so its
-//    buffers are not those of the plan.
+//    every class as a whole in each tier, and from other numbers of layers that keep more. The search ends
+//    when enough work was done, which for large models is early. Under a rule only levels, leads and what is
+//    updated in backward vary. Candidates that come down to the same homes, levels, lead and updates in
+//    backward are weighed once. Only the levels of Recompute that are worthwhile (candidate.h) take part.
+// 4. Large models are searched with fewer, larger shards where those fit, unless there are nearly as many of
+//    them, as with small experts. This changes no bits, and moves the boundary between two homes by less than
+//    a shard. In such a search, single buffers and classes do not move: each shard of state is a buffer, so
+//    the search's buffers are not those of the plan.
 // 5. The fastest candidate wins, unless another is about as fast and writes half as much to drives. The
 //    winner is assembled whole. If another body does not fit, or the step takes longer than it had seemed,
 //    the next best are tried. If none fits, the homes of the least arrangement are taken: with leads and kept
@@ -61,13 +60,13 @@ class Search {
   // Frees memory. What is needed again later is made again, which takes time.
   void free_bases() { bases_.clear(); }
 
-  // Whether the least arrangement fits, and so finish() gives a plan. Where it is not clear with larger
-  // shards (step 4), what was searched with them is given up.
+  // Whether the least arrangement fits, and so finish() gives a plan. If that is not clear with larger shards
+  // (step 4), what was searched with them is given up.
   bool is_feasible();
 
-  // The best candidate, assembled whole, or else the least arrangement; or why even that does not fit. Of the
-  // lowest memory tier, arenas have `memory_bytes` in any case (planning takes them): what it names takes
-  // that into account.
+  // The best candidate, assembled whole, or else the least arrangement; or why even that does not fit. Arenas
+  // have `memory_bytes` of the lowest memory tier in any case, since planning takes these. The sizes that a
+  // refusal names take that into account.
   std::variant<Plan, Infeasible> finish(uint64_t memory_bytes);
 
  private:
@@ -76,9 +75,10 @@ class Search {
   static constexpr double kRepayingSteps = 1000;  // a search that takes longer would not soon be worth it
   static constexpr uint32_t kFewLayers = 10;  // eight between embedding and head: searched more thoroughly
 
-  // Candidates are weighed whatever the work as long as all of them had fewer tasks.
+  // While all weighed candidates together have fewer tasks, weigh() can be told to weigh even if no work is
+  // left.
   static constexpr uint64_t kTasksInAnyCase = 250'000;
-  static constexpr int64_t kBuffersMoved = 4096;  // if there are more, none moves alone
+  static constexpr int64_t kBuffersMoved = 4096;  // if more could move, none moves alone
 
   class Round;
   enum class Vary : uint8_t { kept_and_lead, quantities, buffers_too };
@@ -105,7 +105,7 @@ class Search {
   Candidate descend(Candidate from, Vary what, uint64_t spare = 0);  // `spare`: work that it leaves
   bool improve(Candidate& from, Vary what);
   bool has_few_buffers() const;
-  uint64_t repaid_work() const;  // not more than kRepayingSteps of the best candidate take, nor search_work
+  uint64_t repaid_work() const;  // what kRepayingSteps of the best candidate take; at most search_work
   void forget_too_much_kept();
   std::vector<Candidate> corners() const;
   std::vector<Candidate> best_first(std::vector<Candidate> candidates);  // that fit
@@ -128,7 +128,8 @@ class Search {
   const Base& base(uint32_t waves) const {
     return base(Candidate{.backward = first_.backward, .waves = waves});
   }
-  // Numbers of waves that need least memory, and the first of them with which the least arrangement fits.
+  // The first of least_waves() with which the least arrangement fits, and the numbers of waves that may need
+  // least memory.
   std::optional<uint32_t> feasible_waves(const std::vector<uint64_t>& capacities) const;
   std::vector<uint32_t> least_waves() const;
 
@@ -159,7 +160,7 @@ class Search {
   std::shared_ptr<const SegmentPlans> segments_;
   uint32_t layers_;
   uint64_t program_bytes_;
-  std::vector<Recompute> levels_;  // that layers may have, from one that keeps least on
+  std::vector<Recompute> levels_;  // that layers may have, the one that keeps least first
   uint32_t most_raised_ = 0;       // KeptLayers::raised at most
   CandidateChoices choices_;
   std::vector<uint64_t> capacities_;

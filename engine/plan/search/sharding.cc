@@ -11,12 +11,15 @@ namespace {
 
 constexpr double kLessSharedWorthwhile = 0.95;  // of the seconds with more shared
 
-// Of a step with any of the request's micro-batches.
-double least_seconds(const PlanRequest& request) {
+// The lower bound of a step with any of the request's micro-batches. A result below `enough` may be that of
+// some of them alone.
+double least_seconds(const PlanRequest& request, double enough) {
   double least = std::numeric_limits<double>::infinity();
-  for (const int64_t micro_batch : request.micro_batches)
+  for (const int64_t micro_batch : request.micro_batches) {  // the largest is lowered soonest
+    if (least < enough) break;
     least = std::min(least, least_step_seconds(request.machine, request.rates,
                                                request.model(micro_batch, request.sequence), request.lower));
+  }
   return least;
 }
 
@@ -54,7 +57,8 @@ ShardingChoice choose_sharding(
     sharding.set(request.lower);
     WeighedSharding& weighed = choice.weighed.emplace_back();
     weighed.sharding = sharding;
-    if (fast_enough < std::numeric_limits<double>::infinity()) weighed.seconds = least_seconds(request);
+    if (fast_enough < std::numeric_limits<double>::infinity())
+      weighed.seconds = least_seconds(request, fast_enough);
     if (weighed.seconds >= fast_enough) {
       weighed.step = WeighedSharding::Step::too_slow;
       continue;

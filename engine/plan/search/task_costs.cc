@@ -18,7 +18,7 @@ std::vector<uint32_t> costs_of(const Program& program, const MachineRates& rates
     segments += 1;
   }
   const double scale = segment_seconds > 0 ? kSegmentCost * segments / segment_seconds : 0;
-  // Rounded sums, so that many small tasks cost what they cost together.
+  // Sums are rounded, not single costs, so that many small tasks together cost what they should.
   std::vector<uint32_t> costs;
   double sum = 0.5;
   for (const double s : seconds) {

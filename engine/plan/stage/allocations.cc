@@ -179,7 +179,7 @@ void Allocations::move(Interval& i, uint32_t start, uint32_t end) {
   add_load(i, 1);
 }
 
-// Whether another lane than the one that writes the content takes it from there.
+// Whether another lane than the one that writes the content takes it from the allocation.
 bool Allocations::passes_on(const Interval& i) const {
   const Storage& s = tier_.storages[i.storage];
   const auto lane = [&](uint32_t u) { return tier_.body.instructions[tier_.uses[u].at].lane; };
@@ -203,11 +203,11 @@ void Allocations::try_reaches(Interval& i, Reach reach) {
   }
 }
 
-// In list order: leads of what is fetched, lags of what is passed on.
+// Adds leads to what is fetched and lags to what is passed on, in list order.
 void Allocations::reach_out() {
   std::vector<uint64_t> elapsed(tier_.positions() + 1);  // cost of the tasks before a position
   for (uint32_t at = 0; at < tier_.positions(); ++at) elapsed[at + 1] = elapsed[at] + task_cost(tier_, at);
-  const auto position = [&](uint64_t cost) {  // the last before which tasks cost at most so much
+  const auto position = [&](uint64_t cost) {  // the last position before which tasks cost at most this
     return static_cast<uint32_t>(std::upper_bound(elapsed.begin(), elapsed.end(), cost) - elapsed.begin() -
                                  1);
   };

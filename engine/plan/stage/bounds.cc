@@ -21,7 +21,7 @@ class Bounds {
     std::sort(fetched.begin(), fetched.end(), [&](uint32_t a, uint32_t b) {
       return std::tie(at(a).first_use_at, a) < std::tie(at(b).first_use_at, b);
     });
-    uint32_t latest = kNever;  // of those that are needed earlier, the one that starts last
+    uint32_t latest = kNever;  // of the fetched that are needed earlier, the one that starts last
     for (const uint32_t u : fetched) {
       const BufferId buffer = tier_.storages[at(u).storage].buffer;
       if (tier_.options.notes->wanted[buffer]) bounds[u] = bound_of(u, latest);
@@ -52,7 +52,7 @@ class Bounds {
     return bound;
   }
 
-  // The allocation whose bytes lie at this one's address until just before it starts.
+  // An allocation at the same addresses that ends just before this one starts; kNever: there is none.
   uint32_t last_at_its_address(uint32_t root) const {
     const Interval& i = at(root);
     const uint64_t end = i.offset + allocations_.bytes(i);
@@ -63,8 +63,8 @@ class Bounds {
     return kNever;
   }
 
-  // Whether its lead covers less work than it should, for another reason than the begin of the body or the
-  // last write of its content.
+  // Whether the allocation's lead covers less work than asked for, though it starts neither with the body nor
+  // right after the last write of its content.
   bool lead_is_cut(uint32_t root) const {
     const uint32_t start = lead_starts_[root];
     if (start == 0 || start == tier_.uses[root].floor) return false;

@@ -172,7 +172,7 @@ class Emitter {
     uint32_t at = kNever;
     uint32_t root = kNever;  // kNever: away
   };
-  struct NextReaders {  // the next one, and the next one that reads through another allocation
+  struct NextReaders {  // the next reader, and the next through another allocation
     Reader first, other;
     void add(const Reader& r) {
       if (first.root != r.root) other = first;
@@ -181,9 +181,9 @@ class Emitter {
     uint32_t not_through(uint32_t root) const { return first.root == root ? other.at : first.at; }
   };
 
-  // What a use writes is written back if it is read in another tier, or through another allocation, before
-  // this allocation, or a use that does not read it, writes it again. So is the last write of a permanent
-  // buffer that has content after the body.
+  // What a use writes is written back if another tier or another allocation reads it before this allocation
+  // writes it again, and before anything overwrites it unread. The last write of a permanent buffer that has
+  // content after the body is written back, too.
   void plan_stores(const Storage& s, const std::vector<Touch>& touches) {
     const Buffer& b = tier_.program.buffers[s.buffer];
     const bool stays = b.permanent && !b.is_empty_in(body_.end);
@@ -230,7 +230,8 @@ class Emitter {
     if (b.pick) add_index(*b.pick, in);
     return in;
   }
-  // In the tier where the host reads it. If that is not staged yet, its address is found there.
+  // Adds the index in the tier where the host reads it. If that tier is not staged yet, the index gets its
+  // address when it is.
   void add_index(const Pick& pick, Instruction& in) const {
     const Buffer& b = tier_.program.buffers[pick.index];
     const TierId memory = lowest_memory_tier(tier_.program.machine), here = tier_.options.tier;

@@ -10,7 +10,8 @@ namespace sluice::staging {
 namespace {
 
 // In the least arrangement, what transient buffers need at home must not depend on where permanent homes are
-// (least.h). The number of transfers between two tasks depends on that, so there time is counted in tasks.
+// (least.h). The number of transfers between two tasks depends on permanent homes, so this arrangement counts
+// time in tasks.
 std::vector<uint32_t> timeline(const TierUses& tier) {
   std::vector<uint32_t> time(tier.positions());
   uint32_t tasks = 0;
@@ -21,8 +22,8 @@ std::vector<uint32_t> timeline(const TierUses& tier) {
   return time;
 }
 
-// make_way() looks so often for one layout. Those of 60,000 allocations that succeeded took up to 1.6 million
-// looks; those that take all would take minutes, and mostly fail.
+// make_way() has so many looks for one layout. Layouts of 60,000 allocations that succeeded took up to 1.6
+// million. Those that use up all looks would otherwise take minutes, and mostly fail.
 constexpr uint64_t kLooks = 5'000'000;
 
 struct Packing {
@@ -72,9 +73,9 @@ uint64_t peak_of(const Allocations& allocations) {
   return peak;
 }
 
-// The least arrangement, above the lowest tier. Buffers that live here are laid out by themselves, then all
-// that is staged for one position as one block beside them. If more homes are here, less is staged, and no
-// block needs more.
+// For the least arrangement, in a tier above the lowest. Buffers that live here are laid out by themselves,
+// then all that is staged for one position as one block beside them. If more homes are here, less is staged,
+// and no block needs more.
 uint64_t lay_out_in_blocks(Allocations& allocations) {
   const TierUses& tier = allocations.tier();
   const uint64_t base = tier.options.base;

@@ -39,7 +39,7 @@ struct Window {
   uint64_t offset = 0;
 };
 
-// Costs by address; gives the sum of those below any address.
+// Costs by address; gives the sum of the costs below any address.
 class CostsBelow {
  public:
   void add(uint64_t address, const Cost& cost) { list_.push_back({address, cost}); }
@@ -47,7 +47,7 @@ class CostsBelow {
     std::sort(list_.begin(), list_.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
     for (size_t k = 1; k < list_.size(); ++k) list_[k].second += list_[k - 1].second;
   }
-  // Sum of those at lower addresses.
+  // Sum of the costs at lower addresses.
   Cost below(uint64_t address) const {
     const auto at = std::lower_bound(list_.begin(), list_.end(), address,
                                      [](const auto& entry, uint64_t a) { return entry.first < a; });
@@ -59,7 +59,8 @@ class CostsBelow {
   std::vector<std::pair<uint64_t, Cost>> list_;
 };
 
-// Roots by the positions at which they live. Those that are gone, or live shorter now, may still be found.
+// Roots by the positions at which they live. Roots that are gone, or whose lives were shortened, may still be
+// found.
 class ByTime {
  public:
   ByTime(uint32_t positions, size_t roots) : blocks_(positions / kBlock + 1), found_(roots, 0) {}
@@ -67,7 +68,7 @@ class ByTime {
   void add(uint32_t root, const Interval& i) {
     for (uint32_t b = i.start / kBlock; b <= i.end / kBlock; ++b) blocks_[b].push_back(root);
   }
-  // Those that may share a position with `i`: each once, ascending.
+  // Roots that may share a position with `i`: each once, ascending.
   std::vector<uint32_t> near(const Interval& i) {
     ++searches_;
     std::vector<uint32_t> list;
@@ -129,7 +130,7 @@ class WayMaker {
   bool has_gaps(const Interval& i) const {
     return i.first_use != i.last_use && !allocations_.tier().storages[i.storage].resident;
   }
-  // Parts of an allocation have new roots, so all are added to by_time_ again.
+  // Parts of an allocation have new roots, so all of `roots` are added to by_time_ again.
   void retry(const std::vector<uint32_t>& roots) {
     for (const uint32_t u : roots) {
       placed_[u] = false;
@@ -155,7 +156,7 @@ class WayMaker {
     return moves_[root] < kMovesMax ? Cost{.moved = bytes} : Cost{.fixed = 1};
   }
 
-  // The cheapest window, the lowest of equals, among those that begin where something ends or end where
+  // The cheapest window, the lowest of equals, among the windows that begin where something ends or end where
   // something begins.
   std::optional<Window> cheapest_window(const Interval& one) {
     const uint64_t bytes = allocations_.bytes(one);

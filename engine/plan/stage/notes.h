@@ -17,7 +17,7 @@ enum class FetchBound : uint8_t {
   begin,    // the body begins there
   write,    // its content is made there
   address,  // other bytes lie at its address until there
-  order,    // a fetch that is needed earlier stands there, and they keep their order
+  order,    // a fetch that is needed earlier stands there, and fetches keep that order
   share,    // its allocation begins there, with the use of another piece
   lead,     // none of these: in the arrangement that needs least memory, fetches of transient buffers are not
             // moved up

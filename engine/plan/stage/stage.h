@@ -1,20 +1,20 @@
 // Stages and lays out one tier of one body. Every use of a range whose home is elsewhere becomes an
 // allocation in this tier. If the home is below, transfers go over the links to the tier below, and are then
-// uses of that tier. If the home is above, which only permanent buffers can have, transfers go to and from
-// the home itself. A transient buffer whose home is this tier has one allocation for its whole life. Tiers
-// are staged from the top down.
+// uses of that tier. If the home is above, as only that of a permanent buffer can be, transfers go to and
+// from the home itself. A transient buffer whose home is this tier has one allocation for its whole life.
+// Tiers are staged from the top down.
 //
 // 1. Collect the uses of each buffer in list order, and the accesses to it in the tier that it is staged from
 //    (writes there make copies stale).
-// 2. Every use gets an interval. A fetched one begins earlier by tasks that cost `lead` together, while
-//    memory lasts, so that its fetch overlaps something. One whose content another lane takes away ends later
-//    by as much (its lag), so that what is made next need not wait for that lane.
+// 2. Every use gets an interval. A fetched interval begins earlier by tasks that cost `lead` together, while
+//    memory lasts, so that its fetch overlaps something. An interval whose content another lane takes away
+//    ends later by as much (its lag), so that what is made next need not wait for that lane.
 // 3. A staged copy is kept over the gap to the next use that reads it, shortest gaps first, while memory
 //    lasts (clairvoyant replacement: Belady 1966). Kept gaps join intervals into one allocation.
 // 4. Offsets: by engine/base/pack.h, tried with both orders of PackOrder. An allocation that finds no hole
 //    takes the place that costs the fewest leads, lags and kept gaps. If there is none, 2 and 3 start over
-//    without those in its way. As the last resort nothing is kept, leads or lags, and the layout ignores the
-//    capacity. So a body that fits a tier also fits a larger one.
+//    without the leads, lags and gaps in its way. As the last resort there are no leads, lags and kept gaps,
+//    and the layout ignores the capacity. So a body that fits a tier also fits a larger one.
 // 5. Fetches grow backwards while their own byte range stays free (early prefetching: Cao, Felten, Karlin, Li
 //    1995), and never pass a fetch that is needed earlier.
 // 6. Emit the list: fetches in front of their position, write-backs behind a write if another allocation
@@ -48,7 +48,8 @@ struct Shortage {  // why a tier cannot hold a body
   uint64_t bytes_needed = 0;  // including permanent homes
 };
 
-// Alignment of whole allocations in a tier: its own, and that of the links that touch it.
+// Alignment of whole allocations in a tier: the largest among the tier's own and those of the links that
+// touch it.
 uint64_t placement_alignment(const Machine& machine, TierId tier);
 
 // The lowest tier whose bytes a processor can address, and the lowest tier of all.

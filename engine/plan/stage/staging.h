@@ -1,5 +1,5 @@
-// Inside of stage (stage.h, whose steps these are): one tier of one body as plain data, passed from step to
-// step.
+// Inside of stage: one tier of one body as plain data, passed from step to step. The steps are those of
+// stage.h.
 //
 // 1. collect_uses (uses.cc): operands in this tier, what happens to their storage elsewhere, and the gaps
 //    between uses over which a copy would stay valid.
@@ -91,10 +91,11 @@ struct Interval {  // the life of one allocation
 // A partition of the uses into allocations. An allocation is named by one of its uses, its root.
 class Allocations {
  public:
-  // Every use alone, but all uses of a resident storage together; no leads or lags. `uses` must outlive this.
+  // Makes one allocation of each use, but one of all uses of a resident storage, without leads and lags.
+  // `uses` must outlive this.
   explicit Allocations(const TierUses& uses);
 
-  // Chooses leads, lags, then kept gaps, as far as the tier has room, without those that were given up.
+  // Chooses leads, lags, then kept gaps, as far as the tier has room, except for those that were given up.
   void choose();
   // For the next choose(), gives up leads, lags and gaps that share a position with `one`. False: there were
   // none.
@@ -181,10 +182,10 @@ TierUses collect_uses(const Program& program, const Body& body, const StageOptio
 // Returns the peak, with permanent homes. If it is above the capacity, the body does not fit.
 uint64_t lay_out(Allocations& allocations);
 void grow_fetches(Allocations& allocations);
-// Gives all of the `unplaced` roots places beside the others. Returns one that can have none, or has none
-// when `looks` are used up: each is at an allocation that may be in the way of another.
+// Gives all of the `unplaced` roots places beside the others. Returns one that can have no place, or has none
+// when `looks` are used up. A look is at an allocation that may be in the way of another.
 std::optional<Interval> make_way(Allocations& allocations, std::vector<uint32_t> unplaced, uint64_t& looks);
-// `body` is the one that the uses were collected from. Fetches are noted where `bounds` is not empty.
+// `body` is the one that the uses were collected from. Fetches are noted if `bounds` is not empty.
 void emit(const Allocations& allocations, const std::vector<StartBound>& bounds, Body& body);
 
 }  // namespace sluice::staging

@@ -83,8 +83,8 @@ class PieceHistory {
   }
 
  private:
-  // What is picked cannot be fetched before the host has the index. Where a tier above writes the index, its
-  // transfer to the host stands right behind.
+  // What is picked cannot be fetched before the host has the index. If a tier above writes the index, the
+  // transfer of the index to the host stands right behind that write.
   uint32_t behind_index(const Pick& pick, uint32_t at) const {
     const std::vector<uint32_t>& writes = tier_.index_writes.at(pick.index);
     const auto next = std::ranges::lower_bound(writes, at);

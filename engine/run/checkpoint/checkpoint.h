@@ -39,8 +39,8 @@
 
 namespace sluice {
 
-// A range that a rank writes: of a group's flat buffer, in elements, in multiples of 2048 (kGroupPadding); or
-// the whole of the group's right factors.
+// A range that a rank writes: elements of a group's flat buffer, in multiples of 2048 (kGroupPadding), or all
+// of the group's right factors.
 enum class Owned : uint8_t { state, error, factors };
 struct OwnedRange {
   uint32_t group = 0;
@@ -66,11 +66,11 @@ class CheckpointWriter {
   CheckpointWriter& operator=(const CheckpointWriter&) = delete;
 
   // Where to write the shard that begins at element `first` of the group's flat buffer. The shard must lie in
-  // one of this rank's ranges. Counted from the range's begin, it begins at a multiple of 65,536 elements,
-  // and ends at such a multiple or with the range. Adds its bytes to the checksums: to be called once for
-  // each plane of each shard. The file is open for O_DIRECT unless its file system refuses that. With
-  // O_DIRECT, memory, offset and length of a write must be multiples of 4096; those of every shard are.
-  // FileTarget::name is a string literal.
+  // one of this rank's ranges. Counted from the range's start, the shard begins at a multiple of 65,536
+  // elements, and ends at such a multiple or with the range. Adds its bytes to the checksums: to be called
+  // once for each plane of each shard. The file is open for O_DIRECT unless its file system refuses that.
+  // With O_DIRECT, memory, offset and length of a write must be multiples of 4096, as they are for every
+  // shard. FileTarget::name is a string literal.
   FileTarget begin_write(uint32_t group, uint64_t first, Plane plane, std::span<const std::byte> bytes);
 
   // After every shard was written: whether all fp32 values of all ranks are finite. All ranks call it.
@@ -96,17 +96,18 @@ uint64_t checkpoint_bytes(const Model& model, uint32_t moments,
                           const std::vector<std::vector<OwnedRange>>& by_rank);
 // The same for the checkpoints of a plan's run.
 uint64_t checkpoint_bytes(const Plan& plan, OptimizerKind optimizer);
-// What a drive must have free for one, with its manifest: at least what it takes.
+// What a drive must have free for one checkpoint with its manifest. A checkpoint takes no more than that.
 struct CheckpointSpace {
   uint64_t bytes = 0, files = 0;  // files: with its directory
 };
 CheckpointSpace checkpoint_space(const Plan& plan, OptimizerKind optimizer);
-// Why no checkpoint can be written in a run's directory at the moment, a clause: its drive has no room, or is
-// not there. nullopt: none is known; a write will tell. `with_last`: the run's last one must fit beside it.
+// A clause that says why no checkpoint can be written in a run's directory at the moment: its drive has no
+// room, or is not there. nullopt: no reason is known; a write will tell. `with_last`: the run's last
+// checkpoint must fit beside this one.
 std::optional<std::string> obstacle_to_checkpoint(const std::string& out_directory, CheckpointSpace space,
                                                   bool with_last = false);
-// The same of a checkpoint that is not the last, beside which the last one must fit: unless the run has as
-// many complete ones already as it keeps, and this one takes the place of one of them.
+// The same for a checkpoint before the last. The last one must fit beside it, unless the run has as many
+// complete checkpoints as it keeps, so that this one takes the place of an older one.
 std::optional<std::string> obstacle_on_the_way(const std::string& out_directory, const CheckpointSpace& space,
                                                int64_t keep, bool keep_best);
 int64_t count_complete_checkpoints(const std::string& out_directory);
@@ -120,7 +121,7 @@ std::optional<std::string> newest_checkpoint(const std::string& out_directory,
                                              std::vector<std::string>* damaged = nullptr);
 
 // A run's complete checkpoint with the lowest validation loss, the oldest of equals; nullopt: none has a
-// loss. Only those count that were validated on the same tokens as the newest one that has a loss.
+// loss. Only checkpoints count that were validated on the same tokens as the newest one with a loss.
 struct BestCheckpoint {
   int64_t step = 0;
   std::string path;
@@ -132,8 +133,8 @@ std::optional<BestCheckpoint> best_checkpoint(const std::string& out_directory);
 bool has_checkpoint(const std::string& out_directory, const CheckpointState& state);
 
 // Writes the manifest of the run's checkpoint of state.step anew, with this state: a validation that came
-// after it, and what is still pending. False, and nothing is done, where there is no such checkpoint or one
-// of another run. A kill leaves the manifest before or the one after. Throws Error(io, environment).
+// after the checkpoint, and what is still pending. False, and nothing is done: there is no such checkpoint,
+// or it is another run's. A kill leaves the old manifest or the new one. Throws Error(io, environment).
 bool amend_checkpoint(const std::string& out_directory, const CheckpointState& state);
 
 // Deletes all complete checkpoints but the newest `keep` (the newest one if `keep` is less than 1) and, with
@@ -145,8 +146,8 @@ void prune_checkpoints(const std::string& out_directory, int64_t keep, bool keep
 // renamed or kept.
 std::vector<std::string> retire_checkpoints_after(const std::string& out_directory, int64_t step);
 
-// Deletes what retire_checkpoints_after() has set aside, once the run has saved on its own way. The
-// checkpoint of a stop does not count: a stop may be how a mistaken return is taken back.
+// Deletes what retire_checkpoints_after() has set aside. To be called when the run has saved a checkpoint on
+// its new way. That of a stop does not count: a user who went back by mistake may stop the run to undo it.
 void delete_set_aside(const std::string& out_directory);
 
 class CheckpointReader {
@@ -158,7 +159,7 @@ class CheckpointReader {
   const std::string& path() const { return path_; }
 
   // check() throws unless a training of the model can go on from this checkpoint, check_weights() unless the
-  // model's weights can be read from it. Of a model with adapters, they look at these. The
+  // model's weights can be read from it. For a model with adapters, they look at the adapters only. The
   // Error(malformed_file) lists up to ten tensors that do not fit, and counts the rest.
   void check(const Model& model) const;
   void check_weights(const Model& model) const;

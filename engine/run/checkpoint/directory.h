@@ -27,13 +27,13 @@ std::optional<int64_t> step_of(const std::string& name);  // nullopt: no checkpo
 // All checkpoints, complete or not, newest first; empty if there is no such directory.
 std::vector<CheckpointEntry> list_checkpoints(const std::string& directory);
 
-// Whether a reader can open it; if not, `damage` receives the sentence that says why.
+// Whether a reader can open the checkpoint; if not, `damage` receives the sentence that says why.
 bool is_complete(const CheckpointEntry& entry, std::string* damage = nullptr);
 
-// The newest complete one of fewer than `step` steps; nullopt: there is none.
+// The newest complete checkpoint of fewer than `step` steps; nullopt: there is none.
 std::optional<std::string> checkpoint_before(const std::string& directory, int64_t step);
 
-// The path, or with ".2", ".3", ... behind it, so that nothing has that name.
+// The path if nothing has that name, else the path with the first of ".2", ".3", ... that makes a free name.
 std::string unused_name(const std::string& path);
 
 // Removes the checkpoint from the list at once and durably. Files that cannot be deleted are left to the next
@@ -52,8 +52,8 @@ void sync_checkpoint_directory(const std::string& directory);
 // with one OUT never remove each other's files.
 class DirectoryLock {
  public:
-  // Throws Error(environment) when another process holds the lock; its message says what that one is `doing`:
-  // "training".
+  // Throws Error(environment) when another process holds the lock; the message says what that process is
+  // `doing`, such as "training".
   DirectoryLock(const std::string& directory, const char* doing);
   ~DirectoryLock() { release(); }
   DirectoryLock(const DirectoryLock&) = delete;
@@ -64,19 +64,19 @@ class DirectoryLock {
   FileDescriptor fd_;
 };
 
-// The directory of a run that goes on, wherever it is by now: a run must not write into another directory
-// that has taken its name. Every rank has one.
+// The directory of a run that goes on, wherever the directory is by now: a run must not write into another
+// one that has taken its name. Every rank has an OutDirectory.
 class OutDirectory {
  public:
   explicit OutDirectory(const std::string& path);  // throws Error(environment)
 
   std::optional<std::string> trouble() const;    // a sentence where it was moved or removed
   std::optional<std::string> where() const;      // nullopt: it was removed
-  std::optional<std::string> elsewhere() const;  // where it is; nullopt: where the run began, or removed
+  std::optional<std::string> elsewhere() const;  // nullopt: it was removed, or is where the run began
 
   // After a removal the first rank makes the directory again. If something else has its name by now, the new
   // one is named "NAME.2", "NAME.3", ... make_again() returns that number, or 1 for the name itself, and the
-  // other ranks reopen the directory by it. Both throw Error(environment).
+  // other ranks reopen the directory by that number. Both functions throw Error(environment).
   int make_again();
   void reopen(int number = 1);
 
@@ -84,7 +84,7 @@ class OutDirectory {
   enum class State : uint8_t { in_place, moved, removed };
   State state() const;
 
-  std::string first_, path_;  // at the start; now, unless it was moved
+  std::string first_, path_;  // its path at the start; now, unless it was moved
   FileDescriptor fd_;
 };
 

@@ -24,8 +24,8 @@ using Json = nlohmann::json;
 using OrderedJson = nlohmann::ordered_json;
 
 constexpr const char* kFormat = "sluice-checkpoint";
-// Version 3 has no options that never change bits (OnResume::kept). Older ones lack options or checksums that
-// a resume needs. Versions 4 and 5 had numerics 1; 5 always had matmul_algorithms. Version 6 had no base.
+// Version 3 lacks the options that never change bits (OnResume::kept). Older versions lack options or
+// checksums that a resume needs. Up to 5, numerics are 1; 5 always has matmul_algorithms. 6 has no base.
 constexpr int64_t kVersion = 7, kWithNumerics = 6, kWithAlgorithms = 5, kOldestRead = 3;
 constexpr std::array<const char*, kAllPlanes> kPlaneNames = {"master", "exp_avg", "exp_avg_sq",
                                                              "frozen", "error",   "factors"};

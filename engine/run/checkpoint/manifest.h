@@ -13,7 +13,7 @@
 //   a tensor of their own, with the same name or `stored_as`. In order, a plane's pieces cover the tensor
 //   once
 // - last, the XXH3-64 of all the text before it
-// Nothing refers to budgets, groups or shards, so a checkpoint can be read under any others. Numbers read
+// Nothing refers to budgets, groups or shards, so a checkpoint can be read with different ones. Numbers read
 // back exactly. Callers: reader.cc and writer.cc.
 #pragma once
 
@@ -36,8 +36,9 @@ const char* plane_name(Plane plane);  // in manifests and file names: "exp_avg"
 std::string plane_file_name(Plane plane, size_t writer, size_t writers);
 
 // What decides bits beside options, shapes and devices: a checkpoint says with which numerics it was written.
-// 2: the gradient of a group with several kinds of uses (a tied embedding) is the sum of a sum by kind;
-// 1: one sum of all, in the order of backward; on GPUs, GELU took a value that was not rounded.
+// 2: if a group has several kinds of uses (a tied embedding), its gradient is summed for each kind first,
+// then over kinds. 1: it is summed over all uses at once, in the order of backward; on GPUs, GELU took a
+// value that was not rounded.
 constexpr int64_t kNumerics = 2;
 
 // The base of a run with adapters: a Hugging Face directory, and the checksum of its weights
@@ -47,7 +48,7 @@ struct BaseModel {
   uint64_t checksum = 0;
 };
 
-// The validation of a step's weights: the mean loss over so many labels of data with that checksum.
+// The validation of a step's weights: the mean loss over `tokens` labels of data with `data_checksum`.
 struct ValidationRecord {
   double loss = 0;
   int64_t tokens = 0;
@@ -69,17 +70,17 @@ struct CheckpointState {
   int64_t clean_steps = 0;     // since the scale last changed
   int64_t skipped_steps = 0;   // in total
   uint64_t cursor = 0;         // sequences read so far: where in the data order the next step begins
-  uint64_t tokens = 0;         // how many the training data have
+  uint64_t tokens = 0;         // of the training data
   uint64_t data_checksum = 0;  // TokenData::sample_checksum
   int64_t micro_batch = 1;
-  std::string matmul_algorithms;  // that were chosen by time: the device's text; empty: none
+  std::string matmul_algorithms;  // chosen by time, as the device's text; empty: none
   int64_t writers = 1;            // ranks that wrote it, each its own files
   DType precision = DType::bf16;
   OptimizerKind optimizer = OptimizerKind::adamw;
   std::string model_config;                    // text of a config.json
   std::optional<BaseModel> base;               // the checkpoint holds adapters only
   std::optional<ValidationRecord> validation;  // none: the step was not validated
-  // The step's weights are to be validated, or to write samples, and that is not done yet.
+  // The step's weights have yet to be validated, or to write samples.
   bool pending_validation = false, pending_samples = false;
   std::vector<ManifestOption> options;
 };

@@ -84,7 +84,8 @@ struct PlacedManifest {
   Manifest manifest;
 };
 
-// That of the run's complete checkpoint of state.step; none: there is none, or it is another run's.
+// The manifest of the run's complete checkpoint of state.step; nullopt: there is no such checkpoint, or it is
+// another run's.
 std::optional<PlacedManifest> manifest_of(const std::string& out_directory, const CheckpointState& state) {
   const std::string path =
       (fs::path(checkpoints_directory(out_directory)) / checkpoint_name(state.step)).string();

@@ -9,7 +9,7 @@ namespace sluice {
 SpareDescriptors::SpareDescriptors(size_t count) : count_(count) {
   held_.reserve(count);
   if (hold()) return;
-  held_.clear();  // for what reports the error
+  held_.clear();  // free for whatever reports the error
   throw Error(ExitCode::environment, "The limit on open files (ulimit -n) leaves none for a checkpoint.",
               "Raise it by " + std::to_string(count) + " at least for each rank.");
 }

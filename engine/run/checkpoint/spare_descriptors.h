@@ -17,7 +17,7 @@ class SpareDescriptors {
   // Throws Error(environment) where the limit on open files is too low.
   explicit SpareDescriptors(size_t count);
 
-  // They are free as long as the result lives. Then as many are held again as there are.
+  // The descriptors are free as long as a Lent lives. Its destructor holds as many again as it can get.
   class Lent {
    public:
     explicit Lent(SpareDescriptors& from) : from_(from) { from_.held_.clear(); }

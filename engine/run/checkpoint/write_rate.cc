@@ -23,7 +23,7 @@ double write_rate(const std::string& directory, uint64_t checkpoint_bytes) {
   const FileDescriptor fd(mkostemp(path.data(), O_CLOEXEC));
   if (fd.get() < 0) return 0;
   unlink(path.c_str());  // whatever ends the process, nothing is left
-  // Words by chance, as no file system or drive can compress them. They are part of the budget's reserve.
+  // Random words, which no file system or drive can compress. They are part of the budget's reserve.
   void* const words = mmap(nullptr, kPiece, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (words == MAP_FAILED) return 0;
   const std::unique_ptr<void, void (*)(void*)> unmap(words, [](void* p) { munmap(p, kPiece); });

@@ -52,7 +52,7 @@ struct TensorPart {
   std::string name, stored_as;
 };
 
-// The parts of its group's tensors that lie in a range of the rank, in order.
+// The parts of tensors that lie in a range of the rank, in order.
 std::vector<TensorPart> parts_of(const Model& model, const OwnedRange& range, uint32_t rank) {
   std::vector<TensorPart> parts;
   const Group& group = model.groups[range.group];
@@ -115,8 +115,8 @@ PlaneLayout lay_out_plane(const Model& model, uint32_t moments, Plane plane,
   return layout;
 }
 
-// A file that has the directory's name is renamed to NAME.moved, rather than that the checkpoint is lost. A
-// link that leads nowhere at the moment is an error: its drive may come back.
+// A file that has the directory's name is renamed to NAME.moved, so that the checkpoint is not lost. A link
+// that leads nowhere at the moment is an error: its drive may come back.
 void make_directories(const std::string& out_directory, const std::string& directory) {
   std::error_code error;
   if (const fs::file_status status = fs::symlink_status(directory, error);
@@ -152,8 +152,8 @@ void allocate_file(int fd, uint64_t bytes, const std::string& path) {
   if (result != 0) throw checkpoint_error(fmt::format("allocate {} bytes for", bytes), path, errno);
 }
 
-// Whether `bytes` hold no infinity and no NaN as fp32 values, of which there is an even number. The exponent
-// of both has all bits set, so adding one to it carries into the place of the sign; nothing else does.
+// Whether `bytes`, an even number of fp32 values, hold no infinity and no NaN. Only the exponent of these two
+// has all bits set, so that adding one to it carries into the place of the sign.
 bool all_finite(std::span<const std::byte> bytes) {
   constexpr uint64_t kExponents = 0x7F8000007F800000, kOnes = 0x0080000000800000, kSigns = kExponents + kOnes;
   CHECK(bytes.size() % sizeof(uint64_t) == 0, "values come in pairs");
@@ -166,8 +166,8 @@ bool all_finite(std::span<const std::byte> bytes) {
   return (carries & kSigns) == 0;
 }
 
-// Writes in pieces of 4096 bytes, the smallest that lanes write. If direct I/O here needs larger ones, this
-// fails first, and the file does without O_DIRECT.
+// Writes in pieces of 4096 bytes, the smallest that lanes write. If direct I/O needs larger pieces on this
+// file system, a write fails here first, and the file does without O_DIRECT.
 void write_header(int fd, const std::string& header, const std::string& path) {
   alignas(kCheckpointAlignment) char piece[kCheckpointAlignment];
   for (uint64_t at = 0; at < header.size();) {
@@ -228,7 +228,7 @@ struct CheckpointWriter::Files {
 // Fills the manifest with all ranks' files, without other ranks' checksums, and opens this rank's.
 void CheckpointWriter::Files::list_files(const Model& model,
                                          const std::vector<std::vector<OwnedRange>>& by_rank) {
-  // By group: of its first part, then of the next.
+  // By group: the tensors of its first part, then those of the next part.
   std::vector<std::vector<ManifestTensor>> tensors;
   for (const Group& group : model.groups) {
     tensors.emplace_back();
@@ -299,7 +299,8 @@ void CheckpointWriter::Files::sync_files() {
   }
 }
 
-// Every rank knows the checksums of its own files; those of others are 0, so the sum over ranks has them all.
+// Every rank knows the checksums of its own files, and has 0 for the files of others. So the sum over ranks
+// has all checksums.
 void CheckpointWriter::Files::gather_checksums() {
   std::vector<uint64_t> checksums;
   for (const ManifestFile& file : manifest.files)

@@ -35,14 +35,15 @@ struct ExecutorOptions {
   std::function<void()> on_error;  // called on the lane's thread that failed, once error() is set
 };
 
-// What of the bodies under way a run that ends may drop: whatever changes nothing that a checkpoint has. By
+// What a run that ends may drop of the bodies under way: all that changes nothing that a checkpoint has. By
 // body, in list order.
 struct Droppable {
-  std::vector<std::vector<bool>> changes;  // by instruction: whether it changes something that one has
-  std::vector<uint32_t> needed;            // once one of those has begun, so many instructions must be done
+  std::vector<std::vector<bool>> changes;  // by instruction: whether it changes what a checkpoint has
+  std::vector<uint32_t> needed;  // once such an instruction has begun, the first so many must be done
 };
 
-// What is left of issued bodies: all of those before `ticket`, and of that one all, or what is needed.
+// What a drop leaves of issued bodies: those before `ticket` and, of that ticket's body, all or what is
+// needed.
 struct Kept {
   uint64_t ticket = 0;
   bool whole = true;
@@ -63,15 +64,16 @@ class Executor {
   virtual void wait(uint64_t ticket, const Wait& until) = 0;
   virtual std::exception_ptr error() const = 0;  // null: none
 
-  // Before the first body: issued bodies may be dropped. False: this executor drops nothing.
+  // Called before the first body: allows drop(). False: this executor drops nothing.
   virtual bool allow_drop(Droppable) { return false; }
-  // While the caller waits in one of the calls above, it calls `work` every now and then, which may call
-  // drop(). Empty: no longer.
+  // While the caller waits in one of the calls above, `work` is called every now and then. It may call
+  // drop(). An empty `work` ends that.
   virtual void set_meanwhile(std::function<void()>) {}
-  // Drops what may be dropped of issued bodies: as soon as the rest is done, they count as done. What has
-  // begun ends.
+  // Drops what may be dropped of issued bodies. As soon as the rest of them is done, they count as done.
+  // Instructions that have begun are completed.
   virtual Kept drop() { return {}; }
-  // After drop(): nothing of the next body is done. It only leads from one state of the program to another.
+  // After drop(): no instruction of the next body is carried out. That body only leads from one state of the
+  // program to another.
   virtual void drop_next() {}
   // Whether bodies issued from now on are traced; by default they are. Only for measuring the cost of traces:
   // bodies without them have no busy seconds and no time of their norm. Must not be called on a threaded

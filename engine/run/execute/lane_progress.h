@@ -1,8 +1,8 @@
 // How far the lanes of the threaded executor have come.
 //
 // Each lane has a counter: the instructions completed since the start, over all bodies. An issued body keeps
-// the counters' values at its begin as its base. A wait (lane, n) on this body holds when counter >= base +
-// n; one on the body before uses that body's base. For a lane that is a stream, enqueued instructions are
+// the counters' values at its start as its base. A wait (lane, n) on this body is met when counter >= base +
+// n; a wait on the body before uses that body's base. For a lane that is a stream, enqueued instructions are
 // counted too. What an instruction throws is kept; from then on every lane only counts, so that every waiter
 // returns. A change wakes only the threads whose wait it ends.
 //
@@ -34,7 +34,7 @@ struct IssuedBody {
   RingPositions rings{};
   double seconds = 0;  // when it was issued
   bool traced = true;
-  std::vector<uint64_t> base;  // by lane: its counter when the body begins
+  std::vector<uint64_t> base;  // by lane: its counter at the body's start
 };
 
 class LaneProgress {
@@ -67,18 +67,18 @@ class LaneProgress {
   const IssuedBody& body(uint64_t ticket) const { return bodies_[ticket % kIssuedMax]; }
   void enter(size_t thread, uint64_t ticket);  // from now on the thread reads no body before the ticket's
 
-  // An instruction's waits: await() blocks until all hold, holds() says whether they do. The record gets the
-  // last wait that did not hold as what it was blocked on.
+  // An instruction's waits: await() blocks until all are met, holds() says whether they are. As what it was
+  // blocked on, the record gets the last wait that was not met.
   void await(size_t thread, const IssuedBody& issued, const Instruction& in, TraceRecord& record);
   bool holds(const IssuedBody& issued, const Instruction& in, TraceRecord& record) const;
-  // Calls f(wait, whether it is one on the body before) for each of the instruction's waits.
+  // Calls f(wait, whether it is on the body before) for each of the instruction's waits.
   template <typename F>
   void for_each_wait(const IssuedBody& issued, const Instruction& in, F f) const {
     for (const Wait& w : in.waits) f(w, false);
     if (issued.predecessor == IssuedBody::kNoPredecessor) return;
     for (const Wait& w : in.waits_before[issued.predecessor]) f(w, true);
   }
-  // The value that the lane's counter must reach for the wait to hold.
+  // The value that the lane's counter must reach to meet the wait.
   uint64_t target(const IssuedBody& issued, const Wait& w, bool before) const;
 
   // Counters.
@@ -110,10 +110,10 @@ class LaneProgress {
   bool failed() const { return failed_; }
 
   // Whether the instruction is to be carried out: nothing has failed, and it was not dropped. To be asked
-  // once, right before it is.
+  // once, right before the instruction is carried out.
   bool begins(uint64_t ticket, uint32_t index);
-  // The thread that enqueues on a stream tells the one that counts: from the lane's `number`-th instruction
-  // on, nothing was enqueued of what was dropped.
+  // The thread that enqueues on a stream tells the one that counts that the lane's `number`-th instruction
+  // was dropped. None of the dropped bodies' later instructions is enqueued either.
   void note_dropped(LaneId lane, uint64_t number);
   bool was_dropped(LaneId lane, uint64_t number, uint64_t ticket) const;
 
@@ -122,25 +122,25 @@ class LaneProgress {
   static constexpr uint64_t kNoThread = UINT64_MAX;
 
   struct Thread {
-    uint64_t at = kNoThread;  // the ticket it is at; the trainer's is at none
+    uint64_t at = kNoThread;  // the ticket that it is at; the trainer's thread is at none
     // While it sleeps, the condition that it waits for; null: it is awake.
     bool (*holds)(const void* condition) = nullptr;
     const void* condition = nullptr;
     std::condition_variable woken;
   };
 
-  // Blocks the thread until the condition holds. The condition reads only what the mutex guards, and once it
-  // holds it goes on to hold, since counters only rise.
+  // Blocks the thread until the condition is true. The condition reads only what the mutex guards, and stays
+  // true once it is, since counters only rise.
   template <typename Condition>
   void sleep_until(Thread& thread, std::unique_lock<std::mutex>& lock, const Condition& condition) {
     if (condition()) return;
-    // The thread is compared first: only the trainer's reads meanwhile_, which it has set.
+    // Threads are compared first: only the trainer's thread, which sets meanwhile_, may read it.
     if (&thread == &threads_.back() && meanwhile_) return sleep_by_turns(lock, condition);
     thread.condition = &condition;
     thread.holds = [](const void* it) { return (*static_cast<const Condition*>(it))(); };
     thread.woken.wait(lock, [&] { return thread.holds == nullptr; });
   }
-  // The trainer's sleep where it is called back: at once, and then every now and then.
+  // The trainer's sleep with calls of meanwhile_: one at once, then one after every turn.
   template <typename Condition>
   void sleep_by_turns(std::unique_lock<std::mutex>& lock, const Condition& condition) {
     constexpr auto kTurn = std::chrono::milliseconds(50);
@@ -157,9 +157,9 @@ class LaneProgress {
     }
   }
   bool is_complete(uint64_t ticket) const;  // with the mutex held
-  // After every change of what conditions read. No wake-up is lost: a thread whose condition was made to hold
-  // either sleeps by now and is found here, or has yet to look at its condition. The lock is given up before
-  // a thread is notified, which would only wait for it.
+  // To be called after every change of what conditions read. No wake-up is lost: a thread whose condition
+  // became true either sleeps by now and is found here, or has yet to look at its condition. A thread is
+  // notified without the lock, since it would only wait for that.
   void wake_ready(std::unique_lock<std::mutex>& lock);
 
   bool ready(const IssuedBody& issued, const Instruction& in, TraceRecord& record) const;
@@ -180,8 +180,9 @@ class LaneProgress {
   std::atomic<bool> failed_{false};
   std::optional<Droppable> droppable_;
   std::function<void()> meanwhile_;
-  uint64_t begun_ = 0;  // newest ticket of which an instruction has begun that changes what a checkpoint has
-  // Tickets up to `dropped_` are dropped if they are above kept_; kept_ itself loses what is not needed.
+  uint64_t begun_ = 0;  // newest ticket with a begun instruction that changes what a checkpoint has
+  // Tickets above kept_.ticket, up to `dropped_`, are dropped. Unless kept_.whole, so is what is not needed
+  // of kept_.ticket.
   Kept kept_;
   uint64_t dropped_ = 0;
   std::vector<uint64_t> dropped_from_;  // by lane that is a stream; 0: all was enqueued

@@ -1,10 +1,10 @@
 // The serial and the shuffled executor: one thread, no overlap in time.
 //
-// Serial runs the list order. Shuffled is a machine of lanes with seeded choices. Each time, a random lane
-// starts its next instruction, if that one's waits hold, or carries out one that it has started. An
-// overlapping lane carries out the instructions that it has started in any order; they count as completed in
-// list order. Two bodies are in flight at most. Half of the bodies begin after the one before has ended, and
-// find the homes of buffers without content poisoned.
+// Serial runs the list order. Shuffled is a machine of lanes with seeded choices. At each turn, a random lane
+// either starts its next instruction, if the waits of that instruction are met, or carries out one that it
+// has started. An overlapping lane carries out the instructions that it has started in any order; they count
+// as completed in list order. Two bodies are in flight at most. Half of the bodies begin only after the body
+// before has ended, and with the homes of buffers without content poisoned.
 #include <algorithm>
 #include <array>
 #include <deque>
@@ -118,7 +118,7 @@ class ListExecutor final : public Executor {
   }
 
   // One random legal action of the machine. A lane starts the younger body once it has completed the older
-  // one; an overlapping lane, once it has started all of it.
+  // one; an overlapping lane, once it has started all instructions of the older one.
   void choose() {
     std::vector<std::pair<size_t, LaneId>> actions;
     for (size_t k = 0; k < flight_.size(); ++k)

@@ -265,8 +265,8 @@ void Runner::round(const Task& task, const Instruction& in, const RingPositions&
                 shards[task.slice + 1] - shards[task.slice], at<double>(in, rings, Role::block_sums));
 }
 
-// The block sums of a group are those of all ranks' parts, one after the other. The body trains those groups
-// that there are sums of.
+// An operand has the block sums of a group: those of all ranks' parts, one after the other. The body trains
+// the groups for which it has such an operand.
 void Runner::norm(const Instruction& in, const RingPositions& rings) {
   double total = 0;
   uint32_t k = at(in, Role::norm_sums);

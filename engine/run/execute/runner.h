@@ -29,7 +29,7 @@
 
 namespace sluice {
 
-constexpr size_t kRings = 4;  // the most that a program may have here
+constexpr size_t kRings = 4;  // the most rings that a program may have
 using RingPositions = std::array<uint64_t, kRings>;
 
 // Where bytes are: each tier's arena (nullptr for a file tier), the nvme files and their checksums.
@@ -61,7 +61,7 @@ struct ShardView {
   uint64_t error_first = 0, error_elements = 0, factor_elements = 0;
   float *error = nullptr, *factors = nullptr;
 };
-// The last two belong to compressed gradients (low_rank.h); each rank has its own.
+// The last two planes belong to compressed gradients (low_rank.h); each rank has its own.
 enum class Plane : uint8_t { master, first_moment, second_moment, frozen_weights, error, factors };
 constexpr Plane moment_plane(uint32_t moment) {
   return static_cast<Plane>(static_cast<uint32_t>(Plane::first_moment) + moment);
@@ -91,7 +91,7 @@ class Runner {
   Runner(const Plan& plan, const Memory& memory, Device& device, const UpdateRules& rules, int threads,
          const Ranks& ranks = {});
 
-  // Steps done before this session's first: messages number steps from the run's begin.
+  // Steps of the run before this session's first. Messages count steps from the start of the run.
   void set_steps_before(int64_t steps) { steps_before_ = steps; }
   void set_hooks(ShardHooks hooks) { hooks_ = std::move(hooks); }
 
@@ -104,12 +104,13 @@ class Runner {
   void run(const Body& body, const Instruction& in, const RingPositions& rings);
 
   // Where a lane is a stream, run() only enqueues an instruction. synchronize() blocks until the marked one
-  // is done; if other ranks take part in it, it also watches them. Whoever will not synchronize an
+  // is done and, if other ranks take part in that one, watches them. Whoever will not synchronize an
   // instruction abandons it, so that no stream waits for other ranks for ever. Any thread may call both.
   void synchronize(const Body& body, const Instruction& in, const RingPositions& rings, const Mark& mark);
   void abandon(const Body& body, const Instruction& in);
 
-  // Overwrites, with NaN in every precision, homes in the host's memory that have no content in the state.
+  // Overwrites with NaN, in every precision, the homes in host memory of buffers without content in the
+  // state.
   void poison(BodyState state) const;
 
   // The end of the highest range of the tier's arena that any instruction was given so far. Any thread.
@@ -121,8 +122,8 @@ class Runner {
   // A ring buffer's slot at home, for the trainer.
   std::byte* ring_slot(BufferId buffer, uint64_t position) const;
 
-  // Bytes that this rank sent to others' experts, and sent back, in the wave at this position of kWaveRing,
-  // which has run.
+  // Bytes that this rank sent to other ranks' experts, and back from its own, in the wave at this position of
+  // kWaveRing. The wave has run.
   uint64_t sent_to_experts(uint64_t position) const {
     const Sent& sent = sent_to_experts_[position % sent_to_experts_.size()];
     return sent.position == position ? sent.bytes : 0;
@@ -132,7 +133,7 @@ class Runner {
   uint64_t offset(const Instruction& in, size_t operand, const RingPositions& rings) const;  // in its arena
   std::byte* address(const Instruction& in, size_t operand, const RingPositions& rings) const;
   uint64_t bytes_of(const Instruction& in, size_t operand) const;
-  // The position of the operand of a role, and its address. kNone and null: the task lacks it.
+  // The position of the operand of a role, and its address. kNone and null: the task has none.
   static uint32_t at(const Instruction& in, Role role);
   template <typename T = std::byte>
   T* at(const Instruction& in, const RingPositions& rings, Role role) const {
@@ -141,15 +142,16 @@ class Runner {
   }
   // The position of the n-th operand of a role, which the task has. kNone: n is kNone.
   static uint32_t nth(const Instruction& in, Role role, uint32_t n);
-  // What the index says of an instruction's picked operands. Requires that it has some, and that the index
-  // has been written. Throws Error(bug) for an index that no router writes.
+  // The part of the bank that the index gives an instruction's picked operands; nullopt: it gives none.
+  // Requires picked operands and an index that has been written. Throws Error(bug) for an index that no
+  // router writes.
   std::optional<uint32_t> picked_part(const Instruction& in, const Buffer& picked) const;
   const Buffer* picked_buffer(const Instruction& in) const;  // the first one; null: nothing is picked
   // Whether a transfer has something to move; counts what it moves.
   bool moves(const Instruction& in);
   void note_high_water(const Instruction& in, const RingPositions& rings);
   void copy(const Instruction& in, const RingPositions& rings);
-  // In the memory of what is on the lane.
+  // Within the memory in which the lane's tasks work.
   void copy_inside(LaneId lane, std::byte* to, const std::byte* from, uint64_t bytes);
   void zero(LaneId lane, std::byte* to, uint64_t bytes);
   void run_segment(const Task& task, const Instruction& in, const RingPositions& rings);
@@ -233,7 +235,7 @@ class Runner {
   std::vector<std::vector<bool>> sums_;              // by segment, output: forwards add to it
   std::vector<std::vector<RateRange>> rate_ranges_;  // by group
   std::vector<TensorView> views_[6];                 // of the op that the compute lane runs
-  std::vector<std::span<const std::byte>> sent_;     // of the rows that travel: by rank
+  std::vector<std::span<const std::byte>> sent_;     // rows that travel, by rank
   std::vector<std::span<std::byte>> received_;
   struct Sent {
     uint64_t position = 0, bytes = 0;

@@ -120,7 +120,7 @@ void Runner::zero_rest(const Instruction& in, Role factor, uint64_t elements, co
   std::memset(address(in, operand, rings) + 4 * elements, 0, bytes_of(in, operand) - 4 * elements);
 }
 
-// Block sums cover the rank's own part of the shard, even where it expands the whole.
+// Block sums cover the rank's own part of the shard, even where the rank expands the whole shard.
 void Runner::expand(const Task& task, const Instruction& in, const RingPositions& rings) {
   const GroupBuffers& group = plan_.lowering.groups[task.subject];
   const bool shares_state = group.sharing.shares_state();

@@ -119,13 +119,13 @@ void Runner::run_step(const SegmentPlan& plan, const Segment& segment, const Pas
   }
 }
 
-// The rank whose expert a part of the op is for: of rows that came from other ranks, this one.
+// The rank that has the expert of this part of the op: this rank for rows that came from other ranks.
 int64_t Runner::of_rank(const Op& op, uint32_t part) const {
   const bool here = (op.parts.inputs & 1) != 0;
   return here ? op.attributes.routing.over.place_of(static_cast<uint32_t>(ranks_.rank())) : part;
 }
 
-// Moves the views to the next part of what is divided. To gradients that are not, it adds.
+// Moves the views of divided tensors to the next part. Gradients of the other tensors are added to.
 void Runner::shift_to_next_part(const Segment& segment, const Op& op, const OpShapes& shapes) {
   auto& [inputs, outputs, parameters, output_gradients, input_gradients, parameter_gradients] = views_;
   const auto shift = [](TensorView& view, uint64_t bytes) {

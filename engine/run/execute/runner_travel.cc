@@ -14,15 +14,15 @@ constexpr uint64_t kTravellingBytes = 4;  // of an element of routing, or of a w
 // Positions of the op's operands (engine/graph/op.h).
 enum AllToAllvInput : size_t { kOwnRouting, kRoutingOfAll, kRows };
 
-// The rows of an all_to_allv, by its step (TravelStep). What leaves a rank lies where the op's input has it,
-// what comes where its output has it; backward, what came goes back.
+// The rows of an all_to_allv, by its step (TravelStep). Rows that leave a rank lie where the op's input has
+// them, rows that come where its output has them. In backward, the rows that came go back.
 struct TravellingRows {
   const Routing& routing;
   TravelStep step;
   int64_t of_node;     // ranks
   const int32_t* all;  // the routing of each rank
-  int64_t length;      // of one rank's
-  int64_t expert;      // of each rank
+  int64_t length;      // of one rank's routing
+  int64_t expert;      // index among the experts of each rank
   int64_t here;        // this rank
   uint64_t row, part;  // bytes
 
@@ -37,13 +37,13 @@ struct TravellingRows {
   int64_t rank_at(int64_t node, int64_t place) const { return node * node_ranks() + place; }
   uint64_t part_at(int64_t rank) const { return static_cast<uint64_t>(rank) * part; }
 
-  // That go from one rank to another.
+  // Bytes that go from one rank to another.
   uint64_t bytes(int64_t from, int64_t to) const {
     const int64_t of_tokens = routing.returns ? to : from, of_expert = routing.returns ? from : to;
     const int32_t* const begin = all + of_tokens * length + of_expert * routing.of_rank() + expert;
     return static_cast<uint64_t>(begin[1] - begin[0]) * row;
   }
-  // That the ranks of a node before `place` have for a rank.
+  // Bytes that a node's ranks before `place` have for a rank.
   uint64_t bytes_before(int64_t node, int64_t place, int64_t to) const {
     uint64_t sum = 0;
     for (int64_t p = 0; p < place; ++p) sum += bytes(rank_at(node, p), to);
@@ -53,7 +53,7 @@ struct TravellingRows {
 
   // In each round, ranks send one range to each other.
   int64_t rounds() const { return step == TravelStep::in_nodes ? nodes() : 1; }
-  // For a rank of those that exchange with this one, by its place among them.
+  // The ranges for and from a rank, by its place among those that exchange with this one.
   Range leaves(int64_t round, int64_t to) const {
     switch (step) {
       case TravelStep::in_nodes:
@@ -79,8 +79,8 @@ struct TravellingRows {
     return {part_at(from), bytes(from, here)};
   }
 
-  // Calls f(offset in the blocks, offset in the parts, bytes) for the rows that came from each rank: in
-  // blocks by node, or in a part for each.
+  // Calls f(offset in the blocks, offset in the parts, bytes) for the rows that came from each rank. They lie
+  // in blocks by node, or in a part for each rank.
   template <typename F>
   void for_each_part(const F& f) const {
     for (int64_t n = 0; n < nodes(); ++n)
@@ -100,7 +100,7 @@ struct TravellingRows {
 
 }  // namespace
 
-// Where a segment of one op has the op's operands.
+// The positions of an op's operands, where a segment has only that op.
 struct Runner::OperandsOfOp {
   const Op& op;
   const PassPlan& pass;
@@ -166,7 +166,7 @@ void Runner::zero(LaneId lane, std::byte* to, uint64_t bytes) {
     std::memset(to, 0, bytes);
 }
 
-// Only rows that an expert has travel.
+// Only the rows that an expert has are sent.
 void Runner::exchange_rows(const Task& task, const OpShapes& shapes, const OperandsOfOp& operands,
                            const Instruction& in, const RingPositions& rings) {
   const Routing& routing = shapes.attributes.routing;
@@ -190,7 +190,7 @@ void Runner::exchange_rows(const Task& task, const OpShapes& shapes, const Opera
   CHECK(in.operands[target].access == Access::write, "what travels is not added to anything");
   std::byte* const parts = address(in, target, rings);
   std::byte* to = parts;
-  // In blocks, it leaves or comes through the workspace.
+  // Blocks come into the workspace or, in backward, leave from it.
   const bool across = step == TravelStep::across;
   std::byte* const blocks = across ? at(in, rings, Role::workspace) : nullptr;
   if (across && back) {

@@ -15,7 +15,7 @@ namespace sluice {
 
 namespace {
 
-// The driver would fill an arena of pinned memory on one thread when it pins it.
+// Several threads fill an arena before it is pinned: the driver would fill it on one thread.
 ArenaOptions host_arena_options(Accelerator* accelerator, const SessionOptions& options) {
   if (!accelerator) return {.near_processors = true};
   return {.near_processors = true,
@@ -33,7 +33,7 @@ int optimizer_threads(int threads, int processors) {
 PreparedDevice::PreparedDevice(const Plan& plan, Device& device) {
   const uint64_t before = process_resident_bytes();
   for (const SegmentPlan& segment : plan.lowering.plans()) {
-    const SegmentPasses& passes = segment.at(Recompute::none);  // no level has other steps
+    const SegmentPasses& passes = segment.at(Recompute::none);  // no level has steps beyond these
     for (const PassPlan* pass : {&passes.forward, &passes.backward})
       for (const OpStep& step : pass->steps)
         if (const OpShapes& shapes = segment.shapes[step.op]; !is_between_ranks(shapes.kind))
@@ -109,7 +109,7 @@ Session::Session(const Plan& plan, Device& device, const SessionOptions& options
   const uint32_t depth = requests_in_flight(files_ ? files_->files().size() : 1);
   executor.make_queue = [this, host_arena, depth, io = options.io,
                          wrap = options.wrap_queue](bool has_transfers) -> std::unique_ptr<IoQueue> {
-    // Registering the arena takes time and kernel memory. A lane that only writes checkpoints needs neither.
+    // Registering the arena takes time and kernel memory. A lane that only writes checkpoints does without.
     const std::span<std::byte> registered = has_transfers ? host_arena : std::span<std::byte>();
     auto queue = make_io_queue(io, depth, registered, &io_description_);
     return wrap ? wrap(std::move(queue)) : std::move(queue);

@@ -37,7 +37,7 @@ struct SessionOptions {
 // How many of `threads` threads update parameters, on so many processors. Of eight processors or more, two
 // are left to the threads of the lanes. These sleep most of the time, but what they hand out late keeps a GPU
 // or a drive idle; an update that is bound by memory loses next to nothing. With fewer processors, all
-// update.
+// threads update.
 int optimizer_threads(int threads, int processors);
 
 // What an accelerator allocates for a plan: its arena, streams, and whatever its ops look up or load. It
@@ -60,7 +60,7 @@ class Session {
   const Ranks& ranks() const { return ranks_; }
   // This rank's place among those that have other rows of a batch (Mesh).
   uint32_t data_rank() const { return plan_.lowering.mesh.data_rank(static_cast<uint32_t>(ranks_.rank())); }
-  // Whether this rank counts what is made of its rows, or another one that has the same.
+  // Whether this rank counts what is made of its rows. If not, another rank that has the same rows does.
   bool counts_rows() const { return plan_.lowering.mesh.counts_rows(static_cast<uint32_t>(ranks_.rank())); }
   // The sum of what ranks have made of all rows. All ranks call it.
   template <typename T>
@@ -74,9 +74,10 @@ class Session {
 
   // Moves rings as Body::advance says, issues the body after those issued before, and returns its ticket.
   uint64_t issue(BodyId body);
-  // Moves rings back over a body that was dropped, the newest first.
+  // Moves rings back over a body that was dropped. Called for the newest such body first.
   void take_back(BodyId body);
-  // The ring's position for the next body that advances it: there the caller puts tokens before it issues.
+  // The ring's position for the next body that advances it. The caller puts tokens there before it issues
+  // that body.
   uint64_t next_position(uint8_t ring) const { return rings_[ring] + 1; }
   uint64_t position(uint8_t ring) const { return rings_[ring]; }
   StepScalars& scalars(uint64_t position);

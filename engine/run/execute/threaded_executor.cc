@@ -1,17 +1,18 @@
 // The threaded executor: one thread a lane (two where the lane is a stream), completion counters, no locks
 // around the work itself.
 //
-// 1. Lanes without file transfers wait for an instruction's waits to hold, run it, then count it.
-// 2. Lanes with file transfers start the requests of the next instruction as soon as its waits hold, keep the
-//    queue going while they wait for other lanes, and count completions in order.
+// 1. Lanes without file transfers await an instruction's waits, run the instruction, then count it.
+// 2. Lanes with file transfers start the requests of the next instruction as soon as its waits are met, keep
+//    the queue going while they wait for other lanes, and count completions in order.
 // 3. Lanes that are streams of a device have two threads. One enqueues. For a wait on a host lane, it holds
 //    back until that lane's counter has reached the number. For a wait on another stream, it holds back until
 //    the instruction there is enqueued; until then, the mark (gpu/accelerator.h) would be one of an older
 //    body. Then it lets its own stream wait for the mark. The other thread takes instructions in turn: it
-//    waits until all that one had to wait for is counted, then until it is done, and counts it. While it is
-//    a collective that is not done, that thread looks whether other ranks are lost or late.
+//    waits until all that the instruction had to wait for is counted, then until the instruction is done, and
+//    counts it. While it waits for a collective, it looks whether other ranks are lost or late.
 //    The host must know an index (Pick) before it can enqueue what is picked, and the routing of all ranks
-//    before their rows travel: the first thread holds back until the instruction that writes it is counted.
+//    before their rows travel: the first thread holds back until the instruction that writes the index or the
+//    routing is counted.
 // 4. After an error nothing more is carried out: instructions are only counted, so that every waiter returns.
 //    Collectives in the streams are given up, since other ranks may never come.
 #include <algorithm>
@@ -114,7 +115,8 @@ class ThreadedExecutor final : public Executor {
     }
   }
 
-  // The last write to where the host reads it, of what the host reads before it enqueues an instruction.
+  // Finds the last write of what the host reads before it enqueues an instruction, in the tier where the host
+  // reads.
   void find_host_waits() {
     for (const Body& body : program_.bodies) {
       std::map<uint32_t, Wait>& waits = host_waits_.emplace_back();
@@ -390,7 +392,7 @@ class ThreadedExecutor final : public Executor {
   std::vector<std::vector<std::string>> ranges_;      // by body and instruction: names; empty without streams
   std::vector<std::map<uint32_t, Wait>> host_waits_;  // by body, of instructions; empty without streams
   LaneProgress progress_;
-  std::vector<std::unique_ptr<TransferLane>> files_;  // by lane; null where none moves bytes to or from files
+  std::vector<std::unique_ptr<TransferLane>> files_;  // by lane; null: it moves no bytes to or from files
   std::vector<std::thread> threads_;
 };
 

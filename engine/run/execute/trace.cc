@@ -10,7 +10,8 @@ namespace {
 
 constexpr size_t kBodiesHeld = 5;
 
-// A lane that also works below has nobody who waits for what it enqueues.
+// Whether the lane does no work below the first tier; links to or from that tier are work in it. A lane that
+// worked in it and below would have nobody who waits for what it enqueues.
 bool works_in_first_tier(const Machine& machine, LaneId lane) {
   size_t first = 0, below = 0;
   for (const Unit& unit : machine.units)
@@ -47,8 +48,8 @@ Trace::Trace(const Program& program) : rings_(program.machine.lanes.size()) {
   for (size_t l = 0; l < rings_.size(); ++l) rings_[l].records.resize(kBodiesHeld * std::max(most[l], 1u));
 }
 
-// Two bodies are in flight at most, so a record's ticket is lower than those of the lane's earlier records by
-// one at most. The search ends before it comes to the oldest records, which the lane may be overwriting.
+// Two bodies are in flight at most, so a record's ticket is at most one lower than the tickets of the lane's
+// earlier records. The search ends before it comes to the oldest records, which the lane may be overwriting.
 Trace::Range Trace::records_near(const Ring& ring, uint64_t ticket) const {
   const uint64_t next = ring.next.load(std::memory_order_acquire);
   const uint64_t oldest = next > ring.records.size() ? next - ring.records.size() : 0;

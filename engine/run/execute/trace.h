@@ -21,14 +21,14 @@ struct TraceRecord {
   LaneId blocked_on = 0;     // the wait that was satisfied last, if blocked_since < begin
   uint32_t blocked_count = 0;
   double blocked_since = 0, begin = 0, end = 0;  // by steady_seconds()
-  bool skipped = false;                          // after an error: it was only counted
+  bool skipped = false;                          // it was only counted, after an error or a drop
 };
 
 class Trace {
  public:
   explicit Trace(const Program& program);
-  // Where one body has so many instructions, and no lane has more of its own in another body: so it is with
-  // steps, beside which bodies that load or save are short.
+  // For a program with a body of `longest` instructions in which every lane has at least as many of its own
+  // as in any other body. Steps are such bodies: those that load or save are shorter.
   static uint64_t bytes_at_most(uint64_t longest);
 
   void add(LaneId lane, const TraceRecord& record) {
@@ -72,8 +72,8 @@ class Trace {
 
 // The most instructions that any body has, by lane.
 std::vector<uint32_t> longest_lanes(const Program& program);
-// The same for lanes whose work is all in the first tier, or to and from it; 0 for the others. Where that
-// tier is an accelerator's memory, these lanes are its streams.
+// The same for lanes whose work is all in the first tier, or to or from it; 0 for the others. Where that tier
+// is an accelerator's memory, these lanes are its streams.
 std::vector<uint32_t> longest_streams(const Program& program);
 
 }  // namespace sluice

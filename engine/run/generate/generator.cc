@@ -45,7 +45,7 @@ struct Generator::Sequence {
   bool goes_on() const { return ending == Ending::none; }
 };
 
-// The next slots of a reading's inputs, which begin as those of idle rows.
+// The next slots of a reading's inputs. At first, all rows are idle.
 class Generator::Inputs {
  public:
   Inputs(Session& session, size_t reading)
@@ -62,7 +62,7 @@ class Generator::Inputs {
       picked_[s] = static_cast<int32_t>(s * reading_.tokens);
   }
 
-  // The next of a sequence's tokens that are not cached yet. Returns how many.
+  // Puts the next tokens of a sequence that are not cached yet. Returns how many.
   size_t put(size_t place, const Sequence& sequence) {
     const size_t cached = sequence.cached->size();
     const size_t count = std::min(static_cast<size_t>(reading_.tokens), sequence.tokens.size() - cached);
@@ -107,8 +107,8 @@ void Generator::run_reading(size_t reading) {
   session_.check();
 }
 
-// The token that follows, by the logits of the reading that ran last. Logits of other ranks may have other
-// bits, on another device.
+// The token that follows, drawn on the first rank from the logits of the reading that ran last. On another
+// device, the logits of other ranks may have other bits.
 uint32_t Generator::first_draws(const Sequence& sequence, size_t reading, size_t place) {
   constexpr int64_t kNoToken = -1;
   const Ranks& ranks = session_.ranks();

@@ -1,10 +1,10 @@
-// Generation: prompts are read in chunks, all of a batch at once, then tokens are drawn one after the other
-// for each of them, until all have ended.
+// Generation: the prompts of a batch are read in chunks, all at once. Then tokens are drawn for each, one
+// after the other, until all answers have ended.
 //
-// A session of a plan whose model generates (Model::readings: decode, then prefill), loaded. One body is in
-// flight at a time, since each token decides what the next one reads. Where some of a batch have ended, or
-// still read their prompts, the others' rows are idle. Several ranks all go the same way: the first draws.
-// Owner: the verb, the trainer, or a test; one thread.
+// Needs a session, with weights loaded, of a plan whose model generates (Model::readings: decode, then
+// prefill). One body is in flight at a time, since each token decides what the next one reads. A sequence's
+// rows are idle when it has ended, or while others still read their prompts. All ranks take the same way: the
+// first one draws. Owner: the verb, the trainer, or a test; one thread.
 #pragma once
 
 #include <atomic>
@@ -34,7 +34,7 @@ struct Answer {
 };
 
 struct Prompt {
-  std::vector<uint32_t> tokens;  // 1 to less than the context
+  std::vector<uint32_t> tokens;  // at least 1, fewer than the context
   uint64_t number = 0;           // for draws
 };
 
@@ -52,11 +52,11 @@ class Generator {
   int64_t sequences() const { return session_.plan().model.readings.front().sequences; }
   int64_t context() const { return session_.plan().model.readings.front().context; }
 
-  // Answers up to sequences() prompts at once, each with up to `tokens_max` tokens. `said` gets each token
-  // as it comes, with the prompt's place among `prompts`, and returns whether the answer goes on: on all
-  // ranks the same. What is cached of the prompts before is used where
-  // `continues` and it is the begin of the prompt in the same place. Throws the session's error, and as
-  // check_prompt() and drawn_token() do, on all ranks.
+  // Answers up to sequences() prompts at once, each with up to `tokens_max` tokens. `said` gets each token as
+  // it comes, with the prompt's place among `prompts`, and returns whether the answer goes on, the same on
+  // all ranks. With `continues`, what the call before cached in a place is used as far as the prompt in that
+  // place begins with it. Throws the session's error, and as check_prompt() and drawn_token() do, on all
+  // ranks.
   std::vector<Answer> answer(std::span<const Prompt> prompts, int64_t tokens_max, bool continues,
                              const std::function<bool(size_t, uint32_t)>& said,
                              const std::atomic<bool>& stop);

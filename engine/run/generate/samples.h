@@ -15,7 +15,7 @@
 
 namespace sluice {
 
-// What a run is asked for. All ranks have the same.
+// What a run is asked to write. All ranks have the same.
 struct SamplePrompts {
   std::vector<std::vector<uint32_t>> tokens;  // by prompt
   GenerationSizes sizes;                      // of the plan
@@ -23,21 +23,21 @@ struct SamplePrompts {
   Sampling sampling;
   std::vector<uint32_t> ends;  // ids that end an answer
   std::function<std::string(const std::vector<uint32_t>&)> text_of;
-  uint64_t table_bytes = 0;             // of host memory at most, that text_of holds
-  std::vector<std::string> notes = {};  // sentences about what of the prompts nothing reads
+  uint64_t table_bytes = 0;             // the most host memory that text_of holds
+  std::vector<std::string> notes = {};  // sentences about parts of the prompts that nothing reads
 };
 
 struct SampledText {
   std::string prompt, text;
 };
 
-// At most so many bytes of a text in UTF-8, in whole characters: its begin, and its end.
+// The start, and the end, of a text in UTF-8: at most `most` bytes, in whole characters.
 std::string first_characters(const std::string& text, size_t most);
 std::string last_characters(const std::string& text, size_t most);
 
-// By prompt, so many at once as the plan has sequences, with current weights, by the `bodies` of the current
-// phase (Lowering::phases). No update may be due (BodyState::clean). None where `stop` was set. Collective,
-// and only the first rank gets texts; throws as Generator::answer() does.
+// The texts by prompt, written with current weights by the `bodies` of the current phase (Lowering::phases),
+// as many at once as the plan has sequences. No update may be due (BodyState::clean). nullopt: `stop` was
+// set. Collective; only the first rank gets texts. Throws as Generator::answer() does.
 std::optional<std::vector<SampledText>> write_samples(Session& session, const BodyIds& bodies,
                                                       const SamplePrompts& prompts,
                                                       const std::atomic<bool>& stop);

@@ -39,8 +39,7 @@ double capped(const Sampling& sampling, float logit) {
   return sampling.soft_cap == 0 ? x : sampling.soft_cap * std::tanh(x / sampling.soft_cap);
 }
 
-// Logits of a model without a cap, which no penalty changes any more: each token's once, however often it is
-// there.
+// The logits after cap and penalty. A token's logit is penalized once, however often the token occurs.
 std::vector<float> penalized(const Sampling& sampling, std::span<const float> logits,
                              std::span<const uint32_t> before) {
   std::vector<float> out;
@@ -78,11 +77,11 @@ uint32_t drawn_token(const Sampling& sampling, std::span<const float> logits, ui
   std::vector<uint32_t> ids(logits.size());
   std::iota(ids.begin(), ids.end(), 0u);
   if (cuts) ids = ranked(logits, most);
-  std::vector<double> sums;  // of what is proportional to their probabilities
+  std::vector<double> sums;  // of odds, which are proportional to probabilities
   double sum = 0;
   const double largest = capped(sampling, logits[likeliest]);
-  // Divided after the difference, which is 0 for the likeliest: quotients of a tiny temperature are infinite.
-  size_t probable = 0;  // as min-p has it: they are the first of all
+  // The difference, which is 0 for the likeliest, is divided: logits over a tiny temperature are infinite.
+  size_t probable = 0;  // tokens that min-p keeps: the first ones of `ids`
   for (const uint32_t id : ids) {
     const double odds = std::exp((capped(sampling, logits[id]) - largest) / sampling.temperature);
     probable += odds >= sampling.min_p;

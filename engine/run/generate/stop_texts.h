@@ -1,5 +1,5 @@
-// Texts that end an answer where they come up in it, as stop_strings of transformers. Owner: the caller of
-// Generator::answer(), one for each answer.
+// Texts that end an answer as soon as it has one of them, as stop_strings of transformers do. Owner: the
+// caller of Generator::answer(), one for each answer.
 #pragma once
 
 #include <string>
@@ -10,16 +10,16 @@ namespace sluice {
 
 class StopTexts {
  public:
-  // None of them is empty.
+  // None of the texts is empty.
   explicit StopTexts(std::vector<std::string> texts);
 
-  // Whether one of them ends within `part`, which follows the parts so far.
+  // Whether one of the texts ends within `part`, which follows the parts so far.
   bool found(const std::string& part);
 
  private:
   std::vector<std::string> texts_;
   size_t longest_ = 0;
-  std::string last_;  // of the parts so far, as much as the longest of them can still need
+  std::string last_;  // end of the parts so far, as much as the longest text can still need
 };
 
 }  // namespace sluice

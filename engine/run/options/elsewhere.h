@@ -1,6 +1,6 @@
-// Options of other trainers for which no option stands here: what to do instead, or that Sluice cannot do it.
-// From TRL, transformers' Trainer, PEFT, DeepSpeed, Megatron-LM, unsloth, axolotl, torchtune, LLaMA-Factory
-// and launchers. Names for which an option stands are in that row's hints. Caller: the command line.
+// Options of other trainers that Sluice lacks: what to do instead, or that Sluice cannot do it. They are from
+// TRL, transformers' Trainer, PEFT, DeepSpeed, Megatron-LM, unsloth, axolotl, torchtune, LLaMA-Factory and
+// launchers. Other names of an option that Sluice has are in the hints of its row. Caller: the command line.
 #pragma once
 
 #include <cstdint>

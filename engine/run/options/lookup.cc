@@ -11,7 +11,7 @@ namespace sluice {
 
 namespace {
 
-// Whether `name` is one of the names that stand with blanks between them; - and _ are the same.
+// Whether `names`, with blanks between them, has `name`; - and _ are the same.
 bool has(const char* names, std::string name) {
   std::replace(name.begin(), name.end(), '_', '-');
   std::istringstream words(names);

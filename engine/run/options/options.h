@@ -45,7 +45,7 @@ struct DeviceChoice {
   int ordinal = 0;  // which of several GPUs
 };
 
-// A number of steps, or a time, or whatever is right for the run. Nothing of these: never.
+// A number of steps, or a time, or (`is_auto`) whatever is right for the run. None of these: never.
 struct Interval {
   int64_t steps = 0;
   double seconds = 0;
@@ -103,14 +103,14 @@ struct TextOptions {
 };
 
 struct DataOptions {
-  // Files; eval's --data is `train`. Of `train`, each may end in =WEIGHT (models/files/data_source.h).
+  // Files. The --data of eval are `train`. Files of `train` may end in =WEIGHT (models/files/data_source.h).
   std::vector<std::string> train, validation;
   TokenType type = TokenType::automatic;  // of all files
   Share val_split;                        // of the tokens, held out
   Packing packing = Packing::automatic;
   std::optional<LongSamples> long_samples;  // none: texts are divided, conversations cut
-  int64_t val_every = 0;     // steps; 0: once, at the end
-  int64_t val_batches = 20;  // batches of one validation
+  int64_t val_every = 0;                    // steps; 0: once, at the end
+  int64_t val_batches = 20;                 // batches of one validation
   RowOrder order = RowOrder::shuffled;
 };
 
@@ -151,7 +151,7 @@ struct MemoryOptions {
   std::string machine;  // name or file of a machine description; empty: the built-in default
   // File whose algorithms of matrix products are used; "none": none; empty: those of the run that goes on.
   std::string matmul_algorithms;
-  std::string chosen_algorithms;  // its algorithms, or the run's, as text that only the device reads
+  std::string chosen_algorithms;  // the file's, or the run's, as text that only the device reads
 };
 
 // Which ranks share the weights at --zero 3: all, or those of a node.
@@ -166,7 +166,7 @@ struct RankOptions {
   int64_t gpus = 1;                           // ranks of this process
   int64_t count = 1;                          // all ranks: `plan` is given it, other verbs set it
   bool launched = false;                      // by a launcher, so `count` is not that of --gpus
-  int64_t here = 0;                           // which of them this one is; verbs set it
+  int64_t here = 0;                           // the number of this rank; verbs set it
   int64_t experts_over = 1;                   // ranks that experts are divided over
   int64_t per_node = 0;                       // ranks of one node; 0: as in the machine description, else all
   std::optional<int64_t> zero = 3;            // stage; none: the planner chooses
@@ -350,8 +350,8 @@ enum class OnResume : uint8_t {
 
 // What helps those who do not know an option's name or values yet: --help, completion and errors read it.
 struct OptionHints {
-  const char* elsewhere = "";  // names that other tools have for it, with blanks between them
-  const char* unlike = "";     // the same for what is asked for in another way here, which `difference` tells
+  const char* elsewhere = "";   // names that other tools have for it, with blanks between them
+  const char* unlike = "";      // names for what has another form here, which `difference` tells
   const char* difference = "";  // a sentence
   uint32_t first_in = 0;        // verb_bit()s of the verbs whose --help explains it before all others
   // Values with a name, beside those that the type has. `none` empties a list.
@@ -378,7 +378,7 @@ std::string option_help(const OptionRow& row);
 // The row for `verb`, else the first of that name; nullptr if there is none.
 const OptionRow* find_option(const std::string& name, Verb verb = Verb::train);
 
-// The row of `verb` for which other tools have that name; nullptr if there is none. - and _ are the same.
+// The row of `verb` that other tools call `name`; nullptr if there is none. - and _ are the same.
 struct NamedElsewhere {
   const OptionRow* row = nullptr;
   bool unlike = false;  // the name is one of hints.unlike
@@ -409,8 +409,8 @@ inline ManifestUse manifest_use(const Options& options) {
   return options.run.resume.empty() ? ManifestUse::none : ManifestUse::awaited;
 }
 
-// A checkpoint's manifest has all options of the run, except those of OnResume::own, and those of
-// OnResume::kept or newer ones that have no value. `sequence` and `micro_batch` must have been resolved.
+// A checkpoint's manifest has all options of the run but two kinds: those of OnResume::own, and those without
+// a value that are newer or of OnResume::kept. `sequence` and `micro_batch` must have been resolved.
 struct ManifestOption {
   std::string name;
   std::vector<std::string> values;
@@ -421,11 +421,11 @@ std::vector<ManifestOption> manifest_options(const Options& options);
 // of a fixed option. Returns one printable sentence for each option whose given value replaces the
 // manifest's, and one that lists the kept options that are not as by default. Throws Error(usage) for a fixed
 // option that was given another value, Error(malformed_file) for a manifest that holds unknown options or bad
-// values, or lacks one. It may lack kept options: manifests of version 3 have none.
+// values, or lacks an option. It may lack newer and kept options: manifests of version 3 have no kept ones.
 std::vector<std::string> apply_manifest(Options& options, const std::vector<ManifestOption>& manifest);
 
-// For eval and export: takes every value of the manifest that changes bits and was not given. Throws as
-// apply_manifest does for a damaged manifest.
+// For eval, generate and export: takes every value of the manifest that changes bits and was not given.
+// Throws as apply_manifest does for a damaged manifest.
 void adopt_manifest(Options& options, const std::vector<ManifestOption>& manifest);
 
 // Whole-text numbers: no blanks, no rest, no overflow, finite. Throw Error(usage) naming `option`.

@@ -71,7 +71,7 @@ void check_batch(const BatchOptions& batch, int64_t ranks, bool is_of_run) {
                         : fmt::format("The nearest multiple is --batch {}.", slices * least));
 }
 
-// Both would say how long the run is.
+// Refuses --epochs with --steps: each says how long the run is.
 void check_length(const Options& options) {
   if (options.batch.epochs > 0 && is_given(options, "epochs") && is_given(options, "steps"))
     throw Error(ExitCode::usage, "--epochs and --steps exclude each other.",
@@ -245,7 +245,7 @@ bool is_auto(const std::vector<std::string>& values) {
   return values.size() == 1 && values.front() == "auto";
 }
 
-// A layer's own options cannot hold while it has the weights of another one.
+// --group-options for a layer cannot hold while the layer uses the weights of another one.
 void check_group_options(const Options& options) {
   if (options.optimizer.of_groups.empty() || options.ranks.share_layers_until == 0) return;
   throw Error(ExitCode::usage, "--group-options and --share-layers-until exclude each other.",
@@ -335,7 +335,7 @@ std::vector<std::string> apply_manifest(Options& options, const std::vector<Mani
       if (row.on_resume == OnResume::kept && then != by_default)
         of_run += fmt::format(" --{}{}{}", row.name, *row.value ? " " : "", *row.value ? joined(then) : "");
     } else if (now != then && !fixed) {
-      if (is_stored || then.empty())  // a manifest of version 3 does not tell what else the run had
+      if (is_stored || then.empty())  // a manifest of version 3 does not tell what the run had
         notes.push_back(fmt::format("--{} is now {}; it was {}.", row.name, joined(now), joined(then)));
     } else if (now != then) {
       throw Error(ExitCode::usage,
@@ -357,7 +357,7 @@ void adopt_manifest(Options& options, const std::vector<ManifestOption>& manifes
   for (const ManifestOption& stored : manifest) {
     const OptionRow& row = find_stored(stored);
     stored_values(row, stored);
-    // The type of files goes with them.
+    // --data-type goes with the run's --data.
     const bool of_own_data = stored.name == "data-type" && !is_given(options, "data");
     if ((row.on_resume != OnResume::kept || of_own_data) && !is_given(options, stored.name))
       set_option(options, row, stored.values);

@@ -191,8 +191,8 @@ std::optional<double> parse_time(const std::string& text) {
   return seconds;
 }
 
-// A time as an interval in seconds, a whole number in the row's range as one in steps. A row without a range
-// takes times only.
+// A time becomes an interval in seconds; a whole number in the row's range becomes one in steps. A row
+// without a range takes times only.
 Interval parse_interval(const std::string& text, const OptionRow& row) {
   const bool takes_steps = row.range.most > 0;
   if (text == "auto" && std::string_view(row.default_text).starts_with("auto")) return {.is_auto = true};

@@ -19,8 +19,8 @@ namespace {
 constexpr uint64_t kMiB = 1ull << 20;
 constexpr uint64_t kProgramInReserve = 24 * kMiB, kTableInReserve = kMiB, kRegistrationInReserve = 8 * kMiB;
 constexpr uint64_t kCodeInReserve = 14 * kMiB;  // of the program and its libraries, as measured
-// Beside a driver a reserve is more than 150 MiB, and which pages of code are mapped differs by process: by
-// up to 1.1 MiB. This part of it is left for that.
+// With a driver, a reserve is more than 150 MiB. It differs by process, by up to 1.1 MiB, since other pages
+// of code are mapped. limit_for() adds this part of the reserve for that.
 constexpr uint64_t kDriverMargin = 128;
 constexpr uint64_t kPage = 4096;
 constexpr uint64_t kFileLanes = 2;  // that move bytes between host memory and an nvme tier: one each way
@@ -30,8 +30,8 @@ constexpr uint64_t kFileLanes = 2;  // that move bytes between host memory and a
 // the least budgets: 2.4 to 2.6 such programs, and for each instruction of the longest body 270 to 530 bytes.
 constexpr uint64_t kProgramsPlanned = 3, kStagingBytes = 560;
 
-// What one sharer's `auto` limit leaves free of its part: a twentieth, but all sharers together at least
-// 512 MiB, or a quarter where there is little.
+// What one sharer's `auto` limit leaves free of its part: a twentieth, but at least 512 MiB divided among the
+// sharers, or a quarter where that is less.
 uint64_t margin_of(uint64_t free, int sharers) {
   return std::max(free / 20, std::min(free / 4, 512 * kMiB / static_cast<uint64_t>(sharers)));
 }
@@ -52,7 +52,7 @@ std::string free_words(const Found& found, int sharers) {
          (sharers == 1 ? "" : " for each of the " + std::to_string(sharers) + " ranks here");
 }
 
-// Whether this machine has less than the run that goes on had elsewhere; then says what becomes of the limit.
+// Whether the run that goes on had more than is free here. If so, a note says what becomes of the limit.
 bool gives_way(const Size& size, const Found& found, const char* option, Budgets& budgets, int sharers,
                const char* becomes) {
   if (!size.of_run || size.kind != Size::Kind::bytes || size.bytes <= found.free) return false;

@@ -1,7 +1,7 @@
-// From the budgets that the user grants to the bytes that the arenas may hold.
+// Computes the bytes that the arenas may hold from the budgets that the user grants.
 //
 // arena = limit - reserve, in whole granules. A limit that is `auto` is the free memory less a margin.
-// Nothing is allocated here. The verbs call it before they plan.
+// Nothing is allocated here. The verbs call resolve_budgets() before they plan.
 #pragma once
 
 #include <cstdint>
@@ -25,12 +25,12 @@ struct TierBudget {
   uint64_t arena = 0;        // what the planner may fill
   uint64_t granule = 1;      // of the arena's memory or files
   bool driver = false;       // the reserve also covers a driver, whose use differs a little by process
-  uint64_t most = kNoLimit;  // that the machine has for this rank, if it is known
+  uint64_t most = kNoLimit;  // what the machine has for this rank; kNoLimit: not known
   // Kernel memory that each page of 4 KiB of the arena takes, since lanes register it for file I/O.
   uint64_t bytes_a_page = 0;
 
   void set_aside(uint64_t bytes);  // as the reserve
-  // What an arena takes of the limit: its granules, and what its pages take beyond what the reserve has.
+  // What an arena takes of the limit: its granules, and kernel memory for its pages beyond the reserve's.
   uint64_t taken_by(uint64_t arena_bytes) const;
   uint64_t limit_for(uint64_t arena_bytes) const;  // to grant for an arena of that size
 };
@@ -38,7 +38,7 @@ struct TierBudget {
 struct Budgets {
   int threads = 1;
   // Present where the device has an arena of its own. The reserve of an accelerator covers context, modules,
-  // handles, and the page tables of as much host memory as may be pinned.
+  // handles, and page tables for the whole host budget, which may be pinned.
   std::optional<TierBudget> device;
   TierBudget host{"host", "host-mem"};  // reserve: libraries, stacks
   std::optional<TierBudget> nvme;
@@ -48,24 +48,24 @@ struct Budgets {
   std::vector<const TierBudget*> by_tier() const;  // in the order of the machine tables
   TierCapacities arenas() const;
   std::vector<uint64_t> most_arenas() const;  // by tier: if each limit were what the machine has
-  // Takes what names and places of weights take of the host's arena, as far as the reserve has no room for
-  // them.
+  // Takes `bytes` of tables, such as names and places of weights, from the host's arena, as far as they
+  // exceed what the reserve has for tables.
   void reserve_table(uint64_t bytes);
   // The limits to grant, by tier, for arenas of these sizes.
   std::vector<uint64_t> limits_for(const std::vector<uint64_t>& arena_bytes) const;
-  // The limit of each tier that suffices while the others stay as given, for its arena of `alone` bytes; or
-  // where less suffices since fewer page tables are needed, for arenas of `together`.
+  // By tier: the limit for an arena of `alone` bytes, while the other limits stay as given. Where these
+  // suffice for arenas of `together`, it is the limit for those if that is less (fewer page tables).
   std::vector<std::optional<uint64_t>> limits_alone(const std::vector<std::optional<uint64_t>>& alone,
                                                     const std::vector<uint64_t>& together) const;
-  // The same budgets with another host limit. A driver's reserve has page tables for that one.
+  // The same budgets with another host limit. A driver's reserve then has page tables for that limit.
   Budgets with_host_limit(uint64_t limit) const;
 };
 
 // What an accelerator's driver and libraries hold before anything is planned.
 struct AcceleratorUse {
   AcceleratorMemory device;
-  // The most that the process has held so far, with the part of its code that the runtime's reserve has
-  // already; assumed where the plan is for another machine.
+  // The most that the process has held so far, including the part of its code that the runtime's reserve also
+  // counts. It is assumed if the accelerator is not here.
   uint64_t host_bytes = 0;
   bool is_here = true;
 };
@@ -79,7 +79,7 @@ constexpr uint64_t kLibraryKernelBytes = 192ull << 20;
 int resolve_threads(const MemoryOptions& options);
 
 // Host memory that the process uses outside the arenas: 64 MiB, and 1 MiB for each thread. Of the 64 MiB,
-// libraries and buffers need 25 and the program 24. The others are for checksums (8 bytes for each MiB of the
+// libraries and buffers need 25 and the program 24. The rest is for checksums (8 bytes for each MiB of the
 // nvme arena), 8 MiB of kernel memory for registering the host arena, and a margin.
 uint64_t runtime_reserve_bytes(int threads);
 
@@ -100,10 +100,10 @@ RecordBytes bytes_for_records(const MemoryOptions& options, int threads);
 
 // A host limit that is smaller than the reserve leaves an arena of 0 bytes; the planner's error then says
 // what would do. A budget of the run that goes on (Size::of_run) gives way where this machine has less.
-// Throws Error(environment) for another budget above the free memory, or a directory that cannot serve.
+// Throws Error(environment) for any other budget above the free memory, or a directory that cannot serve.
 // `check_free`: false for `plan`, which may ask about another machine. `sharers`: the ranks of this machine.
-// `limits` are one rank's part of memory; drives are divided here. `drive_bytes`: of another machine's
-// drives. Directories are not looked at if it is given, or if a plan has --nvme-mem in bytes.
+// `limits` are one rank's part of memory; the space of drives is divided in here. `drive_bytes`: of another
+// machine's drives. Directories are not looked at if it is given, or if a plan has --nvme-mem in bytes.
 Budgets resolve_budgets(const MemoryOptions& options, const MemoryLimits& limits, bool check_free,
                         const std::optional<AcceleratorUse>& accelerator = std::nullopt, int sharers = 1,
                         std::optional<uint64_t> drive_bytes = std::nullopt);

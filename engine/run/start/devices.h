@@ -18,29 +18,28 @@
 namespace sluice {
 
 // The description that --machine names: a built-in one, a JSON file, or the device's default where it is
-// empty. Where --nvme-dir has directories, the description's drives are matched to them, one for each; and
-// memory->nvme, of which each described drive holds its drive share, becomes what the matched ones hold.
-// Throws Error(usage, malformed_file).
+// empty. If --nvme-dir has directories, each is matched to one of the description's drives. memory->nvme, of
+// which each described drive holds its drive share, becomes what the matched drives hold. Throws Error(usage,
+// malformed_file).
 MachineRates resolve_machine(const MemoryOptions& options);
 
 // The machine of --machine, if its description has sizes: `plan` then plans for it instead of this machine.
 std::optional<MachineRates> described_machine(const MemoryOptions& options);
 
-// A sentence, if the description says which GPU its rates are of, and that is another one than `gpu`: the one
-// of this machine by its name, or "" where it is not known which. Else empty. Throws as resolve_machine()
-// does.
+// A sentence, if the description says which GPU its rates are of, and that is not `gpu`; else empty. `gpu`:
+// the name of this machine's GPU, or "" if it is not known. Throws as resolve_machine() does.
 std::string other_gpu_note(const MemoryOptions& options, const std::string& gpu);
 
 // --device auto becomes cuda where there is a GPU, else cpu. Without --precision, a GPU that has no bf16
 // takes fp16, unless a checkpoint has settled the precision. `elsewhere`: the machine in question, if it is
-// not this one. Returns printable sentences: one for each choice that is not the usual one, and
-// other_gpu_note() for a GPU that is here.
+// not this one. Returns printable sentences: one for each choice that is not the usual one, and one where the
+// rates of --machine are of another device than the one that is used here.
 std::vector<std::string> settle_device(Options& options, bool precision_is_settled,
                                        const MachineRates* elsewhere = nullptr);
 
-// Settles options.chosen_algorithms by --matmul-algorithms; where it is not given, `of_run` stays, which is
-// what the run that goes on has. Returns a printable sentence where the run has some; or "". Throws
-// Error(usage, malformed_file).
+// Sets options.chosen_algorithms to the algorithms of --matmul-algorithms, or without that option to
+// `of_run`, those of the run that goes on. Returns a printable sentence where the run's algorithms are used
+// or replaced; else "". Throws Error(usage, malformed_file).
 std::string settle_algorithms(MemoryOptions& options, const std::string& of_run);
 
 // The settled device. Throws Error(environment) for a GPU that is not there.

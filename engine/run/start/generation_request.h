@@ -13,7 +13,7 @@
 
 namespace sluice {
 
-// What is not given: a context of the model's, at most 4096 tokens; chunks that have kChunkTokens together.
+// By default: the model's context, but at most 4096 tokens; chunks that have kChunkTokens together.
 constexpr int64_t kContextUnlessGiven = 4096, kChunkTokens = 512, kPromptsAtOnce = 8;
 GenerationSizes generation_sizes(const Options& options, const ModelConfig& config, int64_t sequences);
 

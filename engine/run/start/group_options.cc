@@ -18,7 +18,7 @@ namespace {
 constexpr const char* kForm =
     "Write --group-options as in experts:lr=0.5,decay=0 or routers:frozen=yes; docs/groups.md has all.";
 
-// By a word: the ops that use such parameters.
+// A word, and which ops use the parameters that it names.
 struct Word {
   std::string_view name;
   bool (*is_used_by)(OpKind kind);
@@ -99,8 +99,8 @@ std::vector<std::vector<uint32_t>> words_of(const Model& model) {
   return words;
 }
 
-// The parameter of a divided group is another one on each rank. All of them are named, or none: ranks run the
-// same program.
+// Whether the entry names the parameter. On each rank, a parameter of a divided group stands for another one.
+// An entry names all of these or none, since ranks run the same program.
 bool is_named(const Entry& entry, const Group& group, const Parameter& parameter, uint32_t words) {
   for (size_t w = 0; w < std::size(kWords); ++w)
     if (entry.what == kWords[w].name) return (words >> w & 1) != 0;

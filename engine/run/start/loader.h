@@ -20,8 +20,7 @@ using ParameterSource =
 ParameterSource source_of(const HfWeights& weights);
 ParameterSource source_of(uint64_t seed);
 
-// A model with adapters takes the values of its base from here, and those of its adapters from another
-// source.
+// For a model with adapters: reads the base's values from `base`, and the adapters' values from `adapters`.
 ParameterSource source_of(const HfWeights& base, ParameterSource adapters);
 
 // A checkpoint's master weights (of frozen groups, its weights), or one of its planes. The checkpoint was
@@ -38,8 +37,8 @@ void fill_flat(const Group& group, const ParameterSource& source, uint64_t first
 std::function<void(const ShardView&)> load_from(const Model& model, ParameterSource source, Workers& workers);
 
 // A hook that fills master weights, moments, frozen weights and compression errors from a checkpoint. Each
-// rank takes on the errors of some of the ranks that wrote it, so that the sum of all errors stays. `base`:
-// has the frozen weights that the checkpoint lacks; nullptr: it lacks none.
+// rank takes on the errors of some of the checkpoint's writers, so that the sum of all errors stays the same.
+// `base`: the frozen weights that the checkpoint lacks; nullptr: it lacks none.
 std::function<void(const ShardView&)> load_from(const Model& model, const CheckpointReader& checkpoint,
                                                 const Ranks& ranks, Workers& workers,
                                                 const HfWeights* base = nullptr);

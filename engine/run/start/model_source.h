@@ -15,28 +15,28 @@ struct ModelSource {
   ModelConfig config;
   std::string directory;          // Hugging Face directory, if --model is one
   std::string weights_directory;  // the same if its weights are the start; empty: initial weights
-  uint64_t table_bytes = 0;       // of host memory at most, that HfWeights of these weights keep
+  uint64_t table_bytes = 0;       // host memory that HfWeights of these weights keep at most
 };
 
 // The adapters that options ask for. Those of --lora-from bring their rank, alpha and targets, which are
 // filled in; `notes` receives a sentence for what is not applied. Throws Error(usage) where --lora-from and
 // another option contradict each other, and as read_adapter_config() and HfWeights::open_adapters() do.
 Adapters settle_adapters(LoraOptions& options, std::vector<std::string>& notes, const ModelConfig& base);
-// The run's options are settled.
+// For options of a run that are settled.
 Adapters adapters_of(const LoraOptions& options);
 
 // The base of a run with adapters: `weights` of the model must be those that `base` names. Throws
 // Error(malformed_file) where they are not.
 void check_base(const HfWeights& weights, const Model& model, const BaseModel& base);
-// Where it is: what --base says, else where it was. Throws Error(usage) where no weights are there.
+// The base's directory: that of --base, else the one in `base`. Throws Error(usage) where it has no weights.
 std::string base_directory(const BaseModel& base, const LoraOptions& options);
 
 // --model is a Hugging Face directory or a config.json where it exists, has a slash, or ends in .json. Else
 // it is a preset or an inline description. Throws Error(usage, malformed_file).
 ModelSource resolve_model(const ModelOptions& options);
 
-// The model of a checkpoint, whose options are settled. `opens_base`: of one with adapters, the base's
-// weights will be read; throws as base_directory() does.
+// The model of a checkpoint. `options` are settled. `opens_base`: the weights of the base will be read if the
+// model has adapters; throws as base_directory() does.
 ModelSource source_of_run(const CheckpointReader& checkpoint, const Options& options, bool opens_base);
 
 }  // namespace sluice

@@ -66,8 +66,8 @@ std::string source_note(const MemoryOptions& options) {
              : fmt::format("Rates of {}: {}.", printable(rates.name), printable(rates.source));
 }
 
-// Sentences for budgets that are larger than what the machine has: here, or elsewhere. They may be meant:
-// what would it take?
+// Sentences for budgets that are larger than what the machine has. They are allowed, since a user may ask
+// what a larger machine would do. `here`: the machine is this one.
 std::vector<std::string> beyond_notes(const Budgets& budgets, int64_t ranks, bool here) {
   std::vector<std::string> notes;
   for (const TierBudget* row : budgets.by_tier())

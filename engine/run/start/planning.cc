@@ -25,7 +25,7 @@ std::string argument(const TierBudget& row, uint64_t bytes) {
   return fmt::format("--{} {}", row.option, bytes);
 }
 
-// The largest of the numbers from 1 to `most` for which `works` holds, if it holds for all below; 0: none.
+// The largest number from 1 to `most` for which `works` holds, if it holds for all below; 0: none.
 template <typename F>
 int64_t largest(int64_t most, F works) {
   int64_t low = 0;
@@ -99,12 +99,12 @@ bool works_with_host(const PlanRequest& request, const Budgets& budgets, uint64_
   return is_feasible(larger);
 }
 
-// Host memory that a plan may find useful, times what the least plan takes in all tiers: copies are kept in
-// more than one of them.
+// Host memory that a plan may find useful, as a multiple of what the least plan takes in all tiers together:
+// copies are kept in more than one tier.
 constexpr uint64_t kUseful = 2;
 
-// The request with as much host memory as is useful, and has page tables small enough for what device memory
-// must hold; none: page tables are not what is in the way.
+// The request with less host memory: no more than is useful, and so little that its page tables leave what
+// device memory must hold. None: page tables are not what is in the way.
 std::optional<PlanRequest> with_fewer_page_tables(PlanRequest request, const Infeasible& why,
                                                   const Budgets& budgets) {
   if (!budgets.device || !budgets.device->driver) return std::nullopt;
@@ -184,7 +184,7 @@ Error infeasible_error(const PlanRequest& request, const Infeasible& why, const 
     if (rows[t] == &budgets.host && !works_with_host(request, budgets, *why.least[t])) continue;
     each.push_back(argument(*rows[t], *alone[t]) + " (" + format_size(*alone[t]) + ")");
   }
-  if (budgets.device && !budgets.device->driver && beyond.empty() &&  // both lie in host memory
+  if (budgets.device && !budgets.device->driver && beyond.empty() &&  // both arenas lie in host memory
       limits[0] + limits[1] > budgets.host.most)
     beyond.push_back(format_size(budgets.host.most) + " for both");
   std::string remedy;

@@ -68,7 +68,7 @@ RankSetup::RankSetup(Options given, const ModelSource& source, const DataUse& da
     say_notes(share.notes);
     say_notes(budgets_.notes);
   }
-  // All ranks refuse what the request refuses.
+  // Every rank makes the request, so that all refuse what it refuses.
   settle_for_all(options_.ranks, ranks_, request(), budgets_, say_);
   settle_budgets();
 }
@@ -80,7 +80,7 @@ Budgets RankSetup::budgets_now() const {
 }
 
 // Where budgets of the run that goes on cannot work here, as on fewer ranks, all of them become auto. All
-// ranks agree on that, so it is settled once, before any of them plans on its own.
+// ranks must agree on that, so it is settled before any rank plans on its own.
 void RankSetup::settle_budgets() {
   MemoryOptions& memory = options_.memory;
   Size* const sizes[] = {&memory.gpu, &memory.host, &memory.nvme};

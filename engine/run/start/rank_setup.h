@@ -1,5 +1,5 @@
 // What a rank has before it plans: its share of the machine, its device, its connection to the other ranks,
-// and its budgets. The first rank speaks for all. Every rank of `train` and `profile` makes one.
+// and its budgets. The first rank speaks for all. Every rank of `train` and `profile` makes a RankSetup.
 #pragma once
 
 #include <memory>
@@ -9,8 +9,8 @@
 
 #include "engine/base/affinity.h"
 #include "engine/run/start/budgets.h"
-#include "engine/run/start/plan_request.h"
 #include "engine/run/start/model_source.h"
+#include "engine/run/start/plan_request.h"
 #include "engine/run/start/planning.h"
 #include "engine/run/start/rank_share.h"
 #include "engine/run/start/say.h"

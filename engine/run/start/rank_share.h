@@ -2,8 +2,8 @@
 // drives.
 //
 // Ranks that may run on the same processors divide their cores. A rank keeps processors and GPUs that its
-// launcher or the user has given to it alone. Every rank's thread calls this before it makes anything that
-// lasts.
+// launcher or the user has given to it alone. Every rank's thread calls rank_share() before it makes anything
+// that lasts.
 #pragma once
 
 #include <array>

@@ -40,7 +40,7 @@ class WindowData : public RowData {
   DataOrder order_;
 };
 
-// Several of these may share a set, of which each takes other samples.
+// Several SampleData may share a set; each takes other samples of it.
 class SampleData : public RowData {
  public:
   SampleData(std::shared_ptr<const PreparedSet> set, SampleChoice samples, const PackingChoice& choice)

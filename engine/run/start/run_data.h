@@ -34,22 +34,23 @@ class RowData {
   virtual uint64_t rows_of_epochs(uint64_t epochs) const = 0;
   // Token files, whose ids no one has checked yet.
   virtual std::vector<const TokenData*> unchecked() const { return {}; }
-  // Whether it is several data in the shares of weights.
+  // Whether the data are a mix of several sources, by weights.
   virtual bool is_mixed() const { return false; }
 };
 
 // --tokenizer, else the model's directory.
 const std::string& tokenizer_of(const Options& options, const std::string& model_directory);
 
-// Puts the files of folders in the place of these, in --data and --val-data, but in --data with weights.
-// Returns a sentence on each option of which files are left out. Throws as files_of() and sources_of(), and
-// Error(usage) for weights in --val-data.
+// Replaces folders in --data and --val-data by the files in them, except where --data has weights. Returns a
+// sentence for each option from whose folders files are left out. Throws as files_of() and sources_of() do,
+// and Error(usage) for weights in --val-data.
 std::vector<std::string> open_folders(Options& options);
-// Throws Error(usage), of data that are validated on.
+// Throws Error(usage): `value` of an option for validation data has a weight.
 [[noreturn]] void refuse_weight(const std::string& value, const char* option);
 
-// Whether the files are text or chats, which are prepared with a tokenizer: .jsonl, and .txt where
-// `tokenizer` has one. Throws Error(usage) for a mixture; `option` names the files in it.
+// Whether the files are texts or chats, which are prepared with a tokenizer: records (is_record_file()), and
+// .txt and .md where the directory `tokenizer` has one. Throws Error(usage), which names `option`, where
+// tokens are among them.
 bool are_texts(const Options& options, const std::vector<std::string>& files, const std::string& tokenizer,
                const char* option);
 // Whether rows of --data or of --val-data hold several documents. The model of a run is made for both.
@@ -57,10 +58,10 @@ bool rows_have_documents(const Options& options, const std::string& model_direct
 
 // What text and chats became before a run opens them.
 struct PreparedData {
-  std::vector<std::string> train;  // prepared sets, by source of --data; empty: these are token files
-  std::string validation;          // of --val-data; empty likewise
-  // Answers end with these where --data teach other ends than the model knows (LearnedEnds); the sentence
-  // tells them.
+  std::vector<std::string> train;  // prepared sets, one a source of --data; empty: token files
+  std::string validation;          // the set of --val-data; empty: token files, or none
+  // All ends of answers, where --data teach others than the model knows (LearnedEnds); `ends_note`, a
+  // sentence, tells them.
   std::vector<uint32_t> ends;
   std::string ends_note;
 };
@@ -79,14 +80,14 @@ struct RunData {
 // PreparedSet::open and PackedRows do.
 RunData open_run_data(const Options& options, const PreparedData& prepared, const ModelConfig& config);
 
-// Data to evaluate on alone: all of it or, if --val-batches is given, so many batches at most; sets
-// `validation`.
+// Sets `validation` alone, to data to evaluate on: all of --data or, if --val-batches is given, at most so
+// many batches.
 RunData open_evaluation_data(const Options& options, const PreparedData& prepared, const ModelConfig& config);
 
-// Steps of --epochs: so many batches that they hold all rows.
+// Steps of --epochs: the fewest batches that hold all rows.
 int64_t steps_of_epochs(const Options& options, const RowData& data);
 
-// Throws Error(usage) for data other than the run's. The order of rows, and so every bit, depends on them.
+// Throws Error(usage) for data other than the run's. Data determine the order of rows, and so every bit.
 void check_same_data(const CheckpointState& run, const RowData& data);
 
 }  // namespace sluice

@@ -53,8 +53,8 @@ void check_not_mixed(const std::string& checkpoint, const std::string& run) {
               "Name a new --out to branch off, or resume from a checkpoint of the run in it.");
 }
 
-// Throws where a checkpoint of another run was copied into the directory: which of them to go on from, and
-// which to delete, is not for us to say.
+// Throws where a checkpoint of another run was copied into the directory. The user decides which of them to
+// go on from, and which to delete.
 void check_one_run(const std::string& run) {
   std::optional<CheckpointEntry> first;
   uint64_t first_run = 0;
@@ -110,8 +110,8 @@ void RunDirectory::create() {
   if (error)
     throw Error(ExitCode::environment, "Cannot create " + printable(path_) + ": " + error.message() + ".",
                 "Name a directory that can be written.");
-  // If a directory was made here, a lock that is held already is that of a directory which was removed
-  // meanwhile. The lock is then taken anew. `made_` is set only once the lock is held: a run that is refused
+  // If a directory was made here, a lock that is held already belongs to a directory that was removed
+  // meanwhile, so the lock is taken anew. `made_` is set only once the lock is held: a run that is refused
   // must not remove another's directory.
   std::vector<std::string> made = std::exchange(made_, {});
   if (!lock_ || !made.empty()) lock_.emplace(path_, "training");
@@ -156,7 +156,7 @@ void keep_text(const Options& options, const KeptText& text, bool is_kept) {
   if (!is_kept || is_given(options, "tokenizer")) {
     fs::remove_all(fresh, ignored);
     const bool has_files = copy_tokenizer(text.tokenizer, fresh) > 0;
-    // What lies there is left of an attempt without a checkpoint, or of another --tokenizer.
+    // What lies in `to` is left of an attempt without a checkpoint, or of another --tokenizer.
     if (has_files || !is_kept) fs::remove_all(to, ignored);
     if (std::error_code error; has_files && (fs::rename(fresh, to, error), error))
       throw Error(

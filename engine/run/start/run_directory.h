@@ -42,21 +42,21 @@ std::string run_of(const std::string& checkpoint);
 
 // Where a run keeps the files of its tokenizer, which an export needs when the model's directory may be gone.
 std::string tokenizer_directory(const std::string& out);
-// Where it keeps the text of its --chat-template, if it had one.
+// Where a run keeps the text of its --chat-template, if it had one.
 std::string chat_template_file(const std::string& out);
 
 // Takes the tokenizer and the chat template that the checkpoint's run keeps, where this command names none:
 // those that the manifest names may be gone, or changed.
 void adopt_kept_text(Options& options, const std::string& checkpoint);
 
-// What of its text a run keeps.
+// What a run keeps to read and write text.
 struct KeptText {
   std::string tokenizer;       // the directory that has its files; empty: there is none
-  std::vector<uint32_t> ends;  // of answers, in place of those of generation_config.json; empty: those
+  std::vector<uint32_t> ends;  // of answers, to replace those in generation_config.json; empty: none
   std::map<std::string, std::string> special_tokens;  // for a generation_config.json, where there is none
 };
-// Keeps it in --out. `is_kept`: the run goes on in the same directory. A kill leaves all of a tokenizer or
-// nothing.
+// Keeps the tokenizer, and the chat template of the options, in --out. `is_kept`: the run goes on in the same
+// directory. A kill leaves all of a tokenizer or nothing.
 void keep_text(const Options& options, const KeptText& text, bool is_kept);
 
 // Checks that all ranks see, and may change, what the first rank writes into --out, since they write their
@@ -73,10 +73,10 @@ std::optional<std::string> find_checkpoint(const std::string& path, std::vector<
 // A sentence.
 std::string best_words(const BestCheckpoint& best);
 
-// The checkpoint that --from means, with --best too: the best one of the run. nullopt, without --best, if it
-// is neither a checkpoint nor a run with one. `notes` receives what find_checkpoint() says, and a sentence
-// that says which one is the best. Throws as find_checkpoint() does, and Error(usage) where there is no best
-// one to choose.
+// The checkpoint that --from means; with --best, the best one of the run. nullopt, without --best only:
+// --from is neither a checkpoint nor a run with one. `notes` receives what find_checkpoint() says and, with
+// --best, which one is the best. Throws as find_checkpoint() does, and Error(usage) where --best has no
+// checkpoint to choose.
 std::optional<std::string> find_source(const TransferOptions& transfer, std::vector<std::string>& notes);
 
 // Throws Error(usage) if another process trains in the directory, in which no checkpoint was found.
@@ -87,8 +87,8 @@ void check_not_before_first(const std::string& run);
 std::optional<CheckpointReader> open_resume(const RunOptions& run, std::vector<std::string>& notes);
 
 // Makes `step` the last of the run: sets complete checkpoints of later steps aside, newest first, then the
-// lines of metrics. A kill in between leaves a shorter run, whose metrics --resume auto cuts to its end. Says
-// a line for each checkpoint that was set aside, or that stays since it is damaged, and one for the metrics.
+// lines of metrics. A kill in between leaves a shorter run; --resume auto cuts its metrics to its end. Says a
+// line for each checkpoint that was set aside, or that stays since it is damaged, and one for the metrics.
 void go_back_to(int64_t step, const RunOptions& run, const std::string& metrics, const Say& say);
 
 }  // namespace sluice

@@ -33,7 +33,7 @@ void make_absolute(Options& options) {
     if (!path->empty()) *path = absolute(*path);
   for (std::string* path : {&options.text.tokenizer, &options.text.cache})
     if (!path->empty()) *path = absolute(*path);
-  // These are a name or a path, and a folder is no template.
+  // These options, and the chat template, are a name or a path. A folder is no chat template.
   for (std::string* name : {&options.model.model, &options.memory.machine})
     if (fs::exists(*name, ignored)) *name = absolute(*name);
   if (std::string& chosen = options.text.chat_template; fs::is_regular_file(chosen, ignored))

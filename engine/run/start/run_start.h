@@ -21,14 +21,14 @@ namespace sluice {
 struct RunStart {
   std::optional<CheckpointReader> checkpoint;
   ModelSource source;
-  // Opened by check_start(): of the model or, with adapters, of the base; and adapters of --lora-from.
+  // Opened by check_start(): weights of the model, or of the base of adapters; and adapters of --lora-from.
   std::optional<HfWeights> weights, adapters;
   std::string adapters_directory;  // of --lora-from, where a run begins with it
   std::optional<BaseModel> base;   // of adapters; set by check_start()
   std::vector<std::string> notes;  // sentences to print
-  bool is_same_run = false;        // as the checkpoint's: it goes on in the directory of that run
+  bool is_same_run = false;        // the run goes on in the directory of the checkpoint's run
 
-  // Once the run has begun. The files of a checkpoint that is pruned take space as long as they are open.
+  // To call once the run has begun: the files of a pruned checkpoint take space as long as they are open.
   void close() { checkpoint.reset(), weights.reset(), adapters.reset(); }
 };
 

@@ -52,8 +52,8 @@ std::unique_ptr<PlannedSession> start_session(Device& device, Budgets& budgets, 
       const uint64_t held = device.accelerator()->memory().held;
       const uint64_t arena = std::min(held, round_up(arenas.front(), kAcceleratorGranule));
       const uint64_t host_arena = arenas[lowest_memory_tier(plan.program.machine)];
-      // The host's arena is pinned later, which takes device memory for page tables. A reserve has those of
-      // the whole budget.
+      // The host's arena is pinned later, which takes device memory for page tables. A reserve has page
+      // tables for the whole budget.
       too_little = set_aside(held - arena + page_table_bytes(budgets.host.limit),
                              held - arena + page_table_bytes(host_arena), arenas.front(), *budgets.device);
       loaded += prepared.library_bytes;

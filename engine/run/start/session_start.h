@@ -1,4 +1,4 @@
-// A plan takes its memory: the session that runs it. Callers: train, eval and profile, tests, benchmarks.
+// Takes a plan's memory and makes the session that runs it. Callers: train, eval, profile, tests, benchmarks.
 #pragma once
 
 #include <functional>

@@ -18,8 +18,8 @@ struct StopTime {
 // None where the machine description has no rate at which checkpoints are written.
 std::optional<StopTime> stop_time(const Plan& plan);
 
-// The same in parts. `rate`: bytes a second that the drive of --out takes, as measured; 0: it was not. A
-// checkpoint takes the longer of what is predicted and what its node's part takes at that rate.
+// The parts of a stop. `rate`: measured bytes a second of the drive of --out; 0: not measured. A checkpoint
+// takes its predicted time, or the time of its node's part at `rate` if that is longer.
 StopParts stop_parts(const Options& options, const Plan& plan, double rate);
 
 // What --checkpoint-every means for the plan's run. Checkpoints cost nothing where stop_time() is not known.

@@ -21,15 +21,15 @@ namespace sluice {
 // open_text_model() does.
 TextModel open_text(const Options& options, const std::string& directory, const ModelConfig& config);
 
-// Samples that end with `ends`; empty: with their own.
+// The samples, with `ends` in place of their own; unchanged if `ends` is empty.
 std::shared_ptr<const SamplePrompts> with_ends(const std::shared_ptr<const SamplePrompts>& samples,
                                                const std::vector<uint32_t>& ends);
 
-// Host memory that its tokenizer holds at most, for Budgets::reserve_table().
+// Host memory that the tokenizer of a run holds at most, for Budgets::reserve_table().
 uint64_t tokenizer_table_bytes(const Options& options, const std::string& directory,
                                const ModelConfig& config);
 
-// `text` must outlive it. Throws Error(usage) for --template-values.
+// `text` must outlive the result. Throws Error(usage) for --template-values.
 SampleMaker sample_maker(const Options& options, const TextModel& text);
 
 // The prompts of --sample-prompts; nullptr: the run writes no samples. `directory`: as in open_text(). Throws
@@ -38,13 +38,13 @@ SampleMaker sample_maker(const Options& options, const TextModel& text);
 constexpr size_t kSamplePromptsMax = 64;
 std::shared_ptr<const SamplePrompts> open_samples(const Options& options, const std::string& directory,
                                                   const ModelConfig& config);
-// What Budgets::reserve_table() is told of a run.
+// The bytes that a run passes to Budgets::reserve_table().
 inline uint64_t table_bytes_with(const ModelSource& source,
                                  const std::shared_ptr<const SamplePrompts>& samples) {
   return source.table_bytes + (samples ? samples->table_bytes : 0);
 }
 
-// As a plan is asked for them.
+// The sizes of samples, as plan_request() takes them.
 inline std::optional<GenerationSizes> sizes_of(const std::shared_ptr<const SamplePrompts>& samples) {
   return samples ? std::optional(samples->sizes) : std::nullopt;
 }

@@ -1,4 +1,4 @@
-// What verbs begin with that run a model and do not train it: the weights of --from. Callers: eval, generate.
+// The weights of --from, for verbs that run a model and do not train it. Callers: eval, generate.
 #pragma once
 
 #include <optional>

@@ -25,21 +25,20 @@ struct RowsRead {
 
 // Writes this rank's rows of a batch that begins at row `batch` into the next slots of kWaveRing, a slot for
 // each wave. No more than one body may be in flight. Returns what all ranks found; `failure` gets what this
-// rank's reading threw.
-// `draws`: its seed and step, for a model that draws random numbers.
+// rank's reading threw. `draws`: seed and step, for a model that draws random numbers.
 RowsRead fill_all_rows(Session& session, RowSource& data, uint64_t batch, const Draws& draws, bool stopping,
                        std::exception_ptr& failure);
 
 struct Evaluation {
   double loss = 0;                    // mean
-  std::optional<double> router_loss;  // the part of it that is the routers'; none: the model has none
-  int64_t labels = 0;                 // that it is the mean of
-  int64_t right = 0;  // of these, whose logit is the largest; 0 unless the model's loss counts them
+  std::optional<double> router_loss;  // the routers' part of `loss`; none: the model has none
+  int64_t labels = 0;                 // of which `loss` is the mean
+  int64_t right = 0;  // labels whose logit is the largest; 0 unless the model's loss counts them
 };
 
 // The loss over the first `batches` validation batches, with current weights, by the `bodies` of the current
-// phase (Lowering::phases). No update may be due (BodyState::clean). None where it was cut short: `stop` was
-// set, or a rank could not read its data, and then `failure` is what it threw, on that rank.
+// phase (Lowering::phases). No update may be due (BodyState::clean). nullopt: it was cut short, since `stop`
+// was set or a rank could not read its data. On such a rank, `failure` is what reading threw.
 std::optional<Evaluation> evaluate(Session& session, const BodyIds& bodies, RowSource& data, int64_t batches,
                                    const std::atomic<bool>& stop, std::exception_ptr& failure);
 

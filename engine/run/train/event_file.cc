@@ -24,7 +24,7 @@ namespace fs = std::filesystem;
 
 constexpr std::string_view kPrefix = "events.out.tfevents.";
 
-// The next whole second that no event file of the directory has in its name, nor any later one.
+// The first whole second from `time` on that is later than those in the names of the directory's event files.
 int64_t next_second(const std::string& directory, double time) {
   auto second = static_cast<int64_t>(time);
   std::error_code error;
@@ -98,7 +98,8 @@ constexpr int kStatus = 1, kStart = 1;     // of SessionLog; the value START
 constexpr int kValue = 1;                  // of Summary
 constexpr int kTag = 1, kSimpleValue = 2;  // of Summary.Value
 
-// A checksum that is stored beside its data is masked, since a checksum of data that hold their own is weak.
+// A checksum that is stored beside its data is masked, since a checksum of data that hold their own checksum
+// is weak.
 uint32_t masked(uint32_t crc) { return std::rotr(crc, 15) + 0xa282ead8u; }
 
 }  // namespace

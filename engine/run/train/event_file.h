@@ -3,9 +3,9 @@
 //
 // The form is TensorFlow's. A file has records (tsl/lib/io/record_writer.h): the length of the data in 8
 // bytes, its masked CRC-32C, the data, their masked CRC-32C. The data of a record are an `Event`
-// (tensorflow/core/util/event.proto) in the wire format of protocol buffers. The first two say the version of
-// the form, and at which step the run begins or goes on: of older files, TensorBoard leaves out that step and
-// those after it. Caller: the trainer's thread.
+// (tensorflow/core/util/event.proto) in the wire format of protocol buffers. The first two events give the
+// version of the form, and the step at which the run begins or goes on. TensorBoard leaves out that step and
+// later ones of older files. Caller: the trainer's thread.
 #pragma once
 
 #include <cstdint>

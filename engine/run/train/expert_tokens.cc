@@ -34,8 +34,7 @@ ExpertTokens::ExpertTokens(Session& session) : session_(session) {
   }
 }
 
-// A logit that is NaN or +infinity makes NaN of all or of its own sum of the softmax; -infinity is a
-// probability of 0.
+// A logit that is NaN or +infinity makes sums of the softmax NaN; one of -infinity is a probability of 0.
 void ExpertTokens::add_wave(uint64_t position) {
   const Plan& plan = session_.plan();
   uint64_t* counts = counts_.data();

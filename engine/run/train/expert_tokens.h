@@ -16,8 +16,8 @@ class ExpertTokens {
  public:
   explicit ExpertTokens(Session& session);
 
-  // Adds what this rank's routers counted in a wave. It has run, and its slots of kWaveRing, at `position`,
-  // are still its own.
+  // Adds what this rank's routers counted in a wave. The wave has run, and its slots of kWaveRing, at
+  // `position`, still have its content.
   void add_wave(uint64_t position);
   // Ends a step: the sums of all ranks, by layer with experts. The trainers of all ranks call it.
   const std::vector<LayerTokens>& end_step();
@@ -27,8 +27,8 @@ class ExpertTokens {
  private:
   Session& session_;
   std::vector<BufferId> outputs_;  // by layer with experts
-  std::vector<uint64_t> counts_;   // of the step so far; by such a layer: choices by expert; those taken;
-                                   // micro-batches that were not finite
+  std::vector<uint64_t> counts_;   // of the step so far, by layer with experts: choices by expert, choices
+                                   // taken, micro-batches that were not finite
   std::vector<LayerTokens> layers_;
   std::optional<int64_t> not_finite_;
 };

@@ -26,7 +26,7 @@ class GrowingFile {
   size_t unwritten() const { return waiting_.size(); }
 
  protected:
-  // `file` is open for appending, with O_NONBLOCK. `records`: what they are called, a literal.
+  // `file` is open for appending, with O_NONBLOCK. `records`: what messages call the records, a literal.
   GrowingFile(std::string path, FileDescriptor file, const char* records)
       : path_(std::move(path)), file_(std::move(file)), records_(records) {}
 
@@ -44,10 +44,10 @@ class GrowingFile {
   const char* records_;
   // Both keep their capacity: as long as records can be written, nothing is allocated.
   std::string waiting_;
-  std::vector<size_t> sizes_;  // of the records in it; of the first, what is not written yet
+  std::vector<size_t> sizes_;  // of the records in waiting_; of the first, what is not written yet
   int error_ = 0;              // errno of the last write; 0: it succeeded
   bool is_told_ = false;       // of this error
-  bool is_new_ = false;        // made anew, which is to be told
+  bool is_new_ = false;        // made anew, which trouble() has yet to tell
 };
 
 }  // namespace sluice

@@ -15,14 +15,14 @@ class GuessChoice {
  public:
   static constexpr int kSteps = 32;  // that are remembered
 
-  // `break_even`: the share of wrong guesses from which steps that do not guess are faster.
+  // `break_even`: the share of wrong guesses above which steps without guesses are faster.
   GuessChoice(Overlap overlap, double break_even)
       : overlap_(overlap), break_even_(break_even), guesses_(break_even > 0) {}
 
   bool guesses() const { return overlap_ == Overlap::automatic ? guesses_ : overlap_ == Overlap::always; }
 
-  // Says of the next step in order whether a guess was right, or would have been. Steps begin to guess again
-  // only below half of the share at which they stop.
+  // Called for each step in order. `right`: its guess was right, or would have been. Steps begin to guess
+  // again only below half of the share at which they stop.
   void add(bool right) {
     wrong_ = wrong_ << 1 | (right ? 0u : 1u);
     const double share = static_cast<double>(std::popcount(wrong_)) / kSteps;
@@ -42,7 +42,7 @@ struct IssuedWave {                   // a body of a training step
 };
 
 // The first body of the step that follows `last`, the last wave of a step; nullptr: no update is pending.
-// `guesses`: whether it is to guess, where the plan can do both. Returns when it is known whether the last
+// `guesses`: whether the step is to guess, if the plan can do both. Returns when it is known whether the last
 // guess was right.
 BodyId next_step(Session& session, const BodyIds& bodies, const IssuedWave* last, bool guesses);
 

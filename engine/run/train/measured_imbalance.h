@@ -10,7 +10,7 @@
 
 namespace sluice {
 
-// The tokens of a layer's largest expert in a step, over the mean of all; 1 where there are none.
+// The tokens of a layer's largest expert in a step, over the mean of all experts; 1: there are no tokens.
 double imbalance_of(const LayerTokens& layer);
 
 // The mean over steps and layers; none: no step has a layer with experts.

@@ -46,7 +46,7 @@ void append_table(std::string& out, const char* name,
   out += '}';
 }
 
-// Objects by layer: the numbers of all its experts, and what they dropped.
+// Two objects by layer: the tokens of each of its experts, and the choices that these dropped.
 void append_expert_tokens(std::string& out, const std::vector<LayerTokens>& layers) {
   if (layers.empty()) return;
   out += ",\"expert_tokens\":{";
@@ -91,7 +91,7 @@ int64_t split_at_step(std::istream& in, std::ostream& out, std::ostream& later, 
   for (std::string line; read_line(in, line);) {
     ++number;
     const std::optional<int64_t> found = step_of(line);
-    // The last line, whose newline was never written; anything else is no line of ours.
+    // The last line, whose newline was never written; anything else is no metrics line.
     const bool torn = in.eof() && is_torn(line);
     if (!found && !torn)
       throw foreign_line(path, number, "Move the file away, or name another one with --metrics.");

@@ -24,13 +24,13 @@ enum class StepOrder : uint8_t { plain, guessed, repaired };
 struct LayerTokens {  // of a layer with a mixture of experts
   int64_t layer = 0;
   std::vector<uint64_t> tokens;     // by expert: how many of the step's tokens chose it
-  std::optional<uint64_t> dropped;  // of these choices, those that no expert took; none: each is taken
+  std::optional<uint64_t> dropped;  // how many of these choices no expert took; none: each is taken
 };
 
 struct StepMetrics {
   int64_t step = 0;                   // from 1
   double loss = 0;                    // mean over the step's valid tokens, before the update
-  std::optional<double> router_loss;  // the part of it that is the routers'; none: the model has none
+  std::optional<double> router_loss;  // the routers' part of `loss`; none: the model has none
   double grad_norm = 0;               // before clipping, without loss scale
   double learning_rate = 0;
   double seconds = 0;  // from when the norm of the step before was known until its own was, less
@@ -51,14 +51,14 @@ struct StepMetrics {
 struct ValidationMetrics {
   int64_t step = 0;  // after this many updates
   double val_loss = 0;
-  std::optional<double> router_loss;  // the part of it that is the routers'; none: the model has none
+  std::optional<double> router_loss;  // the routers' part of `val_loss`; none: the model has none
 };
 
 struct SampleMetrics {
   int64_t step = 0;                // after this many updates
   std::vector<SampledText> texts;  // by prompt
 };
-// Bytes of a prompt's end, and of a text's begin, that a line holds.
+// Bytes of a prompt's end, and of a text's start, that a line holds.
 constexpr size_t kSamplePromptBytes = 2000, kSampleTextBytes = 8000;
 
 // Append the line, with its newline, to `out`. `time` is that of unix_seconds(). Names of tiers and lanes are
@@ -86,10 +86,11 @@ class MetricsFile : public GrowingFile {
 std::string set_aside_of(const std::string& metrics);
 
 // For a resume from a checkpoint taken after `step` updates: takes every line of a later step, and a last
-// line without its newline, from the file, and appends them to set_aside_of() it. The file is replaced in one
-// rename, or left alone when no line goes. A kill may leave lines in both. A file that is missing or not
-// regular is left alone. Returns the number of lines taken. Throws Error(malformed_file) for any other line
-// that is no metrics line, Error(environment, io) when a file cannot be read, written or replaced.
+// line without its newline, from the file, and appends them to the file set_aside_of(path). The file at
+// `path` is replaced in one rename, or left alone when no line goes. A kill may leave lines in both files. A
+// file that is missing or not regular is left alone. Returns the number of lines taken. Throws
+// Error(malformed_file) for any other line that is no metrics line, Error(environment, io) when a file cannot
+// be read, written or replaced.
 int64_t truncate_after_step(const std::string& path, int64_t step);
 
 }  // namespace sluice

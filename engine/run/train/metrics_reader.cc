@@ -16,9 +16,9 @@ namespace {
 using nlohmann::json;
 
 constexpr std::string_view kLineBegin = "{\"step\":";
-constexpr size_t kLineMost = 1 << 23;  // above any line of ours: JSON may take 6 bytes for one of a sample
+constexpr size_t kLineMost = 1 << 23;  // above any metrics line: JSON may take 6 bytes for one of a sample
 
-struct WrongType {};  // of a value whose key we know
+struct WrongType {};  // of a value whose key is known
 
 double real(const json& object, const char* key) {
   const auto value = object.find(key);

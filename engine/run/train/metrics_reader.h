@@ -12,16 +12,16 @@
 
 namespace sluice {
 
-// The next line without its newline. Of a line that is longer than any of ours, only its beginning is held,
-// and the line goes on in the next call. False at the end; then, in.eof() after true means that the line has
-// no newline.
+// The next line without its newline. Of a line that is longer than any metrics line, only the beginning is
+// held, and the line goes on in the next call. False at the end of the file. in.eof() after true means that
+// the line has no newline.
 bool read_line(std::istream& in, std::string& line);
 
-// Whether a last line without a newline is the beginning of one of ours. Where the power failed, a file
+// Whether a last line without a newline is the beginning of a metrics line. Where the power failed, a file
 // system may have put zeros in place of the rest.
 bool is_torn(std::string_view line);
 
-// The error for a line of `path`, counted from 1, that is none of ours.
+// The error for line `number` of `path`, counted from 1, which is no metrics line.
 Error foreign_line(const std::string& path, int64_t number, const std::string& remedy);
 
 struct MetricsEvents {
@@ -30,8 +30,8 @@ struct MetricsEvents {
   std::function<void(const SampleMetrics&)> samples = {};  // empty: they are passed over
 };
 
-// Calls for each line in the order of the file. A number that is null or missing is NaN, or 0 where it is an
-// integer. Lines of kinds that are not known are passed over, and so is a torn last line. Throws
+// Calls the event of each line, in the order of the file. A number that is null or missing is NaN, or 0 where
+// it is an integer. Lines of kinds that are not known are passed over, and so is a torn last line. Throws
 // Error(malformed_file) for any other line that is no metrics line, and as InputFile does for a file that
 // cannot be read.
 void read_metrics(const std::string& path, const MetricsEvents& events);

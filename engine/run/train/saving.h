@@ -1,4 +1,4 @@
-// How often a run is saved, and what that costs. Callers: the trainer; train and plan, which tell it.
+// How often a run is saved, and what that costs. Callers: the trainer; train and plan, which print it.
 #pragma once
 
 #include <cstdint>
@@ -20,9 +20,9 @@ struct Saving {
   double step_seconds = 0;  // of a step alone
   double save_seconds = 0;  // of a checkpoint
   double seconds() const { return static_cast<double>(steps) * step_seconds; }
-  // A step takes so long together with its part of the checkpoints.
+  // Seconds of a step together with its part of the checkpoints.
   double mean_step() const;
-  // The last checkpoint counts, too, whenever it comes.
+  // Seconds of `count` steps with their checkpoints. The one at the end counts, too.
   double run_seconds(int64_t count) const;
 };
 // Steps take `step` seconds each. Where time decides, a checkpoint comes after the step in which it is due.

@@ -11,7 +11,7 @@ namespace sluice {
 // The rate at the schedule's end: min_learning_rate, or a tenth of the learning rate if none was given.
 double minimum_learning_rate(const OptimizerOptions& options);
 
-// The run has so many steps; a part of them is rounded up.
+// `steps`: the run's length. A warm-up that is given as a part of it is rounded up.
 int64_t warmup_steps(const OptimizerOptions& options, int64_t steps);
 
 // `step` counts from 0, `steps` is the run's length. With W warm-up steps:

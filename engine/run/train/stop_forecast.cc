@@ -55,7 +55,8 @@ double StopForecast::step_seconds() const {
          static_cast<double>(count);
 }
 
-// The two are read one after the other; what is read between their writes is wrong by a step for a moment.
+// Readers load the two one after the other: what they read between these writes is wrong by a step for a
+// moment.
 void StopForecast::expect(double steps_end, double rest) {
   steps_end_ = steps_end;
   rest_ = rest;
@@ -75,7 +76,7 @@ void StopForecast::step_read(double norm_at, double seconds, int64_t under_way) 
   expect(last_norm_ + static_cast<double>(under_way) * step_seconds(), drain_seconds() + save_);
 }
 
-// A validation batch that is under way when a signal comes ends.
+// A validation batch that is under way when a signal comes is completed.
 void StopForecast::drained(double now, bool saved) {
   expect(now, kForwardPart * step_seconds() + (saved ? 0 : save_.load()));
 }

@@ -1,8 +1,8 @@
-// When a run that is asked to stop now will have ended: by what its steps and checkpoints have taken so far
+// Says when a run that is asked to stop will have ended, by what its steps and checkpoints have taken so far
 // and, until there are any, by predictions.
 //
-// The trainer's thread tells what happens. Any thread, and a signal handler, may ask at any time: what is
-// asked are atomics, and nothing is allocated.
+// The trainer's thread tells what happens. Any thread, and a signal handler, may ask at any time: the answers
+// come from atomics, and nothing is allocated.
 #pragma once
 
 #include <array>
@@ -29,13 +29,13 @@ class StopForecast {
   StopForecast(const StopForecast&) = delete;
 
   // The trainer's thread; `now` and the like are steady_seconds().
-  void issued(double now, int64_t under_way);  // after it, so many steps have not been read
+  void issued(double now, int64_t under_way);  // `under_way`: steps not read yet, with this one
   // A step was read: its norm was known at `norm_at`, `seconds` after that of the step before.
   void step_read(double norm_at, double seconds, int64_t under_way);
   // No step is under way, and a validation or samples may follow. `saved`: the checkpoint is written.
   void drained(double now, bool saved);
   void saves(double now);      // begins to write a checkpoint
-  void saved(double seconds);  // it took so long
+  void saved(double seconds);  // how long writing the checkpoint took
 
   void drops_beyond(double seconds) { limit_ = seconds; }  // a stop that takes longer drops steps under way
 
@@ -50,14 +50,15 @@ class StopForecast {
   size_t describe(double now, std::span<char> to) const;
 
  private:
-  // Steps whose mean is taken for the next ones. The first of a start is none of them: it also fills memory
-  // for the first time. As long as there is no other, the mean of it and the prediction is taken.
+  // So many of the last steps, whose mean is taken for the next ones. The first step after a start is left
+  // out, since it also fills memory for the first time. Until there is another, the mean of that step and the
+  // prediction is taken.
   static constexpr size_t kRecent = 4;
   double step_seconds() const;
   double drain_seconds() const { return drain_part_ * step_seconds(); }
   void expect(double steps_end, double rest);
 
-  std::atomic<double> steps_end_{0};  // when the steps under way will have ended, as the clock has it
+  std::atomic<double> steps_end_{0};  // when the steps under way will have ended, by steady_seconds()
   std::atomic<double> rest_{0};       // seconds from then to the end of the run
   std::atomic<double> limit_{std::numeric_limits<double>::infinity()};
   std::atomic<bool> steps_measured_{false}, save_measured_{false};
@@ -66,7 +67,7 @@ class StopForecast {
   double first_ = 0;
   double predicted_step_, drain_part_;
   std::atomic<double> save_;
-  double last_norm_ = 0;  // or when a step began that follows none
+  double last_norm_ = 0;  // or when a step was issued with none under way
 };
 static_assert(std::atomic<double>::is_always_lock_free);
 

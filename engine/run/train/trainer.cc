@@ -23,7 +23,7 @@ namespace {
 constexpr const char* kGoesOn =
     "The run goes on, and writes it after the first step that can. Free some space.";
 
-// Ranks choose alike, whatever each predicts.
+// All ranks take the first rank's number, so that they choose alike.
 double break_even_of_first(const Session& session) {
   const double mine = session.plan().orders.break_even();
   return session.ranks().sum(session.ranks().is_first() ? mine : 0.0);
@@ -137,7 +137,7 @@ TrainResult Trainer::train() {
   state_.pending_validation = state_.pending_validation && saves_state && data_.validation;
   state_.pending_samples = state_.pending_samples && saves_state && data_.samples;
   allow_drop();
-  // Where no step is left, a checkpoint of the last one needs no other.
+  // If no step is left and the last one has a checkpoint, no other is needed.
   if (saves_state && step_ == options_.batch.steps && session_.ranks().sum<int>(is_saved()) > 0)
     saved_ = step_;
   bool goes_on = run_pending(true);
@@ -146,7 +146,7 @@ TrainResult Trainer::train() {
   while (goes_on && step_ < options_.batch.steps) {
     if (metrics_.seconds > kLongStep) session_.executor().await_idle_lane();
     if (stops()) break;
-    if (steps_are_long_) read_bodies(1);  // all others are done, or the next could not be issued
+    if (steps_are_long_) read_bodies(1);  // the others must be done before the next can be issued
     if (kept_) break;
     if (step_ == bodies().until) enter_next_phase();
     if (!issue_step()) break;
@@ -166,7 +166,7 @@ TrainResult Trainer::train() {
     state_.pending_validation = validates;
     state_.pending_samples = samples;
     if (saves && last) await_place();
-    // What ends the run is saved below, where the directory is now.
+    // If that ends the run, its state is saved below, where the directory is then.
     goes_on = (!saves || save_on_the_way()) && run_pending(saves);
     excluded_ += steady_seconds() - begin;
   }
@@ -220,7 +220,7 @@ bool Trainer::issue_step() {
   for (uint32_t wave = 0; wave < bodies().waves; ++wave) {
     if (wave > 0) read_bodies(2);
     const BodyId body = bodies().wave_of(begin, wave);
-    may_drop_ = false;  // between the two, what was issued is not known here
+    may_drop_ = false;  // until pending_ has the body that is issued
     const uint64_t ticket = session_.issue(body);
     pending_.push_back(
         {{ticket, position, body}, step_, wave + 1 == bodies().waves, session_.position(kWaveRing)});

@@ -7,13 +7,13 @@
 //
 // If a run has to end while all lanes are well, because of a signal, of data that cannot be read or are found
 // to be bad, of a validation that fails, or of a run directory that was moved, a checkpoint is written first.
-// All ranks agree on that before they do it. Of a rank that trains alone, a stop that would take longer than
-// --stop-within drops the steps under way: no result depends on a step whose update has not begun. A
-// checkpoint comes before the validation and the samples of its step, and has them pending until they are
-// done: a run that goes on from it makes up for what a stop or a kill has left. Numbers that are not finite
-// end a run without one. A checkpoint at an interval that finds no room, or its drive away, ends no run: it
-// is tried again after every step. The last one waits. That of the best validation (--keep-best) is left out,
-// since the next step changes its weights.
+// All ranks agree on that first. With a single rank, a stop that would take longer than --stop-within drops
+// the steps under way: no result depends on a step whose update has not begun. A checkpoint comes before the
+// validation and the samples of its step, and records them as pending until they are done, so that a run that
+// goes on from it makes up for what a stop or a kill has left out. Numbers that are not finite end a run
+// without a checkpoint. If a checkpoint at an interval finds no room, or its drive is away, the run goes on
+// and tries again after every step. The last checkpoint waits for room. The checkpoint of the best validation
+// (--keep-best) is left out then, since the next step changes its weights.
 #pragma once
 
 #include <atomic>
@@ -55,7 +55,7 @@ struct TrainData {  // of one rank
   std::unique_ptr<RowSource> train;
   std::unique_ptr<RowSource> validation;  // nullptr: no validation
   int64_t validation_batches = 0;
-  std::function<uint64_t()> validation_checksum;  // of the data that `validation` reads, which it reads
+  std::function<uint64_t()> validation_checksum;  // of the data of `validation`; reads all these data
   const SamplePrompts* samples = nullptr;         // nullptr: none are written
   const RangeCheck* check = nullptr;              // of all data; nullptr: what is wrong shows when it is read
 };
@@ -64,7 +64,7 @@ enum class AtEnd : uint8_t { checkpoint, nothing };  // nothing: the run only me
 
 struct TrainResult {
   int64_t step = 0;      // updates done
-  bool stopped = false;  // by the flag: before the last step, or in what comes after it
+  bool stopped = false;  // by the flag, before the last step or in what comes after it
 };
 
 class Trainer {
@@ -111,18 +111,18 @@ class Trainer {
   bool is_saved();  // on the first rank, whether the run has a checkpoint of state_
   bool save();      // a checkpoint; false where its directory was moved meanwhile, which ends the run
   bool save_on_the_way();
-  // Whether a checkpoint can be written now, as the first rank sees it; tells once why not, and what `then`.
-  // `on_the_way`: without taking the room of the last one.
+  // Whether a checkpoint can be written now, as the first rank sees it. If not, tells once why, and `then`:
+  // what the run does. `on_the_way`: room for the last checkpoint must be left.
   bool can_save(const char* then, bool on_the_way = false);
-  void await_place();  // until it can be, or a signal comes
+  void await_place();  // until a checkpoint can be written, or a signal comes
   // Whether the weights that were just validated are the best of the run so far, and can be saved now. The
   // first rank looks at what is on the drive, and decides for all.
   bool saves_best();
   void checkpoint();
   [[noreturn]] void tell_failure(const std::string& unsaved) const;
   void allow_drop();
-  void consider_drop();  // while it waits for lanes: what is under way, if a stop would take too long
-  void take_back();      // what was dropped of pending_: the last step is the last one that was read
+  void consider_drop();  // while it waits for lanes: drops what is under way if a stop would take too long
+  void take_back();      // removes dropped steps from pending_: the last step is the last one that was read
   bool due(int64_t every) const { return every > 0 && step_ % every == 0; }
 
   Session& session_;
@@ -145,17 +145,17 @@ class Trainer {
   int64_t saved_ = -1;            // of which step there is a checkpoint with state_; -1: none is known
   double saved_at_ = 0;           // when the run began or the last checkpoint ended
   bool saves_by_time_ = false;    // by saved_at_, a checkpoint is due
-  bool steps_are_long_ = false;   // of any rank, so that all read them at the same place
+  bool steps_are_long_ = false;   // on any rank; all then read them at the same place
   bool overdue_ = false;          // a checkpoint could not be written
   std::vector<std::vector<uint64_t>> fixed_bytes_;  // by body, lane
   StepMetrics metrics_;                             // of the last step that was read
-  // Bytes moved and busy seconds, by lane, of the waves that were read since then.
+  // Bytes moved and busy seconds, by lane, of the waves that were read since that step.
   std::vector<uint64_t> moved_;
   std::vector<double> busy_;
   ExpertTokens expert_tokens_;
-  std::optional<StepOrder> order_;  // if it is known from its first wave
+  std::optional<StepOrder> order_;  // of the step, if its first wave tells it
   bool may_drop_ = false;           // steps are under way, and the executor can drop them
-  bool allows_drop_ = false;        // it can at all
+  bool allows_drop_ = false;        // the executor can drop at all
   double asked_at_ = 0;             // when the flag was first seen to be set; 0: it was not
   std::optional<Kept> kept_;        // what is left after a drop
   bool passes_over_ = false;        // the next body `drain` has nothing to do, after a drop
@@ -164,13 +164,13 @@ class Trainer {
   std::exception_ptr failure_;  // on that rank, what it throws
 };
 
-// Bytes that bodies move, by lane; for collectives, the bytes that this rank sends. Of rows that travel to
-// experts, as many as if all experts had equally many; fixed_bytes() leaves them out.
+// Bytes that bodies move, by lane; for collectives, the bytes that this rank sends. Rows that travel to
+// experts count as if all experts had equally many; fixed_bytes() leaves these rows out.
 std::vector<uint64_t> moved_bytes(const Plan& plan, std::span<const BodyId> bodies);
 std::vector<uint64_t> fixed_bytes(const Plan& plan, std::span<const BodyId> bodies);
 
-// A step of more seconds is long: the next one is issued only when a lane has nothing else to do. Of shorter
-// steps, it is issued early, so that no lane ever waits for the trainer.
+// A step that takes more seconds is long: the next step is issued only when a lane has nothing else to do.
+// After a shorter one, it is issued early, so that no lane ever waits for the trainer.
 constexpr double kLongStep = 0.5;
 // How many steps of so many seconds may end after a signal: those under way, and one that is issued.
 constexpr int steps_before_stop(double seconds) { return seconds > kLongStep ? 2 : 3; }

@@ -37,7 +37,8 @@ bool Trainer::run_pending(bool saved) {
   return true;
 }
 
-// In the checkpoint, if there is one. What cannot be noted is done again by a run that goes on from it.
+// Notes in the checkpoint, if there is one, that `pending` is done. What cannot be noted is done again by a
+// run that goes on from it.
 void Trainer::record_done(bool& pending) {
   pending = false;
   if (at_end_ != AtEnd::checkpoint) return;
@@ -121,7 +122,7 @@ bool Trainer::is_saved() {
   return has_checkpoint(out_->where().value_or(options_.run.out), state_);
 }
 
-// Other ranks wait for one that fails in a checkpoint, so only a rank alone may try again.
+// If a rank fails in a checkpoint, other ranks wait for it there, so only a single rank may try again.
 bool Trainer::save() {
   try {
     checkpoint();
@@ -232,7 +233,7 @@ void Trainer::checkpoint() {
   };
   session_.runner().set_hooks(hooks);
   if (!writer.owns_nothing()) session_.executor().wait(session_.issue(*bodies().save));
-  session_.runner().set_hooks({});  // the writer ends here
+  session_.runner().set_hooks({});  // they refer to the writer, which ends with this call
   session_.check();
   if (!writer.all_are_finite())
     throw Error(ExitCode::numerics,

@@ -13,8 +13,8 @@ namespace sluice {
 
 namespace {
 
-// What ranks tell each other before a step: how many were asked to stop, find that a checkpoint is due,
-// know why the run cannot go on, and whose last step was long.
+// What ranks tell each other before a step: how many were asked to stop, find that a checkpoint is due, know
+// why the run cannot go on, and had a long last step.
 struct Signs {
   int stopping = 0, saving = 0, failed = 0, slow = 0;
   Signs& operator+=(const Signs& other) {
@@ -25,7 +25,8 @@ struct Signs {
 
 }  // namespace
 
-// One rank's signal stops all, after the same step. The first rank's clock decides for all.
+// One rank's signal stops all ranks, after the same step. The first rank's clock decides when a checkpoint is
+// due.
 bool Trainer::stops() {
   const double takes = events_.forecast ? events_.forecast->save_seconds() : 0;
   const double every = seconds_between(options_.run.checkpoint_every, std::isfinite(takes) ? takes : 0);
@@ -40,7 +41,8 @@ bool Trainer::stops() {
   return signs.stopping + signs.failed > 0;
 }
 
-// Ranks would have to drop the same, which their lanes know only by themselves.
+// Only a single rank drops: several would have to drop the same, and each rank's lanes know only what they
+// have begun themselves.
 void Trainer::allow_drop() {
   const bool is_asked_for = at_end_ == AtEnd::checkpoint && options_.run.stop_within.is_given();
   if (!is_asked_for || !events_.forecast || session_.ranks().size() > 1 || bodies().waves > 1) return;
@@ -66,7 +68,7 @@ void Trainer::take_back() {
                                 readable_seconds(options_.run.stop_within.seconds)));
   state_.cursor -= static_cast<uint64_t>((step_ - state_.step) * options_.batch.batch);
   step_ = state_.step;
-  // A body of the next step that has begun to update has done so for all.
+  // If a body of the next step has begun to update, it makes all updates of the step before.
   pending_update_ = bodies().drain && kept_->ticket < first.ticket && first.body != bodies().first;
   passes_over_ = bodies().drain && !pending_update_;
 }

@@ -38,7 +38,7 @@ std::string new_out(const OutDirectory& out) {
   return place ? "--out " + printable(*place) + " " : "";
 }
 
-// A branch that has no checkpoint yet starts from the one that it leaves.
+// A branch that has no checkpoint yet starts from the checkpoint at which it branched off.
 std::string resume_words(const Found& found, const RunOptions& run, const OutDirectory& out) {
   const bool leaves = !found.any && !run.resume.empty();
   return new_out(out) + "--resume " + (leaves ? printable(run.resume) : "auto");

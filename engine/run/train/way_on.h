@@ -1,8 +1,8 @@
 // How a run that ends before its last step goes on: words for the remedies of errors.
 //
 // `out` is the directory of the run, wherever it is by now; nullptr: the run only measures and saves nothing.
-// Where its checkpoints cannot be looked at, as with too few descriptors, it counts as having some. Nothing
-// throws.
+// If the run's checkpoints cannot be looked at, as with too few descriptors, the run counts as having some.
+// Nothing throws.
 #pragma once
 
 #include <cstdint>
@@ -19,8 +19,8 @@ std::string way_on(const RunOptions& run, const OutDirectory* out);
 // Sentences: repeat the command with `change` ("a smaller --lr"), and what to do if that ends as before.
 std::string way_on_with(const std::string& change, const RunOptions& run, const OutDirectory* out);
 
-// The same where step `step` of a model, which may have experts, had numbers that are not finite. Before the
-// first one, nothing was updated.
+// The same if step `step` of a model, which may have experts, had numbers that are not finite. If that is
+// step 1, no update came before, so --lr is not to blame.
 std::string way_on_from_bad_numbers(int64_t step, bool has_experts, const RunOptions& run,
                                     const OutDirectory* out);
 

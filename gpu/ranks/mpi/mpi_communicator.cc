@@ -124,7 +124,7 @@ class MpiCommunicator final : public Communicator {
     bool sends;  // to this one
     void* to;    // in the caller's memory
     uint64_t bytes;
-    std::unique_ptr<std::byte[]> instead;  // of that memory
+    std::unique_ptr<std::byte[]> instead;  // memory of this object, used in place of the caller's
   };
 
   static const std::byte* place(const void* all, int i, uint64_t bytes) {
@@ -189,7 +189,7 @@ class MpiCommunicator final : public Communicator {
     requests_.clear(), peers_.clear(), done_.clear();
   }
 
-  // A rank that is waited for, if possible one that owes this rank bytes: others wait for it, too.
+  // A rank that is waited for, if possible one that owes this rank bytes, since others wait for it, too.
   int missing() const {
     int rank = rank_;
     for (size_t i = requests_.size(); i-- > 0;)
@@ -202,9 +202,9 @@ class MpiCommunicator final : public Communicator {
   Watch& watch_;
   const bool keeps_memory_;
   std::vector<std::byte> meeting_;     // a byte a rank
-  std::vector<MPI_Request> requests_;  // that were started; null when done
-  std::vector<Peer> peers_;            // of these
-  std::vector<int> done_;              // of these: room for MPI's answer
+  std::vector<MPI_Request> requests_;  // all that were started; null when done
+  std::vector<Peer> peers_;            // by request
+  std::vector<int> done_;              // room for MPI's answer: which requests are done
   std::atomic<bool> waiting_{false};
 };
 

@@ -16,7 +16,7 @@ namespace {
 // The name of a process. All ranks of the machine exchange their names.
 struct Name {
   int64_t rank = 0, process = 0;
-  uint64_t numbering = 0;  // its PID namespace, which other containers do not share. 0: unknown
+  uint64_t numbering = 0;  // the process's PID namespace: containers have their own. 0: unknown
 };
 
 uint64_t own_numbering() {

@@ -1,8 +1,8 @@
 // The processes of this machine's ranks. The system tells whether one has ended, at once and for sure,
 // however busy the machine is.
 //
-// A rank is seen if this process can open a pidfd of its process: from Linux 5.3 on, not from another
-// container. Made by all ranks of the machine together; then any thread, one at a time.
+// A rank is seen if this process can open a pidfd of the rank's process: from Linux 5.3 on, not from another
+// container. All ranks of the machine construct it together; then any thread calls, one at a time.
 #pragma once
 
 #include <mpi.h>

@@ -14,8 +14,8 @@ namespace {
 constexpr auto kLook = std::chrono::milliseconds(10);
 // Seconds. One second after a rank has died, mpirun sends SIGTERM to the others, and SIGKILL after one more,
 // or sooner: a process that ends meanwhile may wake mpirun. Even if SIGTERM comes at once, the death of a
-// rank that is not seen is noticed, told and written down before SIGKILL: in 0.6 + 0.25. Twelve signs fit
-// into 0.6, so that a process that is short of cores is not taken for dead.
+// rank that is not seen is noticed, told and written down before SIGKILL: in 0.6 + 0.25 s. Twelve signs fit
+// into 0.6 s, so that a process that is short of cores is not taken for dead.
 constexpr double kSign = 0.05, kSilence = 0.6, kUnwinding = 0.25;
 constexpr double kKilling = 2;        // after a SIGTERM: mpirun did not mean a process that lives longer
 constexpr double kUnharmed = 0.9;     // after a SIGTERM: by then, a death that came first has been noticed
@@ -66,8 +66,8 @@ void Watch::throw_lost() {
 void Watch::tell(const std::string& reason) noexcept { set_reason(reason, Cause::own, kNobody); }
 
 // The missing rank is told last, since MPI might not return from that. It is told because it may be merely
-// stopped. mpirun wakes such a rank to end it. If it were not told, it would then name the others, which are
-// gone by then.
+// stopped. mpirun wakes such a rank to end it. If the rank were not told, it would then name the others,
+// because they are gone by then.
 void Watch::lose(int missing, const std::string& reason) noexcept {
   set_reason(reason, Cause::hang, missing);
 }
@@ -184,7 +184,7 @@ void Watch::judge() {
       }
       if (terminated_here && !lost_ && terminating.seconds() > kUnharmed) hooks_.unharmed();
     } else if (has_found_.exchange(false)) {
-      hooks_.found(rank_, last_, reason_);  // which stay as they are
+      hooks_.found(rank_, last_, reason_);  // these stay as they are
     } else if (ending.seconds() > (ends_by_itself_ ? kOwnUnwinding : kUnwinding)) {
       hooks_.abandon(rank_, reason_);
     }

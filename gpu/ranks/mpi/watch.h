@@ -8,7 +8,7 @@
 //    later, so a rank that gets it tells all. Otherwise silence counts only when it outlasts the patience:
 //    all may have been stopped by hand.
 // 3. Only one of the threads calls MPI, which may never return where a connection has broken. The other
-//    thread judges silences, that of MPI too. When nobody else ends the process, it does, by
+//    thread judges silences, that of MPI too. When nobody else ends the process, this thread does, by
 //    MpiHooks::abandon.
 #pragma once
 

@@ -25,7 +25,7 @@ Json* arguments_of(Json& call) {
   return arguments == function->end() ? nullptr : &*arguments;
 }
 
-// Those of all calls of the messages, in order.
+// The arguments of all calls of the messages, in order.
 std::vector<Json*> all_arguments(Json& messages) {
   std::vector<Json*> all;
   const auto add = [&](Json& call) {
@@ -41,7 +41,7 @@ std::vector<Json*> all_arguments(Json& messages) {
 
 bool has_only_blanks(const std::string& text) { return text.find_first_not_of(" \t\r\n") == text.npos; }
 
-// What a string says that stands for an object.
+// The object that a string has as JSON. `what`: the string's name, for what is thrown.
 Json object_in(const std::string& text, const char* what) {
   constexpr size_t kShown = 60;
   const auto refuse = [&](const std::string& why) {
@@ -57,7 +57,7 @@ Json object_in(const std::string& text, const char* what) {
   return nullptr;
 }
 
-// A string of JSON stands for what it says, a blank one for nothing.
+// A string of JSON becomes the value in it, a blank one null. Any other value stays.
 Json parsed(const Json& value) {
   if (!value.is_string()) return value;
   const std::string& text = value.get_ref<const std::string&>();

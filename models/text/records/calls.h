@@ -1,5 +1,5 @@
-// Tools and calls of them in a record: what is JSON in a string there becomes what it says, as templates
-// expect it. Callers: parse_record(), as which they throw; SampleMaker.
+// Tools in a record, and calls of tools. JSON that stands there in a string is parsed, as templates expect
+// it. All functions throw as parse_record() does. Callers: parse_record(), SampleMaker.
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>
@@ -14,25 +14,25 @@ namespace sluice {
 // The list of tools; null: none.
 nlohmann::ordered_json tools_of(const RecordReader& reader);
 
-// The content of a message that is a call, as ShareGPT and ms-swift write them: an object with a name, or a
-// list of such, perhaps behind a thought, which stays the content. It becomes "tool_calls". `number`, `role`:
-// of the message, for what is thrown.
+// For a message whose content is calls, as ShareGPT and ms-swift write them: an object with a name, or a list
+// of such, perhaps behind a thought. The calls become "tool_calls", and the thought stays the content.
+// `number`, `role`: of the message, for what is thrown.
 void take_calls_of_text(nlohmann::ordered_json& message, size_t number, const std::string& role);
 
-// "tool_calls" and "function_call" of a message become a list of objects and an object. What is empty there
-// goes. `number`: of the message, from 1, for what is thrown.
+// "tool_calls" and "function_call" of a message become a list of objects and an object. If empty, they are
+// removed. `number`: of the message, from 1, for what is thrown.
 void parse_calls(nlohmann::ordered_json& message, size_t number);
 
-// Arguments of all calls become objects, blank ones {}. Returns, in order, those that were strings, as they
-// were; empty: none was.
+// Arguments of all calls become objects, blank ones {}. Returns, in order, for each call with arguments the
+// string that they were, if they were one. Empty: no arguments were a string.
 std::vector<std::optional<std::string>> parse_arguments(nlohmann::ordered_json& messages);
 
-// The conversation with the arguments of its calls as they were given, or all as JSON in a string, and a
-// content of null beside calls alone, as OpenAI has both.
+// The conversation with the arguments of its calls as they were given, or all as JSON in a string. A message
+// without content gets content null. OpenAI has such strings, and null beside calls.
 enum class Arguments : uint8_t { as_given, as_strings };
 Conversation with_arguments(const Conversation& conversation, Arguments arguments);
 
-// Whether a tool is a function itself, as the Responses API has it, and not an object with one.
+// Whether a tool is a function itself, as in the Responses API, and not an object with a "function".
 bool has_bare_functions(const Conversation& conversation);
 Conversation with_functions_in_tools(const Conversation& conversation);
 

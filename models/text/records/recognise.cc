@@ -40,11 +40,11 @@ bool is_record(const Json& value, const NameMap& names) {
   const RecordReader reader(value, names);
   const std::optional<RecordForm> form = form_of(reader);
   if (form != RecordForm::text) return form.has_value();
-  // A text that somebody says is a message.
+  // A text with a role is a message, unless it has replies.
   return reader.peek("text")->is_string() && (!message_keys(value).role || value.contains("replies"));
 }
 
-// The key of what is a record itself, or a list of records; empty: there is none.
+// The first key whose value is a record or a list of records; empty: there is none.
 std::string key_of_records(const RecordReader& reader) {
   for (const auto& [key, value] : reader.object().items())
     if (is_record(value.is_array() && !value.empty() ? value[0] : value, reader.names())) return key;
@@ -67,7 +67,7 @@ std::string which_leaves_out(const std::vector<std::string>& keys) {
                       : fmt::format(", which leaves out what else a record has ({})", fmt::join(keys, ", "));
 }
 
-// The record's own records stand within a key.
+// Refuses an object whose records stand within the key `holder`.
 [[noreturn]] void refuse_holder(const RecordReader& reader, const std::string& holder) {
   const Json& held = reader.object()[holder];
   const std::string key = printable(holder);
@@ -90,7 +90,7 @@ std::string which_leaves_out(const std::vector<std::string>& keys) {
         fmt::format("{{prompt, completion: (.[\"{}\"] | max_by(.{}) | .text)}}", key,
                     std::string_view(score) == "rank" ? "rank | -." : score));
   const std::vector<std::string> others = keys_beside(reader.object(), {holder});
-  // A file whose records have keys of their own.
+  // Whether each key of the object holds a record.
   const bool are_all =
       reader.object().size() > 1 && std::ranges::all_of(reader.object(), [&](const Json& value) {
         return is_record(value, reader.names());
@@ -103,7 +103,7 @@ std::string which_leaves_out(const std::vector<std::string>& keys) {
                         : fmt::format(".[\"{}\"] // .", key));
 }
 
-// Whether a message, the first or the last of a list, is an answer; of what is no message, too.
+// Whether a message, the first or the last of a list, is an answer. One without a role counts as one.
 bool is_answer(const Json& message, const NameMap& names) {
   for (const char* key : {"role", "from"})
     if (const auto role = message.is_object() ? message.find(key) : message.end();
@@ -118,7 +118,7 @@ bool ends_with_answer(const Json& messages, const NameMap& names) {
   return messages.is_array() && !messages.empty() && is_answer(messages.back(), names);
 }
 
-// The options that train the chosen answers of such records.
+// The options that train the chosen answers of records that prefer one answer to another.
 std::string options_for_chosen(const RecordReader& reader) {
   const Json& chosen = *reader.peek("chosen");
   const auto keys = [&](const std::string& added) { return data_keys_option(reader.names(), added); };
@@ -139,7 +139,7 @@ std::string options_for_chosen(const RecordReader& reader) {
   return keys("text=chosen") + ", which trains questions with them";
 }
 
-// A list of messages, and which of them are answers.
+// A list of messages, and whether one of them, or the first, is an answer.
 struct Dialog {
   std::string key;
   MessageKeys keys;
@@ -163,7 +163,7 @@ std::vector<Dialog> dialogs_of(const RecordReader& reader) {
   return dialogs;
 }
 
-// --data-keys for such a record; empty: no message of it is an answer.
+// --data-keys for a record with these dialogs; empty: none of them has an answer.
 std::string keys_of_dialogs(const std::vector<Dialog>& dialogs) {
   const auto answered =
       std::find_if(dialogs.begin(), dialogs.end(), [](const Dialog& d) { return d.has_answer; });
@@ -172,15 +172,15 @@ std::string keys_of_dialogs(const std::vector<Dialog>& dialogs) {
   if (dialogs.size() > 1 && answered->begins_with_answer && answered != dialogs.begin())
     keys = fmt::format("prompt={},completion={}", printable(dialogs[0].key), printable(answered->key));
   const std::string role = answered->keys.role, content = answered->keys.content;
-  // Those of either form are known.
+  // The keys of either form need no option.
   if ((role == "role" && content == "content") || (role == "from" && content == "value")) return keys;
   if (role != "role") keys += ",role=" + role;
   if (content != "content") keys += ",content=" + content;
   return keys;
 }
 
-// --data-keys for a record of a conversation, or of a question and an answer, under other names. Without
-// such, an example.
+// --data-keys for a record of a conversation, or of a question and an answer, under other names. If the
+// record has neither, an example.
 std::string keys_that_may_help(const RecordReader& reader) {
   const std::string system = reader.peek("system_prompt") ? ",system=system_prompt" : "";
   const std::vector<Dialog> dialogs = dialogs_of(reader);
@@ -211,7 +211,7 @@ std::string keys_that_may_help(const RecordReader& reader) {
     beside = key_among(object, {"context", "Context"});
   else if ((asked == "instruction" || asked == "Instruction") && !reader.peek("input"))
     beside = key_among(object, {"context", "query", "Input", "Context"});
-  // The key by its name here, unless it is called so.
+  // Adds a key to the option, unless the file calls it by the name used here.
   std::string keys;
   const auto add = [&](const char* known, const std::string& key) {
     if (key != known) keys += fmt::format("{}{}={}", keys.empty() ? "" : ",", known, key);
@@ -306,7 +306,7 @@ void refuse_bad_answer(const RecordReader& reader, RecordForm form) {
   for (const std::string key : {"label", "kto_tag"}) {
     const Json* mark = reader.peek(key.c_str());
     if (!mark || reader.is_named(key)) continue;
-    // Instructions may come with a class, which is a number or a word.
+    // The label of an instruction may be its class, which is a number or a word.
     if (form == RecordForm::alpaca && key == "label" && !mark->is_boolean()) continue;
     const std::optional<bool> is_good = verdict_of(*mark);
     if (is_good == true) reader.find(key.c_str());

@@ -11,29 +11,29 @@
 
 namespace sluice {
 
-// The keys of an object that say who says it and what it says, under any of the names that files have for
-// them; nullptr: it has none of these.
+// The keys of a message's role and content, under any of the names that files have for them; nullptr: the
+// object has no such key.
 struct MessageKeys {
   const char *role = nullptr, *content = nullptr;
 };
 MessageKeys message_keys(const nlohmann::ordered_json& value);
 
-// By its keys.
+// The form, by the record's keys.
 RecordForm recognised(const RecordReader& reader);
 
-// Preferences would teach what they warn of. A key that --data-keys names for something else is taken at that
-// word.
+// Refuses records that prefer one answer to another: they would teach what they warn of. A key that
+// --data-keys names for something else is no sign of a preference.
 void refuse_preferences(const RecordReader& reader);
 
-// So would answers that are marked as bad ones: by TRL as "label", by LLaMA-Factory as "kto_tag". A record
-// may also say that it is not to be trained.
+// Refuses records whose answer is marked as bad, by TRL as "label", by LLaMA-Factory as "kto_tag", and
+// records that say that they are not to be trained.
 void refuse_bad_answer(const RecordReader& reader, RecordForm form);
 
 // Keys by which messages say whether they are trained: OpenAI's, axolotl's two, ms-swift's two, and others.
 inline constexpr std::array<const char*, 7> kMaskKeys = {"weight",     "train",     "training", "loss",
                                                          "loss_scale", "loss_mask", "trainable"};
 
-// What a mark of an answer says, in one of the ways in which files write that; none: neither good nor bad.
+// What a mark of an answer says, in one of the ways in which files write true and false; none: neither.
 std::optional<bool> verdict_of(const nlohmann::ordered_json& mark);
 
 }  // namespace sluice

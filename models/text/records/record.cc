@@ -31,7 +31,7 @@ struct Messages {
     list.push_back({{"role", role}, {"content", std::move(content)}});
     trained.push_back(std::string_view(role) == "assistant");
   }
-  // Before the first message, unless that is the same one.
+  // Puts `system` before the first message, unless that is the same system prompt.
   void put_system_first(const std::string& system) {
     if (system.empty()) return;
     if (!list.empty() && list[0]["role"] == "system") {
@@ -45,11 +45,11 @@ struct Messages {
 };
 
 struct Mask {
-  std::optional<bool> trained;  // none: it says nothing
-  std::string key;              // which says it
+  std::optional<bool> trained;  // none: the message says nothing
+  std::string key;              // that says it
 };
 
-// Whether a message says that it is to be trained. What says so is no part of it.
+// Whether a message says that it is to be trained. The keys that say so are taken out of the message.
 Mask take_mask(Json& message, size_t number) {
   Mask mask;
   for (const std::string key : kMaskKeys) {
@@ -105,8 +105,8 @@ bool is_said(const Json& message, const std::string& key, const Json& value, con
                         : value == message[key]);
 }
 
-// A message lacks what `known`, one of the two, is the key of. It may have both under other names, and
-// messages before it may have them under these.
+// Refuses a message that lacks `known`, which is one of the two keys. The message may have its role and
+// content under other names, and messages before it may have theirs under these two.
 [[noreturn]] void refuse_without(const char* known, const char* role_key, const char* content_key,
                                  const RecordReader& reader, size_t number) {
   const MessageKeys own = message_keys(reader.object());
@@ -134,7 +134,7 @@ const Json& message_object(const Json& element) {
   return element;
 }
 
-// Data sets that are tables write them for keys that other rows have.
+// Data sets that are tables write null for keys that only other rows have.
 void drop_nulls(Json& object) {
   for (auto value = object.begin(); value != object.end();)
     value = value->is_null() ? object.erase(value) : std::next(value);
@@ -157,11 +157,11 @@ bool is_text_of_answer(const Json& message) {
          !has_calls(message);
 }
 
-// Messages of a list with a role and a content each; other keys stay, those that are null do not.
-// `may_train`: their answers are.
+// Adds the messages of a list. Each has a role and a content. Its other keys stay, unless they are null.
+// `may_train`: answers that no key masks are trained.
 void add_messages(const Json& list, const char* role_key, const char* content_key, const NameMap& names,
                   bool may_train, Messages& to) {
-  bool follows_call = false;  // of the message before
+  bool follows_call = false;  // whether the message before is a call
   size_t number = to.list.size();
   for (const Json& element : list) {
     ++number;
@@ -183,12 +183,12 @@ void add_messages(const Json& list, const char* role_key, const char* content_ke
     }
     for (const auto& [key, value] : element.items()) {
       if (value.is_null() || key == reader.name(role_key) || key == reader.name(content_key)) continue;
-      // What the data's own names say counts before these.
+      // Role or content was read under another name, which counts before this one.
       if (key == "role" || (key == "content" && message.contains(key))) {
         if (!is_said(message, key, value, names)) to.unread_keys.push_back("message." + key);
         continue;
       }
-      message.get_ref<Json::object_t&>().push_back({key, value});  // new, so that it need not be looked for
+      message.get_ref<Json::object_t&>().push_back({key, value});  // a new key needs no look-up
     }
     const bool is_call = is_call_role(given_role, names);
     if (is_call) take_calls_of_text(message, number, given_role);
@@ -199,7 +199,7 @@ void add_messages(const Json& list, const char* role_key, const char* content_ke
                is_trained = is_answer && mask.trained != false;
     if (is_call && !to.list.empty() && to.trained.back() == is_trained && has_calls_alone(message) &&
         (follows_call || is_text_of_answer(to.list.back()))) {
-      // Calls in a row are made at once, and by the answer that stands before them.
+      // Calls in a row become one list. If an answer stands before them, the list is part of it.
       Json& calls = to.list.back()["tool_calls"];
       for (Json& call : message["tool_calls"]) calls.push_back(std::move(call));
       follows_call = true;
@@ -214,7 +214,8 @@ void add_messages(const Json& list, const char* role_key, const char* content_ke
   }
 }
 
-// Messages with the keys of their form, or of the other where the first message has the role of that only.
+// Adds messages with the keys of their form. If the first message has only the other form's key of the role,
+// the other form's keys are read.
 void add_dialog(const Json& list, bool is_sharegpt, const NameMap& names, bool may_train, Messages& to) {
   static constexpr const char* kKeys[2][2] = {{"role", "content"}, {"from", "value"}};
   const auto has = [&](const char* key) {

@@ -31,7 +31,7 @@
 namespace sluice {
 
 // Other names that a file has for keys ("messages", "role", "content", "prompt", ...) and for roles ("user",
-// "assistant", "system", "tool"), any number each: by the name used here. Of several keys, the first that an
+// "assistant", "system", "tool"), by the name used here, which may have several. Of these, the first that an
 // object has counts.
 using NameMap = std::multimap<std::string, std::string>;
 
@@ -41,11 +41,11 @@ struct Conversation {
   std::vector<bool> trained_messages;                      // by message: an answer that is trained
   size_t masked = 0;                    // answers that say themselves that they are not trained
   std::vector<std::string> asked = {};  // marks of other messages, as "train of a message of user"
-  // By call, in order: its arguments as they were given, where that was a string. Empty: none was.
+  // By call, in order: its arguments as they were given, if they were a string. Empty: none were.
   std::vector<std::optional<std::string>> given_arguments = {};
   // An object: the record's own variables of the template; nullptr: none.
   std::shared_ptr<const nlohmann::ordered_json> template_values = nullptr;
-  std::vector<std::string> unread_keys = {};  // of the record: neither read nor without content
+  std::vector<std::string> unread_keys = {};  // of the record: with content, but not read
 };
 
 struct PlainText {
@@ -59,25 +59,25 @@ struct PlainText {
 using Record = std::variant<Conversation, PlainText>;
 
 // A record that is refused although it is well-formed; `remedy` is a sentence with the option that helps, or
-// one that introduces `conversion`, a program of jq that makes what is read of each record.
+// one that introduces `conversion`, a jq program that makes of each record one that can be read.
 struct RefusedRecord : std::invalid_argument {
   RefusedRecord(const std::string& what, std::string help, std::string program = "")
       : std::invalid_argument(what), remedy(std::move(help)), conversion(std::move(program)) {}
   std::string remedy, conversion;
 };
 
-// What helps where parse_record() or a SampleMaker refuses a record of that file: its own remedy, if it has
-// one. `is_list`: the file is one list of records.
+// What helps when parse_record() or a SampleMaker refuses a record of file `path`: the remedy of a
+// RefusedRecord, else `otherwise`. `is_list`: the file is one list of records.
 std::string remedy_of(const std::invalid_argument& refusal, const std::string& otherwise,
                       const std::string& path = "FILE", bool is_list = false);
 
 // `line` is one JSON object. Throws std::invalid_argument whose what() is to be put behind "FILE, line N: ";
-// names from the line are printable in it. Where the line is not JSON, it says the column. Of a
-// RefusedRecord, the remedy is its own. A list of messages may have the keys of either form, whatever it is
-// called: files have `conversations` of roles and contents, too. Roles that other tools write, in any case,
-// become "user", "assistant", "system" and "tool". The content of a message of "function_call" or "tool_call"
-// becomes "tool_calls", those of several such messages in a row one list. Arguments of calls that are JSON in
-// a string, as OpenAI has them, become objects, as templates expect them, and blank ones become {}.
+// names from the line are printable in it. If the line is not JSON, what() says the column. A RefusedRecord
+// has its own remedy. A list of messages may have the keys of either form, whatever the list is called: files
+// have `conversations` of roles and contents, too. Roles that other tools write, in any case, become "user",
+// "assistant", "system" and "tool". The content of a message of role "function_call" or "tool_call" becomes
+// "tool_calls", and several such messages in a row become one list. Arguments of calls that are JSON in a
+// string, as OpenAI has them, become objects, as templates expect them, and blank ones become {}.
 Record parse_record(const std::string& line, RecordForm form, const NameMap& names);
 
 }  // namespace sluice

@@ -37,7 +37,7 @@ class Window {
   uint64_t begin_ = 0;
 };
 
-// Position behind the first `mark` that begins at `from` or later; `end`, the file's, where there is none.
+// Position behind the first `mark` that begins at `from` or later; `end`, the file's end, if there is none.
 uint64_t behind_mark(Window& window, uint64_t end, uint64_t from, const std::string& mark) {
   while (from < end) {
     const std::string_view piece = window.from(from);
@@ -48,7 +48,7 @@ uint64_t behind_mark(Window& window, uint64_t end, uint64_t from, const std::str
   return end;
 }
 
-// The begin of the first record that begins at `from` or behind it.
+// The start of the first record that begins at `from` or behind it.
 uint64_t next_begin(Window& window, uint64_t end, uint64_t from, Division division,
                     const std::string& separator) {
   // A record may begin at `at` itself, if a mark ends there.
@@ -57,7 +57,7 @@ uint64_t next_begin(Window& window, uint64_t end, uint64_t from, Division divisi
   };
   if (from == 0) return 0;
   if (division != Division::stretches) return behind(from);
-  // `from` may lie in the line that goes on behind a multiple, whose end is such a begin too.
+  // `from` may lie in the line that runs across `multiple`. A record begins where that line ends, too.
   const uint64_t multiple = from / kTextBytes * kTextBytes;
   if (const uint64_t begin = multiple == 0 ? 0 : behind(multiple); begin >= from) return begin;
   return behind(multiple + kTextBytes);
@@ -72,7 +72,7 @@ fs::file_time_type time_of_change(const std::string& path) {
 bool is_blank(char c) { return c == ' ' || c == '\t' || c == '\r' || c == '\n'; }
 bool is_byte_order_mark(char c) { return c == '\xef' || c == '\xbb' || c == '\xbf'; }
 
-// Finds the elements of a JSON list, byte by byte. What is wrong within an element is for its reader to find.
+// Finds the elements of a JSON list, byte by byte. Errors within an element are left to whoever parses it.
 class ListScan {
  public:
   enum class Found : uint8_t { nothing, element, too_many_commas, no_list };
@@ -129,7 +129,7 @@ class ListScan {
   bool quoted_ = false, escaped_ = false;
 };
 
-// The begin of the file, without what is blank there.
+// The start of the file, without blanks and a byte order mark in front.
 std::string head_of(const std::string& path) {
   const InputFile file(path);
   std::string head(std::min(kPieceBytes, file.bytes()), '\0');
@@ -199,7 +199,7 @@ std::string RecordFile::text_of(uint64_t begin, uint64_t end) const {
                 fmt::format("{}: a record of {} bytes is longer than the {} that are possible.", place(begin),
                             end - begin, kRecordBytesMax),
                 "Divide it.");
-  // Beside records, a process holds some MiB more or less each time.
+  // What a process holds beside records differs by some MiB from run to run.
   constexpr uint64_t kMib = 1 << 20, kMargin = 4 * kMib;
   if (end - begin > limit_.longest)
     throw Error(

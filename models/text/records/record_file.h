@@ -1,12 +1,12 @@
-// Files of records, read in stretches that know nothing of each other, so that several threads can work on
-// one file and a stop loses one stretch only.
+// Files of records, read in independent stretches, so that several threads can work on one file and a stop
+// loses one stretch only.
 //
 // A record begins where the one before it ends: behind a line end, behind a separator, or, in a text without
 // separators, at the first line that begins behind a multiple of kTextBytes. The records of a JSON list are
 // its elements. A stretch of bytes has the records that begin in it, so any division of a file into stretches
 // gives each record once. Reads are const and may come from any thread; memory is bounded by the longest
-// record. A read of a list scans it from its beginning, since only what stands before a byte tells whether it
-// is part of a string: few stretches serve it best.
+// record. A read of a list scans the file from its start, since only the text before a byte tells whether the
+// byte is part of a string. So a list is best read in few stretches.
 #pragma once
 
 #include <cstdint>
@@ -24,7 +24,7 @@ constexpr uint64_t kRecordBytesMax = uint64_t{1} << 28;
 
 struct RecordLimit {
   uint64_t longest = kRecordBytesMax;  // bytes of a record for which there is memory
-  // --host-mem that a longer one needs: for each of its bytes, and beside. 0: it cannot be had.
+  // The --host-mem that a longer record needs: for each of its bytes, and beside. 0: none would suffice.
   uint64_t memory_a_byte = 0, memory_beside = 0;
 };
 
@@ -39,7 +39,7 @@ bool is_divided_object(const std::string& path);
 // Whether the file begins with an object in JSON, or with a list of such. Throws as InputFile.
 bool begins_as_json(const std::string& path);
 
-// In front of a text, it says that the text is UTF-8, and is no part of it.
+// In front of a text, this mark says that the text is UTF-8. It is no part of the text.
 constexpr std::string_view kByteOrderMark = "\xef\xbb\xbf";
 
 class RecordFile {
@@ -56,8 +56,8 @@ class RecordFile {
   Division division() const { return division_; }
 
   // Calls record(text, begin) for every record that begins in bytes [begin, end), in order; the text is
-  // without line end or separator. Stops where it returns false. Throws Error(malformed_file) for a record
-  // above kRecordBytesMax or a list that is none, Error(infeasible) for one above `limit`, Error(io).
+  // without line end or separator. Stops when `record` returns false. Throws Error(malformed_file) for a
+  // record above kRecordBytesMax or a malformed list, Error(infeasible) for one above `limit`, Error(io).
   void read(uint64_t begin, uint64_t end,
             const std::function<bool(const std::string& text, uint64_t begin)>& record) const;
 

@@ -19,42 +19,41 @@ template <typename... Values>
   throw std::invalid_argument(fmt::format(sentence, values...));
 }
 
-// Nothing that anybody could miss.
+// Whether the value is null, or a string, list or object without content.
 bool is_empty(const nlohmann::ordered_json& value);
 
 // The role as templates know it.
 std::string role_of(const std::string& given, const NameMap& names);
 
-// Whether the content of such messages is a call in JSON. A role that --data-keys names is taken at that
-// word.
+// Whether the content of messages with this role is a call in JSON. It is not if --data-keys names the role.
 bool is_call_role(const std::string& given, const NameMap& names);
 
 // A word of a command, quoted where a shell needs that.
 std::string shell_word(const std::string& text);
 
-// The option that names these, "role=speaker,content=text", beside those that were given.
+// The option --data-keys with the names that were given and `added`, as "role=speaker,content=text".
 std::string data_keys_option(const NameMap& given, const std::string& added);
 
 class RecordReader {
  public:
-  // Both outlive it.
+  // The object and the names outlive the reader.
   RecordReader(const nlohmann::ordered_json& object, const NameMap& names) : object_(object), names_(names) {}
 
-  // What the object calls a key; whether the file calls any key so.
+  // What the object calls the key `known`; whether --data-keys has `key` as another name.
   std::string name(const char* known) const;
   bool is_named(const std::string& key) const;
   // nullptr: absent, or null
   const nlohmann::ordered_json* peek(const char* known) const;
   bool is_null(const char* known) const;
-  // The same of what counts as read from here on.
+  // As peek(), but the value counts as read. So do the values of at(), text(), text_or_empty() and list().
   const nlohmann::ordered_json* find(const char* known) const;
   const nlohmann::ordered_json& at(const char* known) const;
   std::string text(const char* known) const;
   std::string text_or_empty(const char* known) const;
   const nlohmann::ordered_json& list(const char* known) const;
-  // All keys, for messages.
+  // The object's keys, for error messages: all, or the first.
   std::string keys() const;
-  // Keys that have content and that nobody asked for.
+  // Keys that have content and have not been read.
   std::vector<std::string> unread() const;
 
   const nlohmann::ordered_json& object() const { return object_; }

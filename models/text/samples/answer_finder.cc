@@ -71,7 +71,7 @@ AnswerFinder::AnswerFinder(const ChatRenderer& renderer, const AdaptedConversati
       add_given(value, given_bytes_);
       if (key != "role") continue;
       role_sources_.push_back(static_cast<uint32_t>(given_bytes_.size() - 1));
-      given_bytes_.back() = 0;  // templates write it or leave it out as they like
+      given_bytes_.back() = 0;  // templates write a role or leave it out as they like
     }
     first_source_.push_back(given_bytes_.size());
   }
@@ -116,7 +116,7 @@ bool AnswerFinder::is_complete(size_t message) const {
   return spans_[message].end > 0;
 }
 
-// Many templates refuse a conversation that an answer begins.
+// Many templates refuse a conversation that begins with an answer.
 Rendered AnswerFinder::prompt_of(size_t answer) const {
   try {
     return renderer_.render(conversation_, answer, true);
@@ -228,7 +228,8 @@ std::optional<AnswerPart> AnswerFinder::measured(size_t answer) {
     const size_t parting = common_prefix(whole_.text, turn.text.text);
     if (parting < content_end || parting < part.bytes.begin) return std::nullopt;
     const size_t shared = tag_begin(whole_.text, content_end, parting);
-    // An end of the turn stands before: what follows ends the text, and is no other end of the turn.
+    // If literals stand before `shared`, they end the turn, and what differs ends the text. Else the turn
+    // itself ends otherwise.
     if (solid_bytes(std::string_view(whole_.text).substr(content_end, shared - content_end)) == 0)
       return std::nullopt;
     part = {{part.bytes.begin, shared}, true};

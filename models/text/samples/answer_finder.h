@@ -1,16 +1,18 @@
 // Where the answers of a conversation stand in its text.
 //
-// An answer is what it adds to the text of the messages before it: the template's text of the messages up to
-// the answer, less its text of those before, with add_generation_prompt.
+// The text of an answer is what the answer adds: the template's text of the messages up to and with the
+// answer, less the text of the messages before it with add_generation_prompt.
 // 1. Where a prompt ends with tags that the answer's text does not have (DeepSeek-R1's opens a thought), the
-//    answer begins where the two part, if only tags stand between there and its content.
+//    answer begins where the two texts differ, if only tags stand between that place and its content.
 // 2. Where the text of the messages up to an answer ends with something that the whole text does not have
-//    there (Phi-3 ends every text), the answer ends where the two part, if literals stand before.
-// 3. A template may render an answer otherwise once others follow (Qwen3 drops its thoughts). Then no answer
-//    is looked for in the whole text, and each has a text of its own.
-// Each answer takes two renders, so a long conversation would take a time that grows with its square. Once
-// 16 MiB were rendered for one conversation, an answer is taken to begin and to end as an earlier one did
-// that stood between the same literals of the template, if all of its content is there. Caller: SampleMaker.
+//    there (Phi-3 ends every text), the answer ends where the two texts differ, if literals stand before that
+//    place.
+// 3. A template may render an answer otherwise once other messages follow (Qwen3 drops its thoughts). Then no
+//    answer is looked for in the whole text, and each answer has a text of its own.
+// Each answer takes two renders, so the time of a conversation grows with the square of its length. Once 16
+// MiB were rendered for one conversation, an answer is measured by an earlier one between the same literals
+// of the template: it is taken to begin and to end as that did, if all of its content is there.
+// Caller: SampleMaker.
 #pragma once
 
 #include <cstdint>
@@ -48,7 +50,7 @@ class AnswerFinder {
   AnswerText alone(size_t answer);
   // Returns the parts that {% generation %} marks for these answers, which ascend.
   std::vector<AnswerPart> generated(const std::vector<size_t>& answers) const;
-  // How many of these answers stand outside of such marks, as a whole or in part.
+  // How many of these answers stand outside of {% generation %}, as a whole or in part.
   uint64_t unmarked(const std::vector<size_t>& answers) const;
 
   size_t opened() const { return opened_; }  // answers of in_whole() that step 1 is about
@@ -75,7 +77,7 @@ class AnswerFinder {
   };
   Rendered prompt_of(size_t answer) const;
   Rendered text_up_to(size_t answer);
-  // Sets where the answer begins; false where no earlier one tells it.
+  // Sets where the answer begins; false where no earlier answer tells it.
   bool begins_as_others(AnswerText& out, size_t answer) const;
   void find_begin(const Rendered& prompt, size_t answer, AnswerText& out) const;
   std::optional<Content> content_of(const Rendered& text, size_t message) const;
@@ -86,7 +88,7 @@ class AnswerFinder {
   bool is_role(uint32_t source) const;
   std::vector<SourceRange>::const_iterator content_from(size_t byte) const;
   static std::string literals_before(const Rendered& text, const Content& content);
-  std::string literals_before(size_t message) const;  // in the whole text, as all that follows
+  std::string literals_before(size_t message) const;  // this and the next: in the whole text
   std::string literals_behind(size_t message) const;
 
   const ChatRenderer& renderer_;

@@ -36,8 +36,8 @@ bool has_word(const std::string& text, const std::string& word) {
   return false;
 }
 
-// Whether the expression that begins at `at`, behind the word "role", has the string as a literal: up to its
-// end, another operand, or kReach bytes.
+// Whether the expression that begins at `at`, behind the word "role", has `word` as a literal. The search
+// stops at the expression's end, at another operand, or after kReach bytes.
 bool is_compared_with(std::string_view text, size_t at, std::string_view word) {
   constexpr size_t kReach = 120;
   std::string_view rest = text.substr(at, kReach);
@@ -55,7 +55,7 @@ bool is_compared_with(std::string_view text, size_t at, std::string_view word) {
   return false;
 }
 
-// A part of a content that is text: a string, or an object of that type.
+// The text of a part that is a string, or an object of a type for texts; else nullptr.
 const std::string* text_of(const Json& part) {
   if (part.is_string()) return &part.get_ref<const std::string&>();
   if (!part.is_object()) return nullptr;
@@ -81,7 +81,7 @@ void note_keys_beside_text(const Json& part, SampleNotes& notes) {
         count(notes.unread, "part." + key);
 }
 
-// Every part with a text as {"type": "text", "text": ...}, which templates know.
+// Makes every part with a text {"type": "text", "text": ...}, which templates know.
 void name_parts(Json& content) {
   for (Json& part : content) {
     const std::string* text = text_of(part);
@@ -185,7 +185,7 @@ Rendered rendered(const Render& render) {
 
 }  // namespace
 
-// Whether it renders the texts of parts, and not the list as a whole with all its keys and types.
+// Whether the template renders the texts of parts, and not the list as a whole with all its keys and types.
 bool ChatRenderer::reads_parts(const ChatTemplate& chat) const {
   const auto part = [](const char* text) { return Json::array({{{"type", "text"}, {"text", text}}}); };
   Conversation probe;
@@ -200,7 +200,7 @@ bool ChatRenderer::reads_parts(const ChatTemplate& chat) const {
       return std::any_of(text.sources.begin(), text.sources.end(),
                          [&](const SourceRange& range) { return range.source == source; });
     };
-    // The strings of both messages are the role, the type and the text.
+    // Each message has three strings: role, type and text.
     return has(2) && has(5) && !has(1) && !has(4) && !has(SourceRange::kNoValue);
   } catch (const std::invalid_argument&) {
     return false;

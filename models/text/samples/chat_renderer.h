@@ -1,11 +1,12 @@
 // Conversations as the text of a model's chat template, and which string of a conversation each byte of that
 // text came from.
 //
-// Of a model with several named templates, a conversation with tools has the one that is named tool_use, as
+// If a model has several named templates, a conversation with tools is rendered by the one named tool_use, as
 // in transformers 5.23. A message's reasoning reaches the template under all names that templates read it by,
-// as there. A template that reads a message's content as a string only gets lists of parts as one string: the
-// texts of the parts, joined by line ends, as vLLM and llama.cpp do it; to others, every part with a text is
-// {"type": "text"}. One renderer for each thread; the text model must outlive it. Caller: SampleMaker.
+// as in transformers. A template that reads a message's content only as a string gets a list of parts as one
+// string: the texts of the parts, joined by line ends, as in vLLM and llama.cpp. Other templates get every
+// part with a text as {"type": "text"}. One renderer for each thread; the text model must outlive it. Caller:
+// SampleMaker.
 #pragma once
 
 #include <array>
@@ -20,7 +21,7 @@
 
 namespace sluice {
 
-// Names of a message's reasoning; the first that a message has gives it.
+// Keys of a message's reasoning; the first that a message has counts.
 inline constexpr std::array kReasoningFields = {"reasoning_content", "thinking", "reasoning"};
 
 // The "type" of a part of a content; where it has none, "of " and its first key.
@@ -38,17 +39,17 @@ class ChatRenderer {
   ChatRenderer(const TextModel& model, const std::string& template_values);
 
   // Notes parts of contents that are left out, and variables that the template does not have. Throws
-  // RefusedRecord where there is no template for it.
+  // RefusedRecord where the model has no template.
   AdaptedConversation adapted(const Conversation& conversation, SampleNotes& notes) const;
 
-  // The first `messages` of a conversation; with the begin of the next answer if it `prompts`.
-  // Sources are numbered over the messages given, then the tools. Throws std::invalid_argument where the
-  // template refuses them.
+  // The text of the first `messages` messages; if `prompts`, with the start of the next answer. Sources are
+  // numbered over the messages given, then the tools. Throws std::invalid_argument where the template refuses
+  // the messages.
   Rendered render(const AdaptedConversation& conversation, size_t messages, bool prompts) const;
 
   // Whether the template of the conversation has the name, as a whole word anywhere in it.
   bool mentions(const Conversation& conversation, const std::string& name) const;
-  // Whether it compares a message's role with that one, as message.role == "developer" does.
+  // Whether the template compares a message's role with `role`, as message.role == "developer" does.
   bool knows_role(const Conversation& conversation, const std::string& role) const;
 
  private:

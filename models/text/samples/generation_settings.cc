@@ -17,13 +17,13 @@ namespace {
 constexpr uint64_t kFileBytesMax = uint64_t{16} << 20;
 constexpr int64_t kTokensMax = 1'000'000'000;
 
-// Where do_sample is true and the file does not say otherwise.
+// The values where do_sample is true and the file has none.
 constexpr double kTemperature = 1;
 constexpr int64_t kTopK = 50;
 
 struct Neutral {
   const char* name;
-  double value;  // with which it has no effect; so have null, false and an empty list
+  double value;  // without effect, as null, false and an empty list are
 };
 constexpr Neutral kNotApplied[] = {{"num_beams", 1},
                                    {"num_beam_groups", 1},

@@ -11,7 +11,7 @@ namespace sluice {
 
 // None: the file does not say.
 struct GenerationSettings {
-  std::optional<double> temperature;  // of do_sample; without it, these hold where a user gives another
+  std::optional<double> temperature;  // set if do_sample; else the others hold where a user gives one
   std::optional<double> top_p, min_p, repetition_penalty;
   std::optional<int64_t> top_k;          // 0: all tokens
   std::optional<int64_t> max_tokens;     // of an answer: max_new_tokens

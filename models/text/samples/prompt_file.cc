@@ -19,7 +19,7 @@ std::vector<uint32_t> tokens_of(const std::string& line, SampleMaker& maker) {
   if (!object.is_object()) throw std::invalid_argument("it is no JSON object");
   if (object.contains("prompt") == object.contains("messages"))
     throw std::invalid_argument("it has neither or both of \"prompt\" and \"messages\"");
-  // Read as training data are, so that a conversation is rendered as it was trained.
+  // Messages are read as training data are, so that a conversation is rendered as it was trained.
   if (!object.contains("prompt"))
     return maker.prompt(std::get<Conversation>(parse_record(line, RecordForm::messages, {})));
   if (!object["prompt"].is_string()) throw std::invalid_argument("\"prompt\" is no string");

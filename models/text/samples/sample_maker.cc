@@ -38,7 +38,7 @@ size_t answer_count(const Conversation& conversation) {
 
 std::vector<AnswerPart> all_of(const Rendered& text) { return {{{0, text.text.size()}, false}}; }
 
-// `byte`, or the next one that may have a token.
+// `byte`, or the next byte that may have a token.
 size_t behind_left_out(const Encoding& encoding, size_t byte) {
   auto range = std::partition_point(encoding.left_out.begin(), encoding.left_out.end(),
                                     [&](const ByteRange& r) { return r.end <= byte; });
@@ -80,7 +80,7 @@ void SampleMaker::note_refusal(const std::string& why) {
 
 SampleNotes SampleMaker::take_notes() { return std::exchange(notes_, {}); }
 
-// Control tokens of what a template wrote are tokens; of what came from users only if that is chosen.
+// The parts in which control tokens are not tokens: what came from users, unless the choices say otherwise.
 std::span<const ByteRange> SampleMaker::plain_parts(const Rendered& text) const {
   const bool are_plain = choices_.control_tokens == ControlTokens::of_template;
   return are_plain ? std::span(text.content) : std::span<const ByteRange>{};
@@ -91,7 +91,7 @@ bool SampleMaker::is_end(uint32_t id) const {
          std::find(model_.ends.begin(), model_.ends.end(), id) != model_.ends.end();
 }
 
-// What ends a trained part: its last token that is not blank, if it is a control token.
+// Notes what ends a trained part: its last token that is not blank, if it is a control token.
 void SampleMaker::note_end(const std::vector<uint32_t>& ids, size_t first, size_t end,
                            SampleNotes& notes) const {
   while (end > first && is_blank(model_.tokenizer.decode(std::span(ids).subspan(end - 1, 1), false))) --end;
@@ -122,7 +122,7 @@ Sample SampleMaker::sample_of(const Rendered& text, std::vector<uint32_t> ids, c
   for (const auto& [given, end_is_cut] : parts) {
     const ByteRange part{behind_left_out(encoding, given.begin), given.end};
     seek(part.begin);
-    // The token before it may have the part's first byte, too.
+    // The token before `token` may have the part's first byte.
     const bool is_border = token == sample.ids.size() || encoding.begins[token] > part.begin;
     const size_t first = token > 0 && part.begin < part.end && is_border ? token - 1 : token;
     seek(part.end);
@@ -162,8 +162,8 @@ bool has_calls(const Conversation& conversation) {
   });
 }
 
-// The other ways in which data write the same, for templates that refuse one: functions within tools; a
-// content of null beside calls; arguments as they were given; and as strings.
+// Other ways of writing a conversation, for templates that refuse the first: functions within tools; a
+// content of null beside calls; arguments as they were given; and arguments as strings.
 std::vector<Conversation> written_otherwise(const Conversation& given) {
   std::vector<Conversation> ways;
   const bool are_bare = has_bare_functions(given);
@@ -232,7 +232,7 @@ bool SampleMaker::is_known_role(const Conversation& conversation, const std::str
 
 namespace {
 
-// A thought alone, of which the rest is a call.
+// Whether a content is at most a thought, so that the call is the message's answer.
 bool is_thought(const nlohmann::ordered_json& content) {
   if (!content.is_string()) return false;
   const std::string& text = content.get_ref<const std::string&>();
@@ -256,7 +256,8 @@ void SampleMaker::check_calls(const Conversation& conversation) const {
           "assistant=tool_call trains them as texts.");
 }
 
-// A role that nobody knows is told, and refused where an answer would stand: that would be lost.
+// Notes roles that neither Sluice nor the template knows. Refuses one that stands where an answer would,
+// since the answer would be lost.
 void SampleMaker::check_roles(const Conversation& conversation, SampleNotes& notes) const {
   const Json& messages = *conversation.messages;
   const auto role = [&](size_t i) { return messages[i]["role"].get<std::string>(); };
@@ -336,7 +337,7 @@ Samples SampleMaker::of_conversation(const Conversation& given, SampleNotes& not
     try {
       samples = of_answers(conversation, whole, answers, unread, notes);
     } catch (const RefusedRecord&) {
-      SampleNotes ignored;  // an answer that no text has at all is the reason that helps
+      SampleNotes ignored;  // if no text has an answer at all, that reason helps more
       unread.add_sample(whole, conversation.messages->size());
       unread.note(renderer_, answers, ignored);
       throw;
@@ -385,7 +386,7 @@ Samples SampleMaker::of_text(const PlainText& text, SampleNotes& notes) {
   notes.whole += text.whole && choices_.train_on == TrainOn::last;
   notes.rendered += was_rendered && choices_.control_tokens == ControlTokens::of_template;
   const bool is_all = text.whole || choices_.train_on == TrainOn::all;
-  SampleNotes before_suffix;  // the end of a text is what stands behind it
+  SampleNotes before_suffix;  // not kept: the end is noted with the suffix
   std::vector<uint32_t> ids = std::move(encoding.ids);
   Sample sample =
       sample_of(rendered, std::move(ids), encoding,

@@ -1,13 +1,13 @@
 // Records as samples: token ids, each with a mark whether it is trained.
 //
-// A conversation is rendered by the model's chat template. Trained are, of its answers, the parts that the
-// template renders inside {% generation %}, if it has any; else the answers as AnswerFinder finds them. A
-// template may render earlier turns otherwise once others follow (Qwen3 drops their thoughts); then each
+// A conversation is rendered by the model's chat template. Of its answers, the parts that the template
+// renders inside {% generation %} are trained; without such parts, the answers as AnswerFinder finds them. A
+// template may render earlier turns otherwise once later ones follow (Qwen3 drops their thoughts); then each
 // answer becomes a sample of its own. An answer is trained up to its last control token, which ends the turn.
 // A token is trained if it has a byte of a trained part.
 //
-// A text that begins or ends with a control token was rendered by a template before: its control tokens are
-// control tokens. In any other text of users they are text.
+// A text that begins or ends with a control token was rendered by a template before, so the control tokens in
+// it count as such. In any other text of users they are plain text.
 //
 // One maker for each thread. The text model must outlive it.
 #pragma once
@@ -41,14 +41,14 @@ class SampleMaker {
   // The samples of a record, perhaps some without a trained token. Throws std::invalid_argument as
   // parse_record does where the record does not suit the template, Error where the tokenizer fails.
   Samples make(const Record& record);
-  // Notes a key of a record that nothing reads; why a record is left out, as a clause.
+  // Note a key of a record that nothing reads; and, as a clause, why a record is left out.
   void note_unread(const std::string& key) { count(notes_.unread, key); }
   void note_refusal(const std::string& why);
   // What is to be told of the records since the last call.
   SampleNotes take_notes();
 
   // The tokens of a prompt: a conversation with the begin of the next answer, or a text to go on with. Throw
-  // as make() does, and where a part of a content cannot be read; what else is not read is noted.
+  // as make() does, and where a part of a content cannot be read; anything else that is not read is noted.
   std::vector<uint32_t> prompt(const Conversation& conversation);
   std::vector<uint32_t> prompt(const std::string& text);
 
@@ -70,7 +70,7 @@ class SampleMaker {
                    const std::vector<AnswerPart>& parts, bool ends_at_control, SampleNotes& notes) const;
   Sample conversation_sample(const Rendered& text, const std::vector<AnswerPart>& parts, bool ends_at_control,
                              SampleNotes& notes);
-  // The same in less time, for a text that begins as the one before it.
+  // As conversation_sample(), but faster for a text that begins as the text of the call before.
   Sample next_sample(const Rendered& text, const std::vector<AnswerPart>& parts, bool ends_at_control,
                      SampleNotes& notes);
 

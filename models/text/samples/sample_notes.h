@@ -11,17 +11,17 @@
 namespace sluice {
 
 struct SampleNotes {
-  using ByName = std::map<std::string, uint64_t>;  // of how many records, messages or parts
-  // Which no sample has: keys of records ("images"), fields of messages ("message.name"), parts of contents
+  using ByName = std::map<std::string, uint64_t>;  // numbers of records, messages or parts
+  // What no sample has: keys of records ("images"), fields of messages ("message.name"), parts of contents
   // ("part image_url"), whole messages ("message of developer"), the record's "tools".
   ByName unread;
   ByName unknown_roles;               // messages by a role that neither Sluice nor the chat template knows
   std::map<uint32_t, uint64_t> ends;  // trained answers and texts, by the control token that ends them
   uint64_t endless = 0;               // trained answers and texts that no control token ends
-  std::string no_end;                 // why texts have none, as a clause; empty: they have one
+  std::string no_end;                 // why texts have no end token, as a clause; empty: they have one
   uint64_t unmarked = 0;              // trained answers of which a part is outside of {% generation %}
   uint64_t cut = 0;                   // answers of which the chat template leaves a part out of every sample
-  uint64_t empty = 0;                 // trained answers of which nothing but blanks is given
+  uint64_t empty = 0;                 // trained answers that have nothing but blanks
   uint64_t masked = 0;                // answers that are trained although their records say that they are not
   uint64_t unwanted = 0;              // samples without a trained token, as their records ask: texts that are
                                       // empty, and answers that say that they are not trained
@@ -29,7 +29,7 @@ struct SampleNotes {
   uint64_t whole = 0;   // texts that are trained as a whole although the last answer is asked for
   std::string refusal;  // why the first record that is left out is refused, as a clause
   uint64_t opened = 0;  // answers that do not begin with all that the template's prompt ends with
-  std::string opening;  // what such prompts end with: the first one's
+  std::string opening;  // what the first such prompt ends with and its answer lacks
 
   bool operator==(const SampleNotes&) const = default;
   SampleNotes& operator+=(const SampleNotes& other);

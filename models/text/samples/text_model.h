@@ -25,12 +25,13 @@ struct TextModel {
   std::map<std::string, std::string> controls = {};  // "bos_token" -> "<s>": variables of the template
   std::vector<uint32_t> ends = {};                   // ids that end an answer
   std::optional<uint32_t> end = {};                  // eos_token: behind a text
-  std::string no_end = {};                           // why there is none, as a clause; empty: there is one
+  std::string no_end = {};                           // why `end` is not set, as a clause; empty: it is
 };
 
 bool has_tokenizer(const std::string& directory);
 
-// Bytes as tokens (Tokenizer::of_bytes), and what open_text_model() says of `template_file`.
+// Bytes as tokens (Tokenizer::of_bytes), and the chat template of `template_file`; empty: none. Throws as
+// open_text_model().
 TextModel text_model_of_bytes(const std::string& template_file);
 
 // `chat_template`: a file, or the name of one of the directory's templates, for all conversations; empty: the
@@ -38,7 +39,7 @@ TextModel text_model_of_bytes(const std::string& template_file);
 // tool_use. Throws Error(usage, malformed_file).
 TextModel open_text_model(const std::string& directory, const std::string& chat_template);
 
-// Throws as open_text_model() where it would for this template.
+// Throws what open_text_model() would throw for this template.
 void check_chat_template(const std::string& directory, const std::string& chat_template);
 
 // Makes `token` the only end of answers, and of texts. Throws Error(usage) where the tokenizer has no such

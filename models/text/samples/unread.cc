@@ -61,7 +61,7 @@ bool is_answer_field(const std::string& key) {
   return key == "tool_calls" || key == "function_call" || is_reasoning(key);
 }
 
-// What says no more than the keys beside it.
+// A type that says no more than the keys beside it.
 bool is_implied_type(const Json& type) { return type == "function" || type == "object"; }
 
 // "refusal", and other names of calls: "function_calls", "toolCalls".
@@ -135,7 +135,7 @@ void UnreadStrings::add_sample(const Rendered& text, size_t messages) {
     Use& use = uses_[source];
     use.used = std::max(use.used, bytes[i]);
     if (bytes[i] == 0 || use.used >= use.given) continue;
-    // The template may write a part of it, such as <think>, as its own.
+    // The template may write a part of the string, such as <think>, as its own text.
     const std::string needle = without_blanks(*strings_[source]);
     const size_t around = strings_[source]->size(),
                  begin = places[i].begin - std::min(places[i].begin, around);
@@ -201,7 +201,7 @@ void UnreadStrings::note_field(ReadProbe& probe, const Json& value, const std::s
   note_tree(probe, value, path, source, notes);
 }
 
-// The content is read in part. Returns the use of its texts.
+// For a content that is read in part. Returns the use of its texts.
 UnreadStrings::Use UnreadStrings::note_parts(ReadProbe& probe, const Json& parts, size_t source,
                                              SampleNotes& notes) const {
   Use texts;
@@ -248,7 +248,7 @@ UnreadStrings::Use UnreadStrings::note_content(ReadProbe& probe, const Json& mes
 void UnreadStrings::note_message(ReadProbe& probe, size_t index, bool is_answer, size_t& source,
                                  SampleNotes& notes) const {
   const Json& message = (*conversation_.messages)[index];
-  Use content, beside, reasoning;  // reasoning: all its names have the same, of which one is enough
+  Use content, beside, reasoning;  // reasoning: its names have one value, of which one use suffices
   for (const auto& [key, value] : message.items()) {
     size_t first = source;
     if (is_answer_field(key)) beside += use_of(value, first);

@@ -1,9 +1,9 @@
 // What of a conversation stands in no sample.
 //
 // A string counts as read if a sample has bytes of it; blank bytes, which templates cut off, count for
-// nothing. A value without strings, and a string named "type", which templates write in words of their own,
-// count as read where a sample has the key in JSON or a probe finds that they are. What is read in part, such
-// as a list of calls, is told by the paths of what is not. Caller: SampleMaker.
+// nothing. A value without strings counts as read if a sample has its key in JSON or a probe finds that it is
+// read. So does a string under "type", which templates write in words of their own. Of what is read in part,
+// such as a list of calls, the paths of the unread values are noted. Caller: SampleMaker.
 #pragma once
 
 #include <cstdint>
@@ -22,10 +22,10 @@ class UnreadStrings {
   // `conversation` is `given` as adapted; both outlive this.
   UnreadStrings(const Conversation& conversation, const Conversation& given);
 
-  // Whatever one sample has of the conversation; its text is of so many of the first messages.
+  // Adds what one sample has of the conversation. `text` is that of the first `messages` messages.
   void add_sample(const Rendered& text, size_t messages);
-  // Notes what is in no sample. `answers`: those that were to be trained, ascending. Throws RefusedRecord for
-  // one of them of which nothing is in any sample.
+  // Notes what is in no sample. `answers`: those that were to be trained, ascending. Throws RefusedRecord if
+  // nothing of one of these answers is in any sample.
   void note(const ChatRenderer& renderer, const std::vector<size_t>& answers, SampleNotes& notes) const;
 
  private:
@@ -34,7 +34,7 @@ class UnreadStrings {
     Use& operator+=(const Use& other);
     bool is_lost() const { return given > 0 && used == 0; }
   };
-  // `source`: of the first string of what is given; moves behind its last.
+  // `source`: that of the first string in `json`; moves behind that of the last.
   Use use_of(const nlohmann::ordered_json& json, size_t& source) const;
   bool stands_in_json(const std::string& key) const;
   void note_tree(ReadProbe& probe, const nlohmann::ordered_json& json, const std::string& path,
@@ -55,7 +55,7 @@ class UnreadStrings {
     bool is_read = false;  // a sample has it as JSON has keys
   };
   std::map<std::string, Key>
-      keys_;               // of objects within messages and tools; of "type", and of what is no string
+      keys_;               // of objects in messages and tools: "type", and keys of what is no string
   std::vector<Use> uses_;  // by source; `used`: the most that a sample has of it
 };
 

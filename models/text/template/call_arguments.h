@@ -18,8 +18,8 @@ struct CallArguments {
   std::vector<std::pair<std::string, Value>> named;
 };
 
-// One pointer a parameter, null where it is not given. Of `parameters`, the first `required` must be. An
-// empty name is that of a parameter that has none. Throws Fault.
+// One pointer for each parameter, null where it is not given. The first `required` of them must be given. A
+// parameter without a name has an empty one here. Throws Fault.
 std::vector<const Value*> bind(std::string_view callee, const CallArguments& given,
                                std::initializer_list<std::string_view> parameters, size_t required);
 

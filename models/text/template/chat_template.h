@@ -34,8 +34,8 @@ struct RenderOptions {
   TemplateLimits limits = {};
 };
 
-// Bytes [begin, end) of a text came from one string of the variables: its number among all strings that are
-// values there, from 0 in the order of the document; kNoValue for keys of objects.
+// Bytes [begin, end) of a text, which came from one string of the variables. `source`: the string's number
+// among all strings that are values there, from 0 in the order of the document; kNoValue for keys.
 struct SourceRange {
   static constexpr uint32_t kNoValue = UINT32_MAX;
   size_t begin = 0, end = 0;
@@ -46,8 +46,8 @@ struct SourceRange {
 struct Rendered {
   std::string text;
   std::vector<ByteRange> generation;  // rendered inside {% generation %}, ascending
-  // From strings of the variables, values and keys, except control variables; ascending, never adjacent. To
-  // be tokenized without recognizing control tokens.
+  // Bytes from strings of the variables, values and keys, except control variables; ascending, never
+  // adjacent. They are to be tokenized without recognizing control tokens.
   std::vector<ByteRange> content;
   // The same bytes by the string that they came from; ascending. Bytes that were made of several strings at
   // once count for the first.

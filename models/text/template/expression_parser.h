@@ -57,12 +57,12 @@ class ExpressionParser {
   static bool matches(const Token& token, TokenKind kind, std::string_view text) {
     return token.kind == kind && (text.empty() || token.text == text);
   }
-  // Depth of the deepest.
+  // The depth of the deepest part.
   static int deepest(std::initializer_list<const ExpressionPtr*> parts);
   static int deepest(const Expressions& parts);
   static int deepest(const Arguments& arguments);
   // `depth` is that of the deepest part. Chains like a + b + c make deep trees without recursion of the
-  // parser, so it is bounded here, too.
+  // parser, so the depth is bounded here, too.
   template <typename Node>
   static ExpressionPtr make(Position at, int depth, Node node);
   void note_unless_known(const Token& name, bool is_filter);

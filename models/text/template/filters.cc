@@ -239,7 +239,7 @@ constexpr FilterRow kScalarFilters[] = {
     {"title", title_case}, {"tojson", tojson},          {"trim", trim},     {"upper", upper_case},
 };
 
-// The rest of jinja2's.
+// The filters of jinja2 that are missing here.
 constexpr std::string_view kMissing[] = {
     "attr",      "batch",  "center",    "e",        "escape", "filesizeformat", "forceescape",
     "groupby",   "pprint", "random",    "round",    "slice",  "striptags",      "truncate",

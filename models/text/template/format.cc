@@ -34,7 +34,7 @@ struct Conversion {
   bool has(char flag) const { return flags.find(flag) != std::string::npos; }
 };
 
-// Behind the '%' at `at`.
+// Takes the conversion at `at`, which is behind its '%'.
 Conversion take_conversion(const std::string& format, size_t& at) {
   Conversion c;
   if (at < format.size() && format[at] == '(') throw refusal("a name in a % format");
@@ -143,7 +143,7 @@ Text percent_format(const Text& format, const Value& values, Budget& budget) {
     ++used;
   }
   append(to, slice(format, copied, format.bytes.size()));
-  // Python lets a list, but no string or number, stand behind a format that does not use it.
+  // Python accepts a list, but no string or number, behind a format that does not use it.
   if (used < count) {
     if (tuple == nullptr && values.sequence() != nullptr) throw refusal("a list behind a % format");
     throw Fault("a % format has too many values");

@@ -1,7 +1,7 @@
 // Formatting of strings: `template % values` and `template.format(values)`.
 //
 // Of Python's formats, %s %r %d %i %x %f %% with flags, width and precision, and {} {0} {name} with !s and
-// !r; others are refused. Callers: operators, methods of strings, the filter of that name.
+// !r; others are refused. Callers: operators, methods of strings, the filter `format`.
 #pragma once
 
 #include "models/text/template/call_arguments.h"

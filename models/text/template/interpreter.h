@@ -44,7 +44,7 @@ class Interpreter {
 
   // ---- Statements: interpreter.cc ----
   Flow execute(const Block& block);
-  // What a block renders, instead of writing it.
+  // Renders a block into `text`, not into the output.
   Flow capture(const Block& body, Text& text);
   Flow run(const Data& node, Position at);
   Flow run(const Output& node, Position at);
@@ -92,7 +92,7 @@ class Interpreter {
   Value value_of(const Conditional& node, Position at);
   Values evaluate_all(const Expressions& expressions);
   CallArguments evaluate(const Arguments& arguments);
-  // The value of filters whose innermost takes the rendered text of a block.
+  // The value of a chain of filters, of which the innermost takes the rendered text of a block.
   Value filtered(const Expression& filters, Text block);
   Value look_up(const std::string& name);
 
@@ -130,7 +130,7 @@ class Interpreter::Depth {
 
 class Interpreter::Scope {
  public:
-  // The new frame's outer one is `outer`, the frame to return to the current one.
+  // `outer` is the frame around the new one. The end of the scope returns to the current frame.
   Scope(Interpreter& interpreter, Frame* outer)
       : interpreter_(interpreter), before_(interpreter.frame_), frame_(new Frame{outer}) {
     frame_->names.reserve(kNamesOfScope);
@@ -144,7 +144,7 @@ class Interpreter::Scope {
   Scope& operator=(const Scope&) = delete;
 
  private:
-  static constexpr size_t kNamesOfScope = 8;  // so many seldom need more memory
+  static constexpr size_t kNamesOfScope = 8;  // a scope seldom has more
 
   Interpreter& interpreter_;
   Frame* before_;

@@ -31,14 +31,14 @@ class Loop {
  private:
   const Value* peek();           // the item behind the current one, or null
   bool asks(const Value& item);  // whether the condition holds
-  // As Python, where a generator does not go on while it runs: a condition may not look ahead in its own
-  // loop.
+  // Throws Fault if the condition looks ahead in its own loop: in Python, a generator does not go on while it
+  // runs.
   void require_no_question() const;
   void require_running() const;
 
   Values items_;
   std::function<bool(const Value&)> condition_;
-  size_t next_ = 0;  // in items_, behind after_
+  size_t next_ = 0;  // index in items_ of the item behind after_
   std::optional<Value> before_, current_, after_;
   int64_t index0_ = -1;
   std::optional<Values> last_changed_;

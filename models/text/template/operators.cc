@@ -187,7 +187,7 @@ Value product(const Value& left, const Value& right, Budget& budget) {
 }
 
 bool less_or_equal(const Value& a, const Value& b, Budget& budget) {
-  // Not the same as !(b < a): NaN is neither.
+  // Not the same as !(b < a), which is true of NaN.
   return less(a, b, budget) || equal(a, b, budget);
 }
 

@@ -173,11 +173,12 @@ class Parser : private ExpressionParser {
   }
 
   Statement generation(Position at) {
-    // There the spans would be of a string that is not the output yet; transformers counts them wrongly.
+    // In such a block the spans would be of a string that is not the output yet; transformers counts them
+    // wrongly.
     if (is_buffered_)
       throw error_at(at, refusal("'generation' inside of another block that is rendered apart"));
     take();
-    // Its body is a function in jinja2: a loop around it cannot be left from it.
+    // Its body is a function in jinja2, so break and continue in it cannot reach a loop around it.
     const Inner inner(*this, false, true, false);
     return {at, Generation{whole_body("endgeneration")}};
   }

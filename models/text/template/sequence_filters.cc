@@ -205,7 +205,7 @@ Value map(const Value& value, const CallArguments& given, Budget& budget) {
   return generator_value(std::move(mapped), budget);
 }
 
-// Items for which the test, of themselves or of an attribute, is `wanted`.
+// Items for which the test, of the item or of an attribute, gives `wanted`.
 Value selected(std::string_view filter, bool wanted, bool by_attribute, const Value& value,
                const CallArguments& given, Budget& budget) {
   if (!truth(value)) return generator_value({}, budget);

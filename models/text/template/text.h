@@ -25,8 +25,8 @@ Text content(std::string_view bytes, uint32_t source);
 
 void append(Text& to, std::string_view literal);
 void append(Text& to, const Text& part);
-// `bytes` stand for characters of `source` but are not those (escaped, in another case): content if any of
-// the source is.
+// Appends `bytes` that stand for characters of `source` in another form (escaped, in another case). They are
+// content if any of `source` is.
 void append_derived(Text& to, std::string_view bytes, const Text& source);
 
 // The first place of `needle` at `from` or behind it; npos if there is none. Linear in the haystack, whatever

@@ -97,7 +97,7 @@ struct JsonReader {
   }
 
   Value value(const Json& json, int level) const {
-    deeper(level);  // before the recursion is deep: depths of values are known only when it returns
+    deeper(level);  // checked early, since depths of values are known only on return
     switch (json.type()) {
       case Json::value_t::boolean:
         return {json.get<bool>()};

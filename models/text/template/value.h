@@ -115,7 +115,7 @@ struct Joiner {
 // ---- Making values; all charge the budget, and throw Fault where nesting is too deep ----
 
 Value undefined(const std::string& reason);
-// The begin of a name, for reasons and messages.
+// The start of a name, for reasons and messages.
 std::string_view shown(std::string_view name);
 Value text_value(Text text, Budget& budget);
 Value literal_value(std::string_view bytes, Budget& budget);
@@ -125,10 +125,10 @@ Value generator_value(Values items, Budget& budget);
 Value method_value(const Value& object, std::string_view name);
 // An object's depth; 0 of what holds no values.
 int depth_of(const Value& value);
-int depth_with(const Values& items);  // of what holds these; throws Fault beyond kValueDepthMax
+int depth_with(const Values& items);  // the depth of what holds these; throws Fault beyond kValueDepthMax
 
-// Strings of the JSON are content unless `is_control`. Values among them are numbered from `source` on, which
-// is then the next number.
+// Strings of the JSON are content unless `is_control`. Strings that are values are numbered from `source` on,
+// and `source` becomes the next number.
 Value value_of_json(const nlohmann::ordered_json& json, bool is_control, uint32_t& source, Budget& budget);
 
 // ---- Asking values ----
@@ -136,7 +136,7 @@ Value value_of_json(const nlohmann::ordered_json& json, bool is_control, uint32_
 // As messages name it: "str", "dict", ...
 std::string_view type_name(const Value& value);
 bool truth(const Value& value);
-// bool, int and float are numbers; an integer's value, where bool counts, too.
+// The value of an int or bool, and for number_of() of a float, too; else nothing.
 std::optional<int64_t> integer_of(const Value& value);
 std::optional<double> number_of(const Value& value);
 

@@ -67,7 +67,7 @@ constexpr ComparisonTest kComparisonTests[] = {
     {"in", Comparison::in},
 };
 
-// jinja2 has these tests, too. Those of the second list are missing here.
+// Other tests of jinja2. Those of the second list are missing here.
 constexpr std::string_view kOtherTests[] = {"divisibleby", "sameas"};
 constexpr std::string_view kMissingTests[] = {"escaped", "filter", "lower", "test", "upper"};
 

@@ -40,7 +40,8 @@ size_t space_behind(std::string_view text, size_t at) {
   return at;
 }
 
-// Returns the bytes of the input from the first of [begin, end) to the last character's first.
+// For [begin, end) of a text, returns bytes of the input: from the start of the first character to the first
+// byte of the last character.
 ByteRange source(const UserText& plain, size_t begin, size_t end) {
   if (plain.origin.empty()) return {begin, end};
   return {plain.origin[begin], size_t{plain.origin[end - 1]} + 1};
@@ -178,7 +179,7 @@ std::vector<size_t> AddedTokens::find(bool normalized, std::string_view text, si
     if (token.lstrip) begin = std::max(space_before(text, begin, done), done);
     if (token.rstrip) end = space_behind(text, end);
     if (begin >= end) continue;               // only of white space that the token before has taken
-    if (begin < done) to.back().end = begin;  // white space that is a token goes to that
+    if (begin < done) to.back().end = begin;  // gives back white space of this content
     add_text(begin);
     to.push_back({static_cast<uint32_t>(begin), static_cast<uint32_t>(end), token.id});
     done = end;

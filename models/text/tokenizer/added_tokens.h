@@ -1,9 +1,9 @@
 // Added tokens: strings that are found in the text before it is normalized and cut, and become one id each.
 //
-// Found from left to right, the longest at each place, in two rounds: those with normalized=false in the
-// input, the others in the normalized text between these, where their normalized content counts. A special
-// token is a control token: it is not found in text that a caller declares plain, which is what users wrote.
-// As added_vocabulary.rs of Hugging Face tokenizers. An AddedTokens never changes.
+// They are found from left to right, the longest at each place, in two rounds: first those with
+// normalized=false, in the input; then the others, by their normalized content, in the normalized text
+// between. A special token is a control token: it is not found in text that a caller declares plain, which is
+// what users wrote. Source: added_vocabulary.rs of Hugging Face tokenizers. An AddedTokens never changes.
 #pragma once
 
 #include <array>
@@ -32,7 +32,7 @@ struct AddedToken {
   bool rstrip = false;       // and behind it
   bool normalized = false;
   bool special = false;
-  bool numbered = true;  // a file has its id; else it is there since it has a name alone
+  bool numbered = true;  // a file or the vocabulary has its id; else a file only names it
 };
 
 // The bytes of a text in which special tokens are not found. `origin` is as in PieceText; empty: the text is
@@ -48,9 +48,8 @@ class AddedTokens {
   // a content is empty.
   AddedTokens(std::vector<AddedToken> tokens, const std::vector<Normalizer>& normalizers);
 
-  // Appends pieces that cover `text` from `begin` on, where no token is cut: added tokens, and what lies
-  // between them. Returns where special tokens begin that stand inside plain text, and so are none;
-  // ascending.
+  // Appends pieces that cover `text` from `begin` on: added tokens, and what lies between them. `begin` lies
+  // inside no token. Returns where spellings of special tokens begin inside plain text, ascending.
   std::vector<size_t> find(bool normalized, std::string_view text, size_t begin, const UserText& plain,
                            std::vector<Piece>& to) const;
   // Bytes of the longest content that is found in the input.
@@ -95,7 +94,7 @@ class AddedTokens {
   std::unordered_set<std::string> specials_;
   size_t longest_content_ = 0;
   Trie raw_, normalized_;
-  std::optional<Pattern> word_;  // a character of a word; there if a token asks for it
+  std::optional<Pattern> word_;  // a character of a word; set if a token is single_word
 };
 
 }  // namespace sluice

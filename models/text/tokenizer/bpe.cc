@@ -138,8 +138,8 @@ bool Bpe::add_bytes(std::string_view character, BpeMemory& memory) const {
   return true;
 }
 
-// An unknown token is added when the next character with an id comes: behind the bytes of characters between,
-// as in the oracle.
+// An unknown token is added only when the next character with an id comes. So it stands behind the byte
+// tokens of characters between, as in the oracle.
 void Bpe::make_links(std::string_view part, BpeMemory& memory) const {
   memory.links_.clear();
   uint32_t unknown_bytes = 0, left_out = 0;

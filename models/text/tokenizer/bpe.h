@@ -1,10 +1,11 @@
 // Byte pair encoding: a piece of text to the ids of a vocabulary, by merging neighbours.
 //
-// Characters become symbols. Then, of all neighbours that the list of merges has, those that stand earliest
-// in the list are merged, the leftmost first, until none is left (Sennrich et al., 2016, arXiv:1508.07909;
-// characters without an id and the order as in Hugging Face tokenizers, models/bpe). A heap over a linked
-// list takes O(n log n). A long piece is first cut between characters that no merge joins, which changes
-// nothing, so that most parts are found in the cache. A Bpe never changes; each thread has a BpeMemory.
+// Characters become symbols. Then, of all neighbours that the list of merges has, the pair that stands
+// earliest in the list is merged, the leftmost first, until none is left (Sennrich et al., 2016,
+// arXiv:1508.07909). Order and characters without an id are as in Hugging Face tokenizers, models/bpe. A heap
+// over a linked list takes O(n log n). A long piece is first cut between characters that no merge joins,
+// which changes nothing, so that most parts are found in the cache. A Bpe never changes; each thread has a
+// BpeMemory.
 #pragma once
 
 #include <cstdint>
@@ -27,13 +28,13 @@ struct BpeOptions {
   std::optional<std::string> unknown;  // the token of characters without an id; nothing: they are left out
 };
 
-// Tokens of a piece: ids, how many of its bytes each covers, and how many before these are left out.
+// A token of a piece: its id, how many bytes of the piece it covers, and how many before them are left out.
 struct Symbol {
   uint32_t id, bytes, left_out = 0;
 };
 
-// What one thread's calls keep: memory that is used again, and the results of short pieces, as many as fit
-// into a table of fixed size.
+// What one thread keeps from call to call: memory that is used again, and the results of short pieces, in a
+// table of fixed size.
 class BpeMemory {
  public:
   BpeMemory();

@@ -69,10 +69,10 @@ size_t growth_of(const MetaspaceStep& step) { return 1 + step.replacement.size()
 size_t growth_of(const ReplaceDecoder& step) { return 1 + step.content.size() / step.pattern.size(); }
 template <typename Decoder>
 size_t growth_of(const Decoder&) {
-  return 1;  // but once 3, where bytes become U+FFFD
+  return 1;  // but 3, once in a chain, where bytes become U+FFFD
 }
 
-// Steps that lengthen a text, each what the one before has made, could fill the memory with a few words.
+// Steps that each lengthen what the step before has made could fill the memory from a few words.
 template <typename Step>
 std::vector<Step> bounded(const Component& component, std::vector<Step> steps) {
   constexpr int kGrowthMax = 100;  // published files: up to 12

@@ -84,7 +84,7 @@ class Rewriter {
     else if (c == '(')
       group(depth, atomic);
     else
-      copy(1);  // of a character of several bytes, its last is what a quantifier stands behind
+      copy(1);  // a quantifier stands behind the last byte of a character
     while (!ends() && (source_[at_] & 0xC0) == 0x80) copy(1);
   }
 
@@ -163,7 +163,7 @@ class Rewriter {
     if (!ends()) copy(1);
   }
 
-  // What stands behind (? up to where the group's content begins, or its end: "i:", ">", "i".
+  // What stands behind (? up to where the group's content begins, or the group ends: "i:", ">", "i".
   void options() {
     while (!ends()) {
       const char c = source_[at_];
@@ -182,8 +182,8 @@ class Rewriter {
     bool is_loop = false, is_possessive = false;
   };
 
-  // All that stand here. One that follows another may be possessive, or begin a further loop; it counts as
-  // both.
+  // All quantifiers that stand here. A + behind another may make that possessive, or be a further loop; it
+  // counts as both.
   Quantifiers quantifiers() const {
     Quantifiers found;
     for (size_t at = at_; at < source_.size(); at = at_ + found.bytes) {

@@ -1,8 +1,8 @@
 // 1. Added tokens that match the input are found.
 // 2. Each text between them is normalized, and the other added tokens are found in it.
 // 3. What is left is cut into pieces, and each piece becomes tokens.
-// So what stands before an added token of the first step, and what stands behind it, become tokens alone. Of
-// two texts that begin alike, such a token is found in both if none could be longer with what differs.
+// So the text before an added token of the first step and the text behind it become tokens independently. If
+// two texts begin alike, such a token is found in both unless a longer one could reach into what differs.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -45,7 +45,7 @@ bool has_pattern(const PreTokenizer& step) {
   return split && std::holds_alternative<Pattern>(split->pattern);
 }
 
-// How many bytes two texts with their plain ranges have in common at their begins.
+// How many bytes two texts with their plain ranges have in common at their starts.
 size_t shared_bytes(std::string_view a, std::span<const ByteRange> plain_a, std::string_view b,
                     std::span<const ByteRange> plain_b) {
   const auto differ = std::mismatch(a.begin(), a.end(), b.begin(), b.end());
@@ -69,7 +69,7 @@ struct Encoder::Memory {
   PieceText text;
   std::vector<Symbol> symbols;
 
-  // What a long text took: seldom is another one as long.
+  // Frees what a long text took, since another as long seldom follows.
   void give_back() {
     cuts.cuts = {};
     cuts.next = {};
@@ -93,7 +93,7 @@ Encoding Encoder::encode(std::string_view input, std::span<const ByteRange> plai
 }
 
 void Encoder::encode_next(std::string_view input, std::span<const ByteRange> plain, EncodedText& last) {
-  constexpr size_t kCharacterMost = 4;  // bytes, which a single_word token looks at behind it
+  constexpr size_t kCharacterMost = 4;  // bytes of the character behind a single_word token, which it checks
   const size_t shared = shared_bytes(last.text, last.plain, input, plain);
   const size_t reach = parts_.added.longest_content() + kCharacterMost;
   while (!last.borders.empty() && last.borders.back().byte + reach > shared) last.borders.pop_back();

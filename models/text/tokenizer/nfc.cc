@@ -1,6 +1,6 @@
 // 1. Text is copied up to the first character that may change; most text has none.
-// 2. From the character before it, which it may combine with, up to the next that cannot change: decompose,
-//    order marks by their combining class, compose (UAX #15, sections 1.2 and 1.3).
+// 2. The part from the character before that, which may combine with it, up to the next that cannot change is
+//    decomposed, its marks are ordered by combining class, and it is composed (UAX #15, 1.2 and 1.3).
 // 3. Each resulting character carries how many characters it replaces, which gives its origin.
 #include "models/text/tokenizer/nfc.h"
 
@@ -20,7 +20,7 @@ struct Range {
 };
 
 // Characters added after Unicode 9 that decompose or have a combining class. Found by asking the oracle for
-// every character of Unicode 14; those of Unicode 15 (0xECE, 0x10EFD, 0x11F41, 0x1E08F, 0x1E4EC) are after
+// every character of Unicode 14; those of Unicode 15 (0xECE, 0x10EFD, 0x11F41, 0x1E08F, 0x1E4EC) are from
 // UnicodeData.txt.
 constexpr std::array<Range, 38> kNewer = {{
     {0x7FD, 0x7FD},     {0x898, 0x89F},     {0x8CA, 0x8D3},     {0x9FE, 0x9FE},     {0xC3C, 0xC3C},

@@ -1,7 +1,7 @@
 // Unicode's normal form C (UAX #15), with the places that the characters came from.
 //
-// As Hugging Face tokenizers have it: their tables are those of Unicode 9, so what combines since later
-// versions stays as it is. Caller: the normalizer.
+// The result is that of Hugging Face tokenizers, whose tables are of Unicode 9: characters that combine only
+// since later versions stay as they are. Caller: the normalizer.
 #pragma once
 
 #include <cstdint>

@@ -19,10 +19,10 @@ namespace {
 
 constexpr size_t kSourceBytesMax = 100'000;  // published patterns have less than 1,000
 // The searches in one text may backtrack so often in all, and so often for each byte: half a second for a
-// word of 300 kB. The same holds for calls of callouts, which count what does not backtrack
-// (counted_pattern.h). A search begins with few retries and is repeated with more if they do not suffice;
-// only those of searches that failed are counted. Nearly all end within the first few, and a search takes at
-// most four times what is counted.
+// word of 300 kB. The same limits hold for calls of callouts, which count what does not backtrack
+// (counted_pattern.h). A search begins with few retries and is repeated with more if these do not suffice.
+// Only retries that did not suffice are counted. Nearly all searches end within the first few retries, and a
+// search takes at most four times what is counted.
 constexpr unsigned long kRetriesMax = 40'000'000;
 constexpr unsigned long kRetriesPerByte = 256;
 constexpr unsigned long kFirstRetries = 256;

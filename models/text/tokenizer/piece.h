@@ -1,8 +1,8 @@
 // A part of the input on its way to tokens: its normalized text, cut into pieces.
 //
-// `origin` says for each byte of `text` at which byte of the input the character begins that it came from.
-// Pieces are ascending, disjoint, and none is empty. Every step of a tokenizer maps one PieceText to the
-// next. Callers: steps, added tokens, the encoder; one thread.
+// `origin` maps each byte of `text` to the first byte of the input's character that it came from. Pieces are
+// ascending, disjoint, and none is empty. Every step of a tokenizer maps one PieceText to the next. Callers:
+// steps, added tokens, the encoder; one thread.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +14,7 @@
 namespace sluice {
 
 // The largest input, and the largest text that a step starts from. A step makes at most four bytes of one, so
-// offsets fit 32 bits; a Replace may make more, and its content is short.
+// offsets fit 32 bits. A Replace may make more, but it checks the size after each match.
 constexpr size_t kTextBytesMax = size_t{512} << 20;
 void check_size(std::string_view text);  // throws Error(malformed_file)
 

@@ -30,8 +30,8 @@ void for_each_match(const std::string& pattern, Matcher&, std::string_view text,
     visit(ByteRange{at, at + pattern.size()});
 }
 
-// Joins cuts that the behavior puts into one piece. The three that join look at whether the cut before was a
-// match, where "before" is behind for merged_with_next.
+// Joins cuts that the behavior puts into one piece. The three behaviors that join ask whether the cut before
+// was a match; merged_with_next asks it of the cut behind.
 void join_cuts(SplitBehavior behavior, std::vector<Cut>& cuts) {
   if (behavior == SplitBehavior::isolated) return;
   if (behavior == SplitBehavior::removed) {

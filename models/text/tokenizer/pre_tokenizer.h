@@ -13,17 +13,17 @@
 
 namespace sluice {
 
-// What becomes of the matches of a Split: pieces of their own; nothing; the end of the piece before, or the
-// begin of the piece behind; pieces that join adjacent matches.
+// What becomes of the matches of a Split, in this order: pieces of their own; nothing; the end of the piece
+// before; the start of the piece behind; pieces of all adjacent matches.
 enum class SplitBehavior : uint8_t { isolated, removed, merged_with_previous, merged_with_next, contiguous };
 
 struct SplitStep {
   std::variant<std::string, Pattern> pattern;  // a string is not empty
   SplitBehavior behavior = SplitBehavior::isolated;
-  bool invert = false;  // what the pattern does not match are the matches
+  bool invert = false;  // the matches are what the pattern does not match
 };
 
-// Cuts by GPT-2's pattern if `split` is there, then writes each byte as a character (byte_alphabet.h).
+// Cuts by `split`, GPT-2's pattern, if it is set. Then writes each byte as a character (byte_alphabet.h).
 struct ByteLevelStep {
   bool add_prefix_space = false;
   std::optional<SplitStep> split;

@@ -150,7 +150,7 @@ Model parse(std::string_view bytes) {
   return model;
 }
 
-// What the model does with text beyond BPE must be what is built below.
+// What the model does with text that the tokenizer built below cannot; empty: nothing.
 std::string unsupported_part(const Model& model) {
   if (model.type != 2) return model.type == 1 ? "a model of type Unigram" : "a model that is not of type BPE";
   if (model.has_charsmap) return "a normalization of characters (precompiled_charsmap)";
@@ -168,8 +168,8 @@ Vocabulary vocabulary_of(const Model& model) {
   return vocabulary;
 }
 
-// Every two pieces that make up a normal piece are a merge. The pieces with the best scores come first, the
-// earlier of equal ones, and of one piece the merges with the shortest left part.
+// Every two pieces that make up a normal piece are a merge. Merges of the piece with the best score come
+// first, of equal scores those of the earlier piece, and of one piece the merge with the shortest left part.
 std::vector<Bpe::Merge> merges_of(const Model& model, const Vocabulary& vocabulary) {
   std::vector<const ModelPiece*> order;
   for (const ModelPiece& piece : model.pieces)
@@ -192,7 +192,7 @@ std::vector<Bpe::Merge> merges_of(const Model& model, const Vocabulary& vocabula
   return merges;
 }
 
-// Those of the files beside it come first: their flags count.
+// Tokens of the files beside the model come first, so their flags count.
 std::vector<AddedToken> added_tokens_of(const Model& model, const TokenAdditions& additions,
                                         const Vocabulary& vocabulary) {
   AddedTokenList list(vocabulary);
@@ -205,7 +205,7 @@ std::vector<AddedToken> added_tokens_of(const Model& model, const TokenAdditions
   return list.tokens();
 }
 
-// The model's own control tokens have their names where no file gives these to others.
+// Gives the model's own control tokens their names, unless a file gives the name to a token.
 void name_own_tokens(const Model& model, TokenAdditions& additions) {
   const auto name = [&](const char* key, uint64_t id, PieceType type) {
     const auto is_named = [&](const auto& named) { return named.first == key; };

@@ -1,7 +1,8 @@
 // Reader of tokenizer.model, SentencePiece's file, for directories that have no tokenizer.json.
 //
-// Models of type BPE whose text is not normalized, as Llama's and Mistral's; others are refused by name. The
-// result is what transformers 5.23 makes of such a file (convert_slow_tokenizer.py, LlamaTokenizer).
+// It reads models of type BPE that do not normalize the text, as Llama's and Mistral's, and refuses others by
+// name. The result is what transformers 5.23 makes of such a file (convert_slow_tokenizer.py,
+// LlamaTokenizer).
 #pragma once
 
 #include <string>

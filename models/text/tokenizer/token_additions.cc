@@ -53,7 +53,8 @@ GivenToken token_of(const Component& entry) {
   return token;
 }
 
-// A string, which is a control token, or an object. Nothing where it is neither, or empty.
+// The token of a string, which is a control token, or of an object. Nothing where the value is neither, or
+// empty.
 std::optional<GivenToken> token_of(const nlohmann::ordered_json& value, const std::string& where) {
   GivenToken token;
   if (value.is_string()) {
@@ -93,7 +94,7 @@ Named named_of(const nlohmann::ordered_json& file, const std::string& where, boo
   return named;
 }
 
-// The list of tokens, or the names in an object, under a key.
+// Adds the list of tokens, or the named tokens of an object, under a key.
 void add_extra(const nlohmann::ordered_json& file, const char* key, const std::string& where,
                TokenAdditions& additions, Named& own_names) {
   const auto found = file.find(key);
@@ -142,7 +143,7 @@ struct Files {
   nlohmann::ordered_json config, map;
 };
 
-// What is a control token if added_tokens.json has it: tokens with a name that every tokenizer has, and extra
+// Contents that are control tokens if added_tokens.json has them: those with a name of kNames, and extra
 // ones. transformers passes over those that tokenizer_config.json has as objects.
 std::set<std::string> control_tokens(const Files& files) {
   std::set<std::string> controls;
@@ -162,7 +163,8 @@ std::set<std::string> control_tokens(const Files& files) {
   return controls;
 }
 
-// Names of control tokens, and extra ones: of tokenizer_config.json, which special_tokens_map.json overrides.
+// Reads named control tokens, and extra ones. Of names that every tokenizer has, special_tokens_map.json
+// overrides tokenizer_config.json; of other names, the reverse.
 void read_names(const Files& files, TokenAdditions& additions) {
   Named general = named_of(files.config, files.config_where, true);
   Named own = named_of(files.map, files.map_where, false);
@@ -170,7 +172,7 @@ void read_names(const Files& files, TokenAdditions& additions) {
     set_named(general, name, std::move(token));
   for (auto& [name, token] : named_of(files.config, files.config_where, false))
     set_named(own, name, std::move(token));
-  // The older key counts where the other is missing, or has names.
+  // The older key counts where the other is missing, or is an object of names.
   const auto given = files.config.find(kExtra);
   const bool has_extra = given != files.config.end() && !given->empty();
   const bool has_names = has_extra && given->is_object();
@@ -275,11 +277,11 @@ void add_tokens(const TokenAdditions& additions, AddedTokenList& list) {
     if (const std::string clause = list.contradiction(given.content, *given.id); !clause.empty())
       throw Error(ExitCode::malformed_file, fmt::format("{}: {}.", additions.where, clause),
                   "Take the tokenizer's files of the model's release, all of them.");
-    // Flags of tokenizer.json count more than none of added_tokens.json.
+    // added_tokens.json has no flags, so those of tokenizer.json stay.
     if (!additions.has_decoder && list.contains(given.content)) continue;
     list.add(added_token(given, given.special || names.contains(given.content), true));
   }
-  std::set<std::string> known;  // of several names of a new token, the last says the flags
+  std::set<std::string> known;  // if a new token has several names, the last says the flags
   for (const AddedToken& token : list.tokens()) known.insert(token.content);
   for (const auto& [name, given] : additions.named)
     if (!known.contains(given.content)) list.add(added_token(given, true, false));

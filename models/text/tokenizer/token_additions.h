@@ -1,11 +1,11 @@
-// What the files beside a tokenizer's own say of its tokens: which are added besides, with which flags, and
-// which control tokens have a name, as "eos_token".
+// What the files beside a tokenizer's own file say of its tokens: which tokens they add, with which flags,
+// and which control tokens have a name, as "eos_token".
 //
 // Files: tokenizer_config.json, and where it has no added_tokens_decoder also special_tokens_map.json and
 // added_tokens.json. Tokens, order and flags are those of transformers 5.23 (tokenization_utils_base.py,
-// _from_pretrained; tokenization_utils_tokenizers.py, TokenizersBackend). There, a new token gets the next id
-// that is free, whatever its file says; a file that says otherwise is refused here, since other ids than its
-// author meant would be trained. Callers: the readers of tokenizers.
+// _from_pretrained; tokenization_utils_tokenizers.py, TokenizersBackend). In transformers, a new token gets
+// the next free id, whatever its file says. A file that says otherwise is refused here, since other ids than
+// its author meant would be trained. Callers: the readers of tokenizers.
 #pragma once
 
 #include <cstdint>
@@ -29,8 +29,8 @@ class AddedTokenList {
   bool contains(const std::string& content) const { return places_.contains(content); }
   // Empty, or a clause that a file gives the token another id than it gets here.
   std::string contradiction(const std::string& content, uint32_t id) const;
-  // Gives the token its id: that of the vocabulary, or the next that is free. Of a token that is in the list,
-  // the flags are replaced; what was special stays so.
+  // Gives the token its id: that of the vocabulary, or the next that is free. If the list has the token
+  // already, its flags are replaced, but a special token stays special.
   void add(AddedToken token);
 
   const std::vector<AddedToken>& tokens() const { return tokens_; }
@@ -47,13 +47,13 @@ struct GivenToken {
   std::string content;
   std::optional<uint32_t> id = {};
   bool single_word = false, lstrip = false, rstrip = false, special = false;
-  std::optional<bool> normalized = {};  // nothing: unless it is special
+  std::optional<bool> normalized = {};  // nothing: true unless it is special
 };
 
 struct TokenAdditions {
-  std::string where;                 // of `numbered`, for messages
+  std::string where;                 // the file of `numbered`, for messages
   std::vector<GivenToken> numbered;  // added_tokens_decoder, or added_tokens.json; ids ascend
-  bool has_decoder = false;          // the former
+  bool has_decoder = false;          // `numbered` is of added_tokens_decoder
   std::vector<std::pair<std::string, GivenToken>> named;  // in the order in which new ones get their ids
   std::vector<GivenToken> extra;                          // additional_special_tokens
   std::optional<bool> add_bos, add_eos;

@@ -21,12 +21,12 @@ struct ByteFallbackDecoder {};
 struct FuseDecoder {};  // the steps behind it see one token
 struct StripDecoder {
   char32_t content = U' ';
-  size_t start = 0, stop = 0;  // so many at most are cut from the begin and the end of a token
+  size_t start = 0, stop = 0;  // at most so many are cut at the start and the end of a token
 };
 struct ByteLevelDecoder {};  // one token of the bytes that the characters stand for
 struct MetaspaceDecoder {
   std::string replacement;  // becomes a blank
-  bool drops_first = true;  // but nothing in the first token
+  bool drops_first = true;  // but is left out in the first token
 };
 using DecoderStep = std::variant<ReplaceDecoder, ByteFallbackDecoder, FuseDecoder, StripDecoder,
                                  ByteLevelDecoder, MetaspaceDecoder>;
@@ -62,8 +62,8 @@ class TextDecoder {
 
   const TokenDecoder& decoder_;
   std::vector<State> states_;
-  size_t fuse_ = 0;     // the first step that makes one token of all; as many as there are steps: none
-  bool waits_ = false;  // steps behind `fuse_` need the whole of it
+  size_t fuse_ = 0;     // the first step that makes one token of all; the number of steps: none does
+  bool waits_ = false;  // steps behind `fuse_` need that whole token
 };
 
 }  // namespace sluice

@@ -43,12 +43,12 @@ class Tokenizer {
   bool is_special(uint32_t id) const;   // a control token
   bool is_numbered(uint32_t id) const;  // AddedToken::numbered
   const std::vector<AddedToken>& added() const;
-  // Contents of the control tokens that have a name, by it: {"eos_token", "</s>"}.
+  // Contents of the control tokens that have a name, by name: {"eos_token", "</s>"}.
   const std::map<std::string, std::string>& controls() const;
   // What belongs in front of and behind a text that is no rendered conversation: begin and end of sequence.
-  // Of tokenizer.json the post_processor says it. transformers 5.23 leaves add_bos_token and add_eos_token of
-  // a tokenizer_config.json beside it out of account for every class of tokenizer; of tokenizer.model they
-  // count.
+  // In tokenizer.json, the post_processor says it, and add_bos_token and add_eos_token of
+  // tokenizer_config.json do not count, as in transformers 5.23 for every class of tokenizer. Beside
+  // tokenizer.model, these two count.
   const std::vector<uint32_t>& prefix() const;
   const std::vector<uint32_t>& suffix() const;
 
@@ -63,24 +63,24 @@ class Tokenizer {
   std::unique_ptr<const TokenizerParts> parts_;
 };
 
-// The tokens of a text. Token i begins at byte begins[i] of it: the first byte of the character with whose
-// bytes the token begins, blanks included (offsets of Hugging Face tokenizers without trim_offsets).
+// The tokens of a text. Token i begins in the character that begins at byte begins[i] of the text. Blanks at
+// a token's start count (offsets of Hugging Face tokenizers without trim_offsets).
 struct Encoding {
   std::vector<uint32_t> ids;
   std::vector<size_t> begins;
   std::vector<ByteRange> left_out = {};  // of the text: characters that have no token; ascending
-  // Characters that the tokenizer's patterns do not know, since the installed Oniguruma is older: Hugging
-  // Face may cut the text around them otherwise. 0 for a tokenizer without patterns.
+  // Characters that the tokenizer's patterns do not know, since the installed Oniguruma is older than they
+  // are: Hugging Face may cut the text around them otherwise. 0 for a tokenizer without patterns.
   size_t unknown_characters = 0;
-  size_t spelled_controls = 0;  // control tokens that plain text spells, and that are none
+  size_t spelled_controls = 0;  // spellings of control tokens in plain text, which are none
 };
 
-// A text with its tokens, for the next one that begins alike.
+// A text with its tokens, for a next text that begins alike.
 struct EncodedText {
   std::string text;
   std::vector<ByteRange> plain;
   Encoding encoding;
-  // Behind an added token: what stands before and what stands behind become tokens alone.
+  // A place behind an added token. The texts before and behind it become tokens independently.
   struct Border {
     size_t byte = 0;
     size_t tokens = 0, unknown_characters = 0, spelled_controls = 0;  // of the text before it
@@ -99,8 +99,8 @@ class Encoder {
   // recognized (text of users). Adds neither prefix nor suffix. Throws Error: malformed_file when the text is
   // not UTF-8 or has more than 512 MiB, or the tokenizer's patterns take too long.
   Encoding encode(std::string_view text, std::span<const ByteRange> plain = {});
-  // The same for a text that may begin as `last` does, in a time for what differs. `last` is empty, or made
-  // by this function; it becomes the text with its tokens.
+  // The same for a text that may begin as `last` does; it takes time only for what differs. `last` is empty,
+  // or made by this function; it becomes the text with its tokens.
   void encode_next(std::string_view text, std::span<const ByteRange> plain, EncodedText& last);
 
  private:

@@ -19,8 +19,8 @@ using Json = nlohmann::json;
 
 constexpr uint64_t kFileBytesMax = uint64_t{256} << 20;  // published files have up to 35 MB
 
-// The two parts of a file that have hundreds of thousands of entries; they are read while it is parsed. What
-// is wrong with them counts once the model is known to be one that is supported.
+// The two parts of a file that have hundreds of thousands of entries; they are read while the file is parsed.
+// A wrong entry is told only once the model is known to be supported.
 struct Lists {
   Vocabulary vocabulary;
   std::vector<Bpe::Merge> merges;

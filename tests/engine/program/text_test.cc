@@ -37,7 +37,7 @@ body first clean -> pending advance 1 0 peak 1024 0 8192 after %232
 body step pending -> pending advance 0 1 peak 1 2 3 after first step
 body %232 empty -> clean
 tasks first
-0 forward 3/1 flops 1e+20 bytes 4096 read w@0 as weights write #1@0 read t~2[1]@0 as previous_update write %C3%A4%2F%25@7
+0 forward 3/1 flops 1e+20 bytes 4096 read w@0 write #1@0 read t~2[1]@0 as loss write %C3%A4%2F%25@7
 1 backward 4294967295/0 recompute products flops 0.1 bytes 0 add w[0]@0 read w[1:3]@1
 instructions first
 0 nvme_read:1 copy w[2:4]@0 nvme+4224 -> host%20memory+0

@@ -1,11 +1,10 @@
 // What tools/gpu_check.sh does in C++.
 //
-//   gpu_bench libraries                       names of those that training needs and the loader does not find
+//   gpu_bench libraries                       libraries that training needs and the loader does not find
 //   gpu_bench place PART                      the folder below --dir for results of this GPU and build
-//   gpu_bench rows PART                       the part's rows: name, kind, most seconds, words of the kind;
-//   with
-//                                             --dir, begins the part's file, and rows that were tried in vain
-//                                             come last
+//   gpu_bench rows PART                       the part's rows: name, kind, most seconds, words of the
+//                                             kind; --dir begins the part's file, and puts last the
+//                                             rows that were tried in vain
 //   gpu_bench has PART ROW                    exit code 0 if the row was measured, else 1
 //   gpu_bench run PART ROW --seconds N        measures a row into the part's file, within N seconds
 //   gpu_bench record PART ROW [--state STATE] [--seconds N] [--note TEXT] [--values FILE.json] [--log FILE]
@@ -199,7 +198,8 @@ ordered_json measure_or_not(const Command& command, const Row& row,
   }
 }
 
-// Until it is done, the row counts as failed, with what is known of it: the process may be ended at any time.
+// Until all is measured, the row counts as failed, with what is known so far: the process may be ended at
+// any time.
 void measure_and_put(const Command& command) {
   const Row row = row_of(command);
   PartFile file = settled_file(command);

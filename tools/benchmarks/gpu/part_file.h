@@ -1,6 +1,6 @@
 // The file of one part, DIRECTORY/PART.json: the machine, the build, and the values of each row. A part may
 // take several calls: what was measured stays, and what failed or was skipped is tried again. A failed row
-// may have values too: those that were there when it failed.
+// may have values too: those that were known when it failed.
 //
 //   {"part", "date", "commit", "machine": {...}, "rows": {NAME: {"state": "measured" | "failed" | "skipped",
 //    "note", ...}}}
@@ -28,8 +28,8 @@ class PartFile {
   bool has(const std::string& row) const;
 
   // Sets the machine and build of the rows, and writes a new file. Throws Error(io), and Error(usage) if the
-  // file has rows of another GPU or build. What else the machine has may change from call to call; the file
-  // keeps what it was told first.
+  // file has rows of another GPU or build. Other facts of the machine may change from call to call; the file
+  // keeps the first ones.
   void settle(const nlohmann::ordered_json& machine, const std::string& commit);
   // Sets a row and writes the file, in one rename. Throws Error(io).
   void put(const std::string& row, const nlohmann::ordered_json& values);

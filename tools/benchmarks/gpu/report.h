@@ -9,7 +9,7 @@
 namespace sluice {
 
 // `parts`: PartFile::json() by name of the part; an empty object for a part that was not run; {"error": why}
-// for one that cannot be read. Throws ordered_json::exception where a value is not what a row has there.
+// for one that cannot be read. Throws ordered_json::exception if a row lacks a value or has a wrong type.
 std::string gpu_report(const std::map<std::string, nlohmann::ordered_json>& parts);
 
 }  // namespace sluice

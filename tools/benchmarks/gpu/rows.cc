@@ -12,10 +12,10 @@ const std::string kConformance = "gpu/cuda/op_conformance_test";
 // Ops as the conformance suite names its cases: NAME or NAME_DETAIL.
 const std::vector<std::string> kOps = {"embedding", "layer_norm", "rms_norm",  "linear", "gelu",
                                        "swiglu",    "rope",       "attention", "add",    "cross_entropy"};
-// Those of a mixture of experts, which share a row; add_sum is among the cases of add.
+// Ops of a mixture of experts, which share a row; add_sum is among the cases of add.
 const std::vector<std::string> kExpertOps = {"router",        "route",   "dispatch", "expert_linear",
                                              "expert_swiglu", "combine", "repeat"};
-// Those whose row has one that only generation has, too.
+// The op, and with it an op that only generation has and that shares its row.
 std::vector<std::string> ops_with(const std::string& op) {
   if (op == "attention") return {op, "cached_attention"};
   if (op == "embedding") return {op, "pick_rows"};
@@ -105,7 +105,7 @@ std::vector<Row> test_rows() {
   test("training", "trainings keep their bits", "gpu/cuda/training_test", "*");
   test("shared_gpu", "two ranks on one GPU", "gpu/cuda/shared_gpu_test", "*");
   test("nccl", "NCCL", "gpu/cuda/nccl_test", "*");
-  // Our kernels are watched, those of libraries are not, since they would take most of the time.
+  // Only Sluice's kernels are watched, since those of libraries would take most of the time.
   const auto sanitizer = [&](const std::string& tool, const std::string& name, const std::string& filter) {
     rows.push_back({.part = part,
                     .name = tool + "-" + name,
@@ -131,7 +131,7 @@ std::vector<Row> test_rows() {
 
 // The optimizer state of 7 billion parameters is 75 GiB, and nothing of it fits in 24 GiB of GPU memory. That
 // of 13 billion is 145 GiB: 110 GiB of host memory hold a part, the GPU the rest. Batches of Llama are 32 Ki
-// or 64 Ki tokens. 16 layers of 7 billion, and 32 of 13 billion, are what a GPU of 80 GB can do of the same.
+// or 64 Ki tokens. A GPU of 80 GB can do the same with 16 layers of 7 billion, and with 32 of 13 billion.
 std::vector<Row> training_rows() {
   const auto training = [](const std::string& part, const std::string& name, const std::string& title,
                            int seconds, const std::string& model, int batch, int sequence, int steps,
@@ -166,7 +166,7 @@ std::vector<Row> training_rows() {
     row.mode = mode;
     return row;
   };
-  // In the micro-batch that is planned for it.
+  // The micro-batch is the one that is planned for the model.
   const auto algorithms = [](const std::string& model, int batch, int sequence) {
     return Row{.part = "small",
                .name = "algorithms-" + model,

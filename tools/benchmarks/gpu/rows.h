@@ -29,12 +29,12 @@ struct Row {
   std::string part, name;
   RowKind kind{};
   std::string title;     // in the report
-  int seconds_most = 0;  // the script ends it after that
+  int seconds_most = 0;  // the script ends the row after that time
   // Tests and sanitizers: a source as cuda_test takes it, which of its tests, and compute-sanitizer's tool.
   std::string source, filter, tool;
-  // Training, profile, peer and algorithms. The model is one of --model; "layers=*" stands for as many layers
-  // as the budgets hold. Batch and sequence are a step's. As many steps are done as fit the time, at most
-  // `steps`; the first two do not count. Budgets: "most" is nearly all that is free, nvme: "" no such tier.
+  // Training, profile, peer and algorithms. The model is as --model takes it; "layers=*" stands for as many
+  // layers as the budgets hold. Batch and sequence are those of a step. As many steps are done as fit the
+  // time, at most `steps`; the first two do not count. Budget "most": nearly all that is free; nvme "": none.
   std::string model, precision = "bf16";
   int batch = 0, sequence = 0, steps = 0;
   std::string gpu, host, nvme;

@@ -39,7 +39,7 @@ using nlohmann::ordered_json;
 namespace {
 
 constexpr uint64_t kGiB = 1ull << 30;
-constexpr size_t kStepsBefore = 2;  // not counted: step 1, before any update, and step 2, with the first one
+constexpr size_t kStepsBefore = 2;    // not counted: step 1 has no update before it, step 2 has the first
 constexpr double kSecondsAtEnd = 10;  // that a row keeps for what comes after its steps
 
 // "most": what is free in whole GiB, less `left_gib` for later allocations.
@@ -114,7 +114,7 @@ class Training {
 
   Row row_;
   TrainingPlace place_;
-  double until_;  // the last step is done, by steady_seconds()
+  double until_;  // by then the last step is done; of steady_seconds()
   Options options_;
   std::unique_ptr<Device> device_;
   Budgets budgets_;
