@@ -12,7 +12,8 @@ namespace sluice {
 
 // Whether q, k and v are the columns of input 0; otherwise they are inputs 0, 1 and 2.
 inline bool attention_is_packed(const OpShapes& s) { return s.inputs.size() < 3; }
-// The input that has the document begins, behind q, k and v; none: there is none.
+// The index of the input with the document begins, which follows q, k and v; nullopt if there is no such
+// input.
 inline std::optional<size_t> attention_documents(const OpShapes& s) {
   const size_t behind = attention_is_packed(s) ? 1 : 3;
   return s.inputs.size() > behind ? std::optional(behind) : std::nullopt;

@@ -15,7 +15,8 @@ namespace sluice {
 // trained: E / K, or less where an expert has a capacity; 0 if the model has no experts.
 double most_imbalance(const Model& model);
 
-// What predictions assume: the largest imbalance of these mixtures; 0 if the model has no experts.
+// Predictions assume this imbalance: the largest of the mixtures that most_imbalance() counts; 0 if the model
+// has no experts.
 double assumed_imbalance(const Model& model);
 
 // Assumes `imbalance` (at least 1) in every mixture, or the largest possible one where that is less. Where

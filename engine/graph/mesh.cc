@@ -24,6 +24,11 @@ constexpr Axes kRowAxes = [] {
 
 }  // namespace
 
+Mesh::Sizes::Sizes(std::initializer_list<uint32_t> first) : Sizes() {
+  if (first.size() > size()) throw std::invalid_argument("a mesh has more sizes than axes");
+  std::ranges::copy(first, begin());
+}
+
 Mesh::Mesh(const Sizes& sizes, uint32_t node_ranks)
     : sizes_(sizes), node_ranks_(std::min(node_ranks, ranks())) {
   for (const uint32_t size : sizes_)
@@ -39,13 +44,15 @@ uint32_t Mesh::product_of(Axes axes) const {
 }
 
 ProcessGroup Mesh::group_of(Axes axes) const {
-  ProcessGroup group{"all", product_of(axes), 1};
+  ProcessGroup group{"", product_of(axes), 1};
+  for (const AxisRule& rule : kAxes)
+    if (axes.has(rule.axis)) group.name += (group.name.empty() ? "" : "_") + std::string(rule.ranks);
+  if (axes.none() || (~axes).none()) group.name = "all";
   bool ended = false;  // the axes of the group have, from the last one on
   uint32_t count = 1;
   for (size_t i = kAxes.size(); i-- > 0;) {
     const bool in = axes.has(kAxes[i].axis);
     if (in && (~axes).none()) break;
-    if (in && axes == Axes{kAxes[i].axis}) group.name = kAxes[i].ranks;
     if (sizes_[i] == 1) continue;
     if (in && ended) throw std::invalid_argument("an axis lies between those of a process group");
     if (in) count *= sizes_[i];

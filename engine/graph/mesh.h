@@ -70,9 +70,13 @@ struct ProcessGroup {
 
 class Mesh {
  public:
-  using Sizes = std::array<uint32_t, kAxes.size()>;  // by axis, each at least 1
+  // By axis, each at least 1. The last ones may be left out: they are 1.
+  struct Sizes : std::array<uint32_t, kAxes.size()> {
+    Sizes() { fill(1); }
+    Sizes(std::initializer_list<uint32_t> first);
+  };
 
-  Mesh() { sizes_.fill(1); }  // a rank alone
+  Mesh() = default;  // a rank alone
   // Ranks are on nodes of `node_ranks` ranks each; the last one may have fewer.
   Mesh(const Sizes& sizes, uint32_t node_ranks);
 
@@ -81,7 +85,8 @@ class Mesh {
   uint32_t node_ranks() const { return node_ranks_; }
   uint32_t size(Axis axis) const { return sizes_[static_cast<size_t>(axis)]; }
 
-  // The ranks that differ along these axes alone. No axis of several places may lie between two of them.
+  // The ranks that differ along these axes alone. No axis of several places may lie between two of them. The
+  // name is that of the axes: "data", "data_experts", or "all".
   ProcessGroup group_of(Axes axes) const;
 
   // A rank's place among the ranks that have other rows of a batch, and the number of these places. Of ranks

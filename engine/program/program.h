@@ -27,6 +27,7 @@
 //   which it has content; staged copies and transient buffers end with the body.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -132,15 +133,8 @@ struct BodyState {
   bool shared = false;                // layers that are alike use one parameter group
   bool between_waves = false;         // some waves of a step have run; accumulators have their sums
 
-  static constexpr int kCount = 1 + 3 * 2 * 2;
-  constexpr int index() const {
-    return loaded ? 1 + static_cast<int>(update) + 3 * (int{shared} + 2 * int{between_waves}) : 0;
-  }
-  static constexpr BodyState at(int index) {
-    if (index == 0) return {.loaded = false};
-    const int fields = index - 1;
-    return {true, static_cast<Update>(fields % 3), fields / 3 % 2 != 0, fields / 6 != 0};
-  }
+  constexpr int index() const;  // below kBodyStates
+  static constexpr BodyState at(int index);
 
   // A step has ended, and it is not known yet whether its guess was right.
   constexpr bool is_guessed() const { return update == Update::guessed && !between_waves; }
@@ -148,6 +142,23 @@ struct BodyState {
   static const BodyState empty, clean, pending, guessed;
   bool operator==(const BodyState&) const = default;
 };
+// Facts that are so or not. Each has a number of its own, by which states are told apart.
+inline constexpr std::array kBodyFacts{&BodyState::shared, &BodyState::between_waves};
+inline constexpr int kBodyStates = 1 + 3 * (1 << kBodyFacts.size());
+
+constexpr int BodyState::index() const {
+  if (!loaded) return 0;
+  int facts = 0;
+  for (size_t f = 0; f < kBodyFacts.size(); ++f) facts += int{this->*kBodyFacts[f]} << f;
+  return 1 + static_cast<int>(update) + 3 * facts;
+}
+constexpr BodyState BodyState::at(int index) {
+  if (index == 0) return {.loaded = false};
+  BodyState state{.update = static_cast<Update>((index - 1) % 3)};
+  for (size_t f = 0; f < kBodyFacts.size(); ++f) state.*kBodyFacts[f] = ((index - 1) / 3 >> f & 1) != 0;
+  return state;
+}
+
 inline constexpr BodyState BodyState::empty = {.loaded = false};
 inline constexpr BodyState BodyState::clean = {};
 inline constexpr BodyState BodyState::pending = {.update = Update::pending};
@@ -173,7 +184,7 @@ class BodyStates {
   bool operator==(const BodyStates&) const = default;
 
  private:
-  static_assert(BodyState::kCount <= 32);
+  static_assert(kBodyStates <= 32);
   uint32_t bits_ = 0;
 };
 

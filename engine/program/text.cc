@@ -159,7 +159,7 @@ class Printer {
     if (b.permanent || b.home_offset != 0) print("+{}", b.home_offset);
     if (b.ring != kNoRing) print(" ring {}", rings_[b.ring]);
     if (b.slot_stride != 0) print(" stride {}", b.slot_stride);
-    for (int s = 0; s < BodyState::kCount; ++s)
+    for (int s = 0; s < kBodyStates; ++s)
       if (b.is_empty_in(BodyState::at(s))) print(" empty_in {}", state_word(BodyState::at(s)));
     if (b.pick)
       print(" bank {} index {} place {} of {}", buffers_[b.pick->bank], buffers_[b.pick->index],

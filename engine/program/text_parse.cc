@@ -295,7 +295,7 @@ class Parser {
     fail(quoted(word) + " is not a role of operands");
   }
   static BodyState body_state(std::string_view word) {
-    for (int s = 0; s < BodyState::kCount; ++s)
+    for (int s = 0; s < kBodyStates; ++s)
       if (word == state_word(BodyState::at(s))) return BodyState::at(s);
     fail(quoted(word) + " is not a state of bodies");
   }

@@ -37,7 +37,7 @@ inline constexpr const char* kByHostWord = "by_host";
 inline constexpr const char* kRoleWord = "as";
 inline constexpr size_t kBufferClasses = 7;
 
-// empty | [shared_]{clean|pending|guessed}, or, between waves, [shared_][pending_|guessed_]partial
+// The word of docs/program.md, which differs for all states.
 std::string state_word(BodyState state);
 
 }  // namespace sluice

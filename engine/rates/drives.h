@@ -18,9 +18,9 @@ struct DuplexRates {
 DuplexRates duplex_rates(const DriveRates& drive);
 
 // Bytes a second that a drive moves while it reads and writes equal amounts, from their common start until
-// both are done. If both directions can use half of the mixed rate, this is the mixed rate. The drive shares
-// of a tier are in proportion to these rates. Training writes nearly as much state to a tier as it reads from
-// there, both at the same time; with these shares all drives are done at the same moment.
+// both are done. If each direction alone reaches half of the mixed rate, the result is the mixed rate. The
+// drive shares of a tier are in proportion to these rates. Training writes nearly as much state to a tier as
+// it reads from there, both at the same time; with these shares all drives are done at the same moment.
 double drive_weight(const DriveRates& drive);
 
 struct DrivePart {

@@ -87,9 +87,9 @@ class Tables {
     require(b.home < machine_.tiers.size(), "buffer {} has its home in tier {}", name, b.home);
     require(b.empty_in.none() || (b.permanent && !is_ring(b)),
             "buffer {} is empty in some states and not permanent, or in a ring", name);
-    for (int i = 0; i < BodyState::kCount * BodyState::kCount; ++i) {
-      const BodyState end = BodyState::at(i / BodyState::kCount),
-                      start = BodyState::at(i % BodyState::kCount);
+    for (int i = 0; i < kBodyStates * kBodyStates; ++i) {
+      const BodyState end = BodyState::at(i / kBodyStates),
+                      start = BodyState::at(i % kBodyStates);
       require(!can_follow(end, start) || !b.is_empty_in(end) || b.is_empty_in(start),
               "buffer {} may be empty at the end of a body where the next one finds content", name);
     }

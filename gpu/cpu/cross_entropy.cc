@@ -93,7 +93,8 @@ bool is_right(const float* logits, int64_t vocabulary, int32_t label) {
 }
 
 // Computes losses and gradients of a chunk's rows. Unless `loss` is nullptr, adds the losses to loss[0] in
-// row order and, if right rows are counted, their number to loss[1].
+// row order and, if c.rights is given, adds to loss[1] the number of rows in which no logit is above the
+// label's.
 void finish_rows(const LossRows& c, DType precision, const float* seed, double* loss, Workers& workers) {
   // Rows of one task, which then takes tens of microseconds.
   const int64_t group = std::max<int64_t>(1, 16384 / c.vocabulary);

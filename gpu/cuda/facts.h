@@ -50,7 +50,7 @@ struct CudaFactsOptions {
 
 CudaFacts cuda_facts(const CudaFactsOptions& options);
 
-// The file of cuBLASLt, which the loader found; opens it (gpu/cuda/cublaslt.h).
+// Opens cuBLASLt (gpu/cuda/cublaslt.h) and returns the file that the loader found for it.
 Known<std::string> cublas_file();
 // Names of libraries that are opened at run time and that the loader does not find.
 std::vector<std::string> missing_libraries();

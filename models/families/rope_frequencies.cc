@@ -27,8 +27,8 @@ double dynamic_theta(double theta, const RopeScaling& s, const RopeSizes& n) {
   return theta * std::pow(s.factor * times - (s.factor - 1), columns / (columns - 2));
 }
 
-// Wavelengths above original context / low are stretched by the factor, those below original context / high
-// stay, and there is a blend in between.
+// Wavelengths longer than (original context) / low are stretched by the factor, those shorter than (original
+// context) / high stay, and those between are blended.
 double llama3_frequency(double plain, const RopeScaling& s, const RopeSizes& n) {
   const double wavelength = 2 * std::numbers::pi / plain, original = original_context(s, n);
   const double factor = factor_of(s, n);

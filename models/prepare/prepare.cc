@@ -66,7 +66,7 @@ void add_file(const InputFile& file, Checksum& sum, const std::function<void(uin
   }
 }
 
-// The set is named by what the file held when it was opened, and must not hold anything else.
+// The set's name depends on what the file held when it was opened, so the set must hold nothing else.
 void require_as_opened(const RecordFile& file) {
   if (!file.is_as_opened())
     throw Error(ExitCode::io, printable(file.path()) + " was changed or removed while it was read.",

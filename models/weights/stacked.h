@@ -60,7 +60,8 @@ std::vector<TensorPart> stacked_parts(const Family& family, const std::string& t
 // tensor's first parameter.
 std::vector<StoredTensor> stored_tensors(const Family& family, const Model& model);
 
-// Elements [first, first + count) of the tensor. `read` reads those of a part's parameter.
+// Elements [first, first + count) of the tensor. `read` is called with the elements that it shall read from
+// the parameter of `part`.
 using ReadPart = std::function<void(const TensorPart& part, uint64_t first, uint64_t count, float* out)>;
 void read_stored(const StoredTensor& tensor, uint64_t first, uint64_t count, const ReadPart& read,
                  float* out);

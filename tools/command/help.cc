@@ -95,7 +95,7 @@ std::string size_head(const SizeKey& key) {
   return fmt::format("{}={}", key.name, key.is_factor ? "X|none" : is_list ? "N[/N...]" : "N");
 }
 
-// The explanation of a size that only some families have begins with their names.
+// If only some families have a size, its explanation begins with the names of these families.
 HelpSection size_section() {
   HelpSection section{.title = "sizes that PRESET:KEY=VALUE,KEY=VALUE changes, as in gpt2:layers=6,ffn=512"};
   for (const SizeKey& key : common_size_keys()) section.items.push_back({size_head(key), key.help});

@@ -246,7 +246,7 @@ class Lowerer {
     for (uint32_t g = 0; g < model_.groups.size(); ++g) {
       if (!is_updated(g)) continue;
       for (const BufferId accumulator : out_.groups[g].accumulators)
-        for (int s = 0; s < BodyState::kCount; ++s)
+        for (int s = 0; s < kBodyStates; ++s)
           if (!BodyState::at(s).between_waves) program_.buffers[accumulator].empty_in.add(BodyState::at(s));
       if (!waits(g)) continue;
       BodyStates& empty_in = program_.buffers[out_.groups[g].gradient].empty_in;
@@ -287,9 +287,9 @@ class Lowerer {
   }
   // While the waves of a step that guesses run, the gradients of the step before wait for their update.
   static BodyState between_waves(BodyState end) {
-    using Update = BodyState::Update;
-    return {.update = end.update == Update::guessed ? Update::guessed : Update::committed,
-            .between_waves = true};
+    if (end.update == BodyState::Update::pending) end.update = BodyState::Update::committed;
+    end.between_waves = true;
+    return end;
   }
   BodyId lower_drain() {
     BodyBuilder drain(program_, phase_name("drain"), pending(), clean());

@@ -57,8 +57,8 @@ double Search::explore(uint64_t work) {
   const bool free_kept = most_raised_ > 0;
   std::vector<Candidate> ruled, starts;
   if (request_.placement == Placement::automatic)
-    // For models so large that the work is enough for two rules only, the first two are the best: for
-    // qwen3-235b-a22b, whose steps have 60,000 tasks, on four machines.
+    // The two best rules come first, since the largest models have work for two rules only. They were the
+    // best on four machines for qwen3-235b-a22b, whose steps have 60,000 tasks.
     for (const Placement rule :
          {Placement::lowest, Placement::weights_first, Placement::state_first, Placement::highest})
       ruled.push_back(weigh_first(rule, 0));

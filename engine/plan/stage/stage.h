@@ -37,7 +37,8 @@ struct StageOptions {
   uint32_t lead = 0;                          // and lag, in costs of tasks
   std::span<const uint32_t> task_costs = {};  // by task; empty: each costs 1
   bool keep = true;  // false: no copy outlives its use; with lead 0: the arrangement that needs least memory
-  // No transfers of permanent buffers: the result tells the peaks of transient ones, and cannot run.
+  // Transfers of permanent buffers are left out. The result tells the peaks of transient buffers; it cannot
+  // run.
   bool transient_only = false;
   FetchNotes* notes = nullptr;  // its last body gets the notes; null: nothing is noted
 };
@@ -57,8 +58,8 @@ TierId lowest_memory_tier(const Machine& machine);
 TierId lowest_tier(const Machine& machine);
 
 // Body::instructions hold tasks and transfers whose places name tiers. Places in `tier` get their offsets
-// here, and transfers to and from the tier below, or a home above, are inserted. Sets peak_bytes[tier].
-// Nothing is changed when a shortage is returned.
+// here. Transfers are inserted between `tier` and the tier below or, for a buffer whose home is above,
+// between `tier` and that home. Sets peak_bytes[tier]. Nothing is changed when a shortage is returned.
 std::optional<Shortage> stage(const Program& program, Body& body, const StageOptions& options);
 
 }  // namespace sluice

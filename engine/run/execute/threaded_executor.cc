@@ -115,8 +115,8 @@ class ThreadedExecutor final : public Executor {
     }
   }
 
-  // Finds the last write of what the host reads before it enqueues an instruction, in the tier where the host
-  // reads.
+  // The host reads an operand of some instructions before it enqueues them (Operand::by_host). This finds the
+  // last write of that operand, in the tier in which the host reads it.
   void find_host_waits() {
     for (const Body& body : program_.bodies) {
       std::map<uint32_t, Wait>& waits = host_waits_.emplace_back();

@@ -65,7 +65,7 @@ struct Budgets {
 struct AcceleratorUse {
   AcceleratorMemory device;
   // The most that the process has held so far, including the part of its code that the runtime's reserve also
-  // counts. It is assumed if the accelerator is not here.
+  // counts. If the accelerator is not here, host_bytes is an assumption (kHostBytesAssumed).
   uint64_t host_bytes = 0;
   bool is_here = true;
 };

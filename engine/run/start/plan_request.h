@@ -46,8 +46,8 @@ struct DataUse {
   bool validates = false;
 };
 
-// `needs`: the device's. `ranks_meet_in_device`: as in machine_of(). `samples`: the model also generates,
-// between steps. Where the options leave open what ranks share, ranks share all.
+// `needs`: the device's. `ranks_meet_in_device`: as in machine_of(). `samples` is given if the model also
+// generates, between steps. Where the options leave open what ranks share, ranks share all.
 PlanRequest plan_request(const Options& options, const ModelConfig& config, const Budgets& budgets,
                          const DeviceNeeds& needs, const DataUse& data, bool ranks_meet_in_device = false,
                          const std::optional<GenerationSizes>& samples = {});

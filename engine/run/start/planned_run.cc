@@ -121,7 +121,8 @@ PlannedDevice planned_device(const Options& options, bool here, const MachineRat
   return planned;
 }
 
-// Sets --threads where it is not given: the threads of one rank, here or elsewhere.
+// Where --threads is not given, it becomes the number of threads of one rank: on this machine or, if there is
+// an `elsewhere`, on that one.
 void settle_threads(Options& options, bool of_this_process, const MachineRates* elsewhere) {
   std::optional<int64_t>& threads = options.memory.threads;
   if (threads) return;

@@ -24,7 +24,8 @@ constexpr uint64_t kRecordBytesMax = uint64_t{1} << 28;
 
 struct RecordLimit {
   uint64_t longest = kRecordBytesMax;  // bytes of a record for which there is memory
-  // The --host-mem that a longer record needs: for each of its bytes, and beside. 0: none would suffice.
+  // A longer record needs a --host-mem of memory_a_byte for each of its bytes, plus memory_beside. 0: none
+  // would suffice.
   uint64_t memory_a_byte = 0, memory_beside = 0;
 };
 

@@ -110,7 +110,8 @@ class Lexer {
   }
   static bool is_tag(char c) { return c == '%' || c == '{' || c == '#'; }
 
-  // Takes "+%}", "-%}" with the space behind it, or "%}" with a newline behind it; for comments with '#'.
+  // Takes the end of a block, or of a comment if `kind` is '#': "+%}"; "-%}" with the space behind it; or
+  // "%}" with a newline behind it, if there is one.
   bool take_end(char kind) {
     const size_t begin = at_;
     const char sign = take_sign();

@@ -1,7 +1,8 @@
 // Methods of strings, lists, tuples, objects, cyclers and loops.
 //
 // Every method of Python's types is known by name, because object.name finds it before a key of that name;
-// calling one that the subset lacks is refused. Callers: subscript (finds them), calls.
+// calling one that the subset lacks is refused. find_method() is called by subscript.cc, call_method() by
+// evaluate.cc.
 #pragma once
 
 #include "models/text/template/call_arguments.h"

@@ -37,6 +37,14 @@ TEST(Mesh, GroupsDifferAlongTheirAxes) {
   EXPECT_TRUE(~Axes{Axis::expert} == Axes{Axis::data});
 }
 
+TEST(Mesh, AxesWithoutASizeHaveOnePlace) {
+  const Mesh mesh({3}, 3);
+  EXPECT_EQ(mesh.ranks(), 3u);
+  EXPECT_EQ(mesh.size(Axis::expert), 1u);
+  EXPECT_EQ(Mesh().ranks(), 1u);
+  EXPECT_THROW(Mesh({1, 1, 1, 1, 1, 1}, 1), std::invalid_argument);
+}
+
 // Every rank is in one group of each kind, and finds the others of it by place.
 TEST(Mesh, AGroupDividesAllRanks) {
   const Mesh mesh({3, 4}, 12);

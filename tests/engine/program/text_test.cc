@@ -2,9 +2,11 @@
 #include <gtest/gtest.h>
 
 #include <random>
+#include <set>
 #include <stdexcept>
 
 #include "engine/program/program.h"
+#include "engine/program/text_words.h"
 #include "tests/support/random_program.h"
 #include "tests/support/same_program.h"
 
@@ -51,6 +53,15 @@ instructions step
 tasks %232
 instructions %232
 )";
+
+TEST(Text, AllStatesOfBodiesHaveWordsOfTheirOwn) {
+  std::set<std::string> words;
+  for (int s = 0; s < kBodyStates; ++s) {
+    EXPECT_EQ(BodyState::at(s).index(), s);
+    words.insert(state_word(BodyState::at(s)));
+  }
+  EXPECT_EQ(words.size(), size_t{kBodyStates});
+}
 
 TEST(Text, GoldenText) {
   const Program p = program_from_text(kGolden);

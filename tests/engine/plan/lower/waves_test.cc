@@ -96,7 +96,7 @@ TEST(Waves, SumsStayBetweenThemAndNowhereElse) {
     for (const BufferId a : accumulators) {
       const Buffer& b = c.program.buffers[a];
       EXPECT_TRUE(b.permanent);
-      for (int s = 0; s < BodyState::kCount; ++s)
+      for (int s = 0; s < kBodyStates; ++s)
         EXPECT_EQ(b.is_empty_in(BodyState::at(s)), !BodyState::at(s).between_waves);
       EXPECT_FALSE(alone.program.buffers[a].permanent);
     }
