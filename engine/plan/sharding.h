@@ -6,6 +6,7 @@
 // model on public cloud".
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <optional>
 #include <span>
@@ -30,10 +31,10 @@ std::vector<Sharding> shardings(const Mesh& mesh, std::optional<int> zero_stage,
                                 std::optional<bool> weights_in_node_group, bool compresses);
 
 struct WeighedSharding {
-  enum class Step : uint8_t { planned, does_not_fit, too_slow };
+  enum class Outcome : uint8_t { planned, does_not_fit, too_slow };
 
   Sharding sharding;
-  Step step = Step::planned;
+  Outcome outcome = Outcome::planned;
   double seconds = 0;  // of a step, simulated; too_slow: at least so many, under any placement (limit.h)
 };
 struct ShardingChoice {
@@ -42,8 +43,9 @@ struct ShardingChoice {
 };
 
 // A sharding is chosen over one that shares more only if it is 5 % faster. It is planned only if its lower
-// bound (limit.h) allows that. `request` may be made for any of these shardings.
-ShardingChoice choose_sharding(PlanRequest request, std::span<const Sharding> open,
+// bound (limit.h) allows that. `request` may be made for any of these shardings. `plan` may enlarge arenas of
+// the request's machine: those of `largest` are the largest that it gives.
+ShardingChoice choose_sharding(PlanRequest request, std::span<const Sharding> open, const Machine& largest,
                                const std::function<std::variant<Plan, Infeasible>(const PlanRequest&)>& plan);
 
 }  // namespace sluice

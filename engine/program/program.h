@@ -142,7 +142,7 @@ struct BodyState {
   static const BodyState empty, clean, pending, guessed;
   bool operator==(const BodyState&) const = default;
 };
-// Facts that are so or not. Each has a number of its own, by which states are told apart.
+// The Boolean facts. Fact f is bit f of a state's index.
 inline constexpr std::array kBodyFacts{&BodyState::shared, &BodyState::between_waves};
 inline constexpr int kBodyStates = 1 + 3 * (1 << kBodyFacts.size());
 
@@ -253,8 +253,8 @@ enum class Role : uint8_t {
   next_gradient,  // of this step, while `gradient` still waits for its update
   state,
   input_scalars,
-  update,           // scalars
-  previous_update,  // scalars of the step before
+  update,           // scalars of the update that the task makes
+  previous_update,  // scalars of the update before
   guess,            // scalars
   norm,
   norm_sums,
@@ -268,7 +268,8 @@ enum class Role : uint8_t {
   left_factor,
   right_factor,
   source,
-  copy
+  copy,
+  number_of_roles  // not a role
 };
 
 // Pieces [first, last) of a buffer. Every piece counts its versions within a body: every write or add makes

@@ -57,7 +57,7 @@ constexpr OperandRule kExpand[] = {{Role::left_factor, one, kRead},
                                    {Role::block_sums, one, kWrite}};
 // In pairs: a source, then its copy.
 constexpr OperandRule kClone[] = {{Role::source, any, kRead}, {Role::copy, any, kWrite}};
-constexpr OperandRule kClear[] = {{Role::input, one, kWrite}};
+constexpr OperandRule kClear[] = {{Role::output, one, kWrite}};  // an activation that is kept
 constexpr OperandRule kNorm[] = {{Role::norm_sums, any, kRead},  // of each trainable group
                                  {Role::previous_update, one, kRead},
                                  {Role::norm, one, kWrite}};
@@ -90,6 +90,10 @@ constexpr OperandRule kSave[] = {{Role::state, at_most_one, kRead},
                                  {Role::error, at_most_one, kRead},
                                  {Role::right_factor, at_most_one, kRead}};
 
+size_t count(const Task& task, Role role) {
+  return static_cast<size_t>(std::ranges::count(task.operands, role, &Operand::role));
+}
+
 }  // namespace
 
 const char* role_name(Role role) {
@@ -100,6 +104,7 @@ const char* role_name(Role role) {
       "norm",          "norm_sums", "block_sums",      "part",           "whole",           "sent",
       "received",      "sum",       "error",           "left_factor",    "right_factor",    "source",
       "copy"};
+  static_assert(kNames[kRoles - 1] != nullptr, "every role has a name");
   return kNames[static_cast<size_t>(role)];
 }
 
@@ -151,22 +156,30 @@ std::span<const OperandRule> operands_of(TaskKind kind) {
 
 std::string operand_fault(const Task& task) {
   const std::span<const OperandRule> rules = operands_of(task.kind);
-  const auto of = [&](Role role) { return std::ranges::find(rules, role, &OperandRule::role); };
-  for (const Operand& o : task.operands) {
-    const auto rule = of(o.role);
-    if (rule == rules.end() || !rule->allows(o.access))
-      return fmt::format("{} has an operand as {}, or cannot {} it", task_kind_name(task.kind),
-                         role_name(o.role), kAccessWords[static_cast<size_t>(o.access)]);
+  const auto at = [&](size_t k) { return k < task.operands.size() ? task.operands[k].role : Role::none; };
+  for (size_t k = 0; k < task.operands.size(); ++k) {
+    const Operand& o = task.operands[k];
+    const auto rule = std::ranges::find(rules, o.role, &OperandRule::role);
+    if (rule == rules.end())
+      return fmt::format("{} has no operand as {}", task_kind_name(task.kind), role_name(o.role));
+    if (!rule->allows(o.access))
+      return fmt::format("{} does not {} what it has as {}", task_kind_name(task.kind),
+                         kAccessWords[static_cast<size_t>(o.access)], role_name(o.role));
+    const bool ends_run = at(k + 1) != o.role;
+    if (task.kind == TaskKind::clone
+            ? o.role != (k % 2 == 0 ? Role::source : Role::copy) || at(k ^ 1) == Role::none
+            : ends_run && find_operand(task.operands, o.role).value() + count(task, o.role) != k + 1)
+      return fmt::format("{} has operands as {} apart", task_kind_name(task.kind), role_name(o.role));
   }
   for (const OperandRule& rule : rules) {
-    const auto count = std::ranges::count(task.operands, rule.role, &Operand::role);
-    if (count > 1 ? rule.count != any : count == 0 && rule.count == one)
-      return fmt::format("{} has {} operands as {}", task_kind_name(task.kind), count, role_name(rule.role));
+    const size_t found = count(task, rule.role);
+    if (found > 1 ? rule.count != any : found == 0 && rule.count == one)
+      return fmt::format("{} has {} operands as {}", task_kind_name(task.kind), found, role_name(rule.role));
   }
   return "";
 }
 
-std::optional<size_t> find(const std::vector<Operand>& operands, Role role, size_t n) {
+std::optional<size_t> find_operand(const std::vector<Operand>& operands, Role role, size_t n) {
   const auto first = std::ranges::find(operands, role, &Operand::role);
   const size_t at = static_cast<size_t>(first - operands.begin()) + n;
   if (at >= operands.size() || operands[at].role != role) return std::nullopt;

@@ -11,7 +11,7 @@
 
 namespace sluice {
 
-inline constexpr int kRoles = 31;
+inline constexpr int kRoles = static_cast<int>(Role::number_of_roles);
 const char* role_name(Role role);  // "input"
 
 struct OperandRule {
@@ -27,11 +27,12 @@ struct OperandRule {
 // The operands of a kind of task, by role.
 std::span<const OperandRule> operands_of(TaskKind kind);
 
-// What is wrong with a task's operands: empty if they are those of its kind.
+// What is wrong with a task's operands: empty if they are those of its kind. Operands of a role stand
+// together; those of a clone are pairs of a source and its copy.
 std::string operand_fault(const Task& task);
 
-// The position of the n-th operand of a role, from 0; none if there are fewer. Operands of a role stand
-// together.
-std::optional<size_t> find(const std::vector<Operand>& operands, Role role, size_t n = 0);
+// The position of the n-th operand of a role, from 0, where operands of a role stand together; none if there
+// are fewer.
+std::optional<size_t> find_operand(const std::vector<Operand>& operands, Role role, size_t n = 0);
 
 }  // namespace sluice

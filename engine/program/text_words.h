@@ -18,7 +18,7 @@
 //     NUMBER LANE:ORDINAL ACTION {after [BODY/]LANE:COUNT}...
 //     ACTION: copy OPERAND[>TARGET_VERSION] TIER+OFFSET -> TIER+OFFSET            a transfer
 //             run TASK [at TIER+OFFSET...]                                        with the task's operands
-//             raw TASK|- {read|write|add OPERAND}... [at TIER+OFFSET...]          anything else
+//             raw TASK|- OPERANDS [at TIER+OFFSET...]     anything else, with operands as in a task's row
 //   OPERAND: BUFFER[~BACK][PIECES]@VERSION; PIECES: [first:last], [first], or nothing for all
 // Names keep letters, digits and _ . -; other bytes are %XX; the empty name is %. A name that is not unique
 // in its table is referred to as #INDEX.
@@ -37,7 +37,8 @@ inline constexpr const char* kByHostWord = "by_host";
 inline constexpr const char* kRoleWord = "as";
 inline constexpr size_t kBufferClasses = 7;
 
-// The word of docs/program.md, which differs for all states.
+// The word that docs/program.md explains, which differs for all states: `empty`, or [shared_] and clean,
+// pending or guessed. Between waves these are partial, pending_partial and guessed_partial.
 std::string state_word(BodyState state);
 
 }  // namespace sluice

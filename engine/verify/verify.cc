@@ -88,8 +88,7 @@ class Tables {
     require(b.empty_in.none() || (b.permanent && !is_ring(b)),
             "buffer {} is empty in some states and not permanent, or in a ring", name);
     for (int i = 0; i < kBodyStates * kBodyStates; ++i) {
-      const BodyState end = BodyState::at(i / kBodyStates),
-                      start = BodyState::at(i % kBodyStates);
+      const BodyState end = BodyState::at(i / kBodyStates), start = BodyState::at(i % kBodyStates);
       require(!can_follow(end, start) || !b.is_empty_in(end) || b.is_empty_in(start),
               "buffer {} may be empty at the end of a body where the next one finds content", name);
     }
@@ -343,6 +342,8 @@ class Structure {
     const Operand &from = instruction.operands[0], &to = instruction.operands[1];
     require(from.access == Access::read && to.access == Access::write,
             "is a transfer that does not read, then write");
+    require(std::ranges::all_of(instruction.operands, [](const Operand& o) { return o.role == Role::none; }),
+            "is a transfer whose operands have roles");
     require(
         from.buffer == to.buffer && from.first == to.first && from.last == to.last && from.back == to.back,
         "copies between different ranges");

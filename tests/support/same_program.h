@@ -33,7 +33,8 @@ struct Same {  // a struct, so that its functions can call each other
   }
   static bool same(const Buffer& a, const Buffer& b) {
     return std::tie(a.name, a.kind, a.cuts, a.home, a.permanent, a.ring, a.home_offset, a.slot_stride) ==
-           std::tie(b.name, b.kind, b.cuts, b.home, b.permanent, b.ring, b.home_offset, b.slot_stride);
+               std::tie(b.name, b.kind, b.cuts, b.home, b.permanent, b.ring, b.home_offset, b.slot_stride) &&
+           a.empty_in == b.empty_in && a.pick == b.pick;
   }
   static bool same(const Task& a, const Task& b) {
     return std::tie(a.kind, a.subject, a.slice, a.recompute, a.processes, a.flops, a.bytes, a.pass) ==

@@ -1,17 +1,14 @@
 #include "tools/command/launch.h"
 
-#include <fcntl.h>
 #include <fmt/format.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
 #include <chrono>
-#include <cstdio>
 #include <cstdlib>
 #include <exception>
 #include <filesystem>
-#include <fstream>
 #include <optional>
 #include <stop_token>
 #include <string_view>
@@ -25,6 +22,7 @@
 #include "engine/run/start/run_directory.h"
 #include "gpu/ranks/waiting.h"
 #include "tools/command/launchers.h"
+#include "tools/command/rank_status.h"
 #include "tools/command/report_error.h"
 #include "tools/command/stop_signals.h"
 #include "tools/command/verbs.h"
@@ -48,64 +46,6 @@ constexpr auto kLauncherGrace = std::chrono::milliseconds(2200);  // after kFind
 constexpr auto kLook = std::chrono::milliseconds(50);
 constexpr double kFinishSeconds = 60;
 constexpr const char* kInstalledModules = "../lib/sluice";  // from the command's folder: cmake/install.cmake
-
-std::string status_path(const std::string& out_directory, int rank) {
-  return (fs::path(out_directory) / ("rank-" + std::to_string(rank) + ".status")).string();
-}
-
-std::string status(ExitCode code, const std::string& sentence) {
-  return std::to_string(static_cast<int>(code)) + " " + sentence;
-}
-
-// The status of a rank that has ended without writing one.
-std::string no_word() {
-  return status(ExitCode::rank_lost, "This rank was ended from outside, before it could say why.");
-}
-
-std::string first_line(const std::string& path) {
-  std::ifstream file(path);
-  std::string line;
-  std::getline(file, line);
-  return line;
-}
-
-bool has_status(const std::string& out_directory, int rank, const std::string& words) {
-  return first_line(status_path(out_directory, rank)) == words;
-}
-
-// Writes a file beside the status of `rank`, and returns its path. `writer` is that rank itself, or another.
-// Returns "" on a full drive, so that the status of the start stays, and where there is no run directory.
-std::string fresh_status(const std::string& out_directory, int rank, const std::string& words, int writer) {
-  std::error_code ignored;
-  if (!fs::is_directory(out_directory, ignored)) return "";
-  std::string fresh = status_path(out_directory, rank) + ".by" + std::to_string(writer);
-  std::ofstream file(fresh);
-  file << words << "\n";
-  file.close();
-  if (file) return fresh;
-  fs::remove(fresh, ignored);
-  return "";
-}
-
-void write_status(const std::string& out_directory, int rank, const std::string& words) {
-  std::error_code ignored;
-  const std::string fresh = fresh_status(out_directory, rank, words, rank);
-  if (!fresh.empty()) fs::rename(fresh, status_path(out_directory, rank), ignored);
-}
-
-// Writes the status of a rank that has written only no_word(). If that rank writes another in the same
-// instant, its own stays, unless the file system cannot exchange two names (NFS).
-void write_status_for(const std::string& out_directory, int missing, const std::string& words, int writer) {
-  const std::string path = status_path(out_directory, missing);
-  const std::string fresh = fresh_status(out_directory, missing, words, writer);
-  if (fresh.empty()) return;
-  const bool is_exchanged = renameat2(AT_FDCWD, fresh.c_str(), AT_FDCWD, path.c_str(), RENAME_EXCHANGE) == 0;
-  std::error_code ignored;
-  if (is_exchanged && first_line(fresh) == no_word())
-    fs::remove(fresh, ignored);
-  else
-    fs::rename(fresh, path, ignored);
-}
 
 // For a start that may yet be refused. If another run holds the directory, its statuses are left alone.
 void write_unless_held(const std::string& out_directory, int rank, const std::string& words) {
@@ -262,11 +202,6 @@ void Launch::end(const std::exception& why) const {
   const Error error = as_error(why);
   ending_->begin();
   ending_->end(error, error.code() == ExitCode::rank_lost);
-}
-
-void remove_statuses(const std::string& out_directory, int first) {
-  std::error_code ignored;
-  while (fs::remove(status_path(out_directory, first), ignored)) ++first;
 }
 
 void check_alone(Verb verb) {

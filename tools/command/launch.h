@@ -51,9 +51,6 @@ class Launch {
   const std::shared_ptr<Ending> ending_;
 };
 
-// Removes the statuses of ranks `first` and above, which an earlier run with more ranks has left.
-void remove_statuses(const std::string& out_directory, int first);
-
 // For an error of the command line. If the verb runs on ranks and a launcher has started several, ends as
 // Launch::end() does, because the command lines of other ranks may be right. Otherwise returns.
 void end_if_launched(int argc, const char* const* argv, const Error& why);

@@ -112,9 +112,8 @@ class Profiler {
  public:
   Profiler(const Options& options, Start& start, const Ranks& ranks, std::FILE* out)
       : start_(start),
-        rank_(options, start.run.source,
-              {rows_have_documents(options, text_directory(start.run)), start.data.validation != nullptr},
-              start.samples, ranks, say_to(out)),
+        rank_(options, start.run.source, data_use(options, start.run, start.data), start.samples, ranks,
+              say_to(out)),
         out_(out) {}
 
   ExitCode run() {

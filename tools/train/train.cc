@@ -29,6 +29,7 @@
 #include "offload/nvme_files.h"
 #include "offload/system/memory_limits.h"
 #include "tools/command/launch.h"
+#include "tools/command/rank_status.h"
 #include "tools/command/report_error.h"
 #include "tools/command/run_verb.h"
 #include "tools/command/screen.h"
@@ -410,13 +411,10 @@ ExitCode train_in(PlannedSession& started, Options given, Options options, Start
   return ExitCode::stopped;
 }
 
-DataUse data_use(const Options& options, const Start& start) {
-  return {rows_have_documents(options, text_directory(start.run)), start.data.validation != nullptr};
-}
-
 // Only the first rank prints and writes into the run directory.
 ExitCode train_rank(const Options& given, Start& start, const Ranks& all, std::FILE* out) {
-  RankSetup rank(given, start.run.source, data_use(given, start), start.samples, all, say_to(out));
+  RankSetup rank(given, start.run.source, data_use(given, start.run, start.data), start.samples, all,
+                 say_to(out));
   const Ranks& ranks = rank.ranks();
   const auto print = [&](const std::string& text) {
     if (ranks.is_first()) show(out, text);

@@ -41,8 +41,13 @@ void BodyBuilder::add(Task& task, Role role, BufferId buffer, uint32_t first, ui
     if (access != Access::read) ++versions[p];
   }
   CHECK(access == Access::write || version > 0 || b.permanent, b.name + " is read before it is written");
-  task.operands.push_back({buffer, first, last, access, version, back});
-  task.operands.back().role = role;
+  task.operands.push_back({.buffer = buffer,
+                           .first = first,
+                           .last = last,
+                           .access = access,
+                           .version = version,
+                           .back = back,
+                           .role = role});
 }
 
 void BodyBuilder::add(Task& task, Role role, BufferId buffer, Access access) {

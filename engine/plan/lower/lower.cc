@@ -460,7 +460,7 @@ class Lowerer {
     for (uint32_t a = 0; a < model_.activations.size(); ++a)
       for (uint32_t m = 0; m < buffers_.activations[a].size() && model_.activations[a].kept; ++m) {
         Task& t = body.task(TaskKind::clear, a, m);
-        body.add(t, Role::input, buffers_.activations[a][m], Access::write);
+        body.add(t, Role::output, buffers_.activations[a][m], Access::write);
         count_operand_bytes(program_, t);
       }
   }

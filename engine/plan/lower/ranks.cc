@@ -3,9 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <span>
-
-#include "engine/program/roles.h"
 
 namespace sluice {
 
@@ -57,42 +54,56 @@ void count_operand_bytes(const Program& program, Task& task) {
   for (const Operand& o : task.operands) task.bytes += operand_bytes(program.buffers[o.buffer], o);
 }
 
-Task& RankTasks::task(BodyBuilder& body, TaskKind kind, const Subject& of, std::span<const BufferId> from,
-                      BufferId to) const {
+Task& RankTasks::task(BodyBuilder& body, TaskKind kind, const Subject& of, const Read& from,
+                      const Written& to) const {
   Task& t = body.task(kind, of.group, of.shard.value_or(0));
   const auto add = [&](Role role, BufferId buffer, Access access) {
     if (of.shard) return body.add(t, role, buffer, *of.shard, *of.shard + 1, access);
     body.add(t, role, buffer, access);
   };
-  const std::span<const OperandRule> roles = operands_of(kind);
-  for (const BufferId buffer : from) add(roles[0].role, buffer, Access::read);
-  add(roles[1].role, to, Access::write);
+  for (const BufferId buffer : from.buffers) add(from.role, buffer, Access::read);
+  add(to.role, to.buffer, Access::write);
   count_operand_bytes(program_, t);
   return t;
 }
 
 void RankTasks::collective(BodyBuilder& body, TaskKind kind, const ProcessGroup& among, const Subject& of,
-                           BufferId from, BufferId to) const {
+                           const Read& from, const Written& to) const {
   task(body, kind, of, from, to).processes = find_process_group(among, program_).value();
+}
+
+Task& RankTasks::round(BodyBuilder& body, const Subject& of, BufferId to) const {
+  return task(body, TaskKind::round, of, {Role::accumulator, out_.groups[of.group].accumulators},
+              {Role::gradient, to});
+}
+
+void RankTasks::exchange(BodyBuilder& body, const ProcessGroup& among, const Subject& of, BufferId from,
+                         BufferId to) const {
+  collective(body, TaskKind::exchange, among, of, {Role::sent, {&from, 1}}, {Role::received, to});
+}
+
+Task& RankTasks::add_up(BodyBuilder& body, const Subject& of, BufferId from, BufferId to) const {
+  return task(body, TaskKind::sum, of, {Role::received, {&from, 1}}, {Role::sum, to});
 }
 
 Task& RankTasks::sum(BodyBuilder& body, const Subject& of, const ReductionBuffers& r) const {
   const StateSharing& sharing = out_.groups[of.group].sharing;
   if (r.in_node_group != kNone) {
-    collective(body, TaskKind::exchange, sharing.in_node_group, of, r.own, r.in_node_group);
-    task(body, TaskKind::sum, of, r.in_node_group, r.partial_sum);
-    collective(body, TaskKind::exchange, sharing.across_node_groups, of, r.partial_sum, r.received);
+    exchange(body, sharing.in_node_group, of, r.own, r.in_node_group);
+    add_up(body, of, r.in_node_group, r.partial_sum);
+    exchange(body, sharing.across_node_groups, of, r.partial_sum, r.received);
   } else {
-    collective(body, TaskKind::exchange, sharing.all, of, r.own, r.received);
+    exchange(body, sharing.all, of, r.own, r.received);
   }
-  return task(body, TaskKind::sum, of, r.received, r.sum);
+  return add_up(body, of, r.received, r.sum);
 }
 
 // Leaves out a step that lacks a buffer, or would gather into the buffer that it reads.
 void RankTasks::gather(BodyBuilder& body, const Subject& of, const SharedBuffers& s) const {
   const StateSharing& sharing = out_.groups[of.group].sharing;
   const auto step = [&](const ProcessGroup& among, BufferId from, BufferId to) {
-    if (from != kNone && to != kNone && from != to) collective(body, TaskKind::gather, among, of, from, to);
+    if (from != kNone && to != kNone && from != to)
+      collective(body, TaskKind::gather, among, of, {Role::part, {&from, 1}}, {Role::whole, to});
   };
   if (s.across == kNone) return step(sharing.all, s.part, s.whole);
   step(sharing.across_node_groups, s.part, s.across);
@@ -103,7 +114,8 @@ void RankTasks::gather(BodyBuilder& body, const Subject& of, const SharedBuffers
 void RankTasks::gather_norm_sums(BodyBuilder& body, uint32_t g) const {
   const GroupBuffers& b = out_.groups[g];
   if (b.norm_sums == b.all_block_sums.whole) return;
-  collective(body, TaskKind::gather, b.parts, {g, {}}, b.all_block_sums.whole, b.norm_sums);
+  collective(body, TaskKind::gather, b.parts, {g, {}}, {Role::part, {&b.all_block_sums.whole, 1}},
+             {Role::whole, b.norm_sums});
 }
 
 // Makes the gradient from the accumulators: rounds them and sums over ranks.
@@ -114,8 +126,8 @@ void RankTasks::reduce_shard(BodyBuilder& body, uint32_t g, uint32_t shard, Buff
   ReductionBuffers reduction = b.reduction;
   reduction.sum = into(reduction.sum);
   const bool alone = b.sharing.ranks() == 1;
-  if (!alone) task(body, TaskKind::round, of, b.accumulators, b.reduction.own);
-  Task& t = alone ? task(body, TaskKind::round, of, b.accumulators, gradient) : sum(body, of, reduction);
+  if (!alone) round(body, of, b.reduction.own);
+  Task& t = alone ? round(body, of, gradient) : sum(body, of, reduction);
   body.add(t, Role::block_sums, b.block_sums, shard, shard + 1, Access::write);
   gather(body, of, {into(b.summed.part), b.summed.across, into(b.summed.whole)});
 }
@@ -123,8 +135,7 @@ void RankTasks::reduce_shard(BodyBuilder& body, uint32_t g, uint32_t shard, Buff
 void RankTasks::reduce_factors(BodyBuilder& body, uint32_t g) const {
   const GroupBuffers& b = out_.groups[g];
   const CompressionBuffers& c = *b.compression;
-  for (uint32_t k = 0; k < b.state.size(); ++k)
-    task(body, TaskKind::round, {g, k}, b.accumulators, b.reduction.own);
+  for (uint32_t k = 0; k < b.state.size(); ++k) round(body, {g, k}, b.reduction.own);
   Task& compress = body.task(TaskKind::compress, g, 0);
   body.add(compress, Role::gradient, b.reduction.own, Access::read);
   body.add(compress, Role::error, c.error, Access::add);

@@ -55,13 +55,21 @@ class RankTasks {
     uint32_t group;
     std::optional<uint32_t> shard;
   };
-  Task& task(BodyBuilder& body, TaskKind kind, const Subject& of, std::span<const BufferId> from,
-             BufferId to) const;
-  Task& task(BodyBuilder& body, TaskKind kind, const Subject& of, BufferId from, BufferId to) const {
-    return task(body, kind, of, std::span(&from, 1), to);
-  }
+  struct Read {
+    Role role;
+    std::span<const BufferId> buffers;
+  };
+  struct Written {
+    Role role;
+    BufferId buffer;
+  };
+  Task& task(BodyBuilder& body, TaskKind kind, const Subject& of, const Read& from, const Written& to) const;
   void collective(BodyBuilder& body, TaskKind kind, const ProcessGroup& among, const Subject& of,
-                  BufferId from, BufferId to) const;
+                  const Read& from, const Written& to) const;
+  Task& round(BodyBuilder& body, const Subject& of, BufferId to) const;  // the group's accumulators
+  void exchange(BodyBuilder& body, const ProcessGroup& among, const Subject& of, BufferId from,
+                BufferId to) const;
+  Task& add_up(BodyBuilder& body, const Subject& of, BufferId from, BufferId to) const;
   // Returns the last sum's task.
   Task& sum(BodyBuilder& body, const Subject& of, const ReductionBuffers& r) const;
   void gather(BodyBuilder& body, const Subject& of, const SharedBuffers& s) const;

@@ -26,7 +26,7 @@ constexpr double kHopeless = 1.3;          // of the best seconds: above that, k
 // A long program counts for more, since all else that is done with it takes longer, too.
 uint64_t work_of(uint64_t instructions) { return 200 + 4 * instructions + instructions * instructions / 500; }
 constexpr uint64_t kRepeatWork = 1;      // to simulate an instruction once more
-constexpr uint64_t kStepsSimulated = 3;  // steady_step_seconds() simulates two steps, and one
+constexpr uint64_t kStepsSimulated = 3;  // steady_step_seconds() takes the seconds of one from those of two
 
 // Counts the bodies that have tasks.
 template <typename Length>

@@ -13,11 +13,11 @@ constexpr double kLessSharedWorthwhile = 0.95;  // of the seconds with more shar
 
 // The lower bound of a step with any of the request's micro-batches. A result below `enough` may be that of
 // some of them alone.
-double least_seconds(const PlanRequest& request, double enough) {
+double least_seconds(const PlanRequest& request, const Machine& largest, double enough) {
   double least = std::numeric_limits<double>::infinity();
-  for (const int64_t micro_batch : request.micro_batches) {  // the largest is lowered soonest
+  for (const int64_t micro_batch : request.micro_batches) {  // lowering the largest takes least time
     if (least < enough) break;
-    least = std::min(least, least_step_seconds(request.machine, request.rates,
+    least = std::min(least, least_step_seconds(largest, request.rates,
                                                request.model(micro_batch, request.sequence), request.lower));
   }
   return least;
@@ -48,7 +48,7 @@ std::vector<Sharding> shardings(const Mesh& mesh, std::optional<int> zero_stage,
 }
 
 ShardingChoice choose_sharding(
-    PlanRequest request, std::span<const Sharding> open,
+    PlanRequest request, std::span<const Sharding> open, const Machine& largest,
     const std::function<std::variant<Plan, Infeasible>(const PlanRequest&)>& plan) {
   ShardingChoice choice{open.front(), {}};
   if (open.size() == 1) return choice;
@@ -58,14 +58,14 @@ ShardingChoice choose_sharding(
     WeighedSharding& weighed = choice.weighed.emplace_back();
     weighed.sharding = sharding;
     if (fast_enough < std::numeric_limits<double>::infinity())
-      weighed.seconds = least_seconds(request, fast_enough);
+      weighed.seconds = least_seconds(request, largest, fast_enough);
     if (weighed.seconds >= fast_enough) {
-      weighed.step = WeighedSharding::Step::too_slow;
+      weighed.outcome = WeighedSharding::Outcome::too_slow;
       continue;
     }
     const auto result = plan(request);
     const Plan* const fits = std::get_if<Plan>(&result);
-    weighed.step = fits ? WeighedSharding::Step::planned : WeighedSharding::Step::does_not_fit;
+    weighed.outcome = fits ? WeighedSharding::Outcome::planned : WeighedSharding::Outcome::does_not_fit;
     weighed.seconds = fits ? fits->step_seconds : 0;
     if (!fits || weighed.seconds >= fast_enough) continue;
     fast_enough = kLessSharedWorthwhile * weighed.seconds;

@@ -21,7 +21,7 @@ class Bounds {
     std::sort(fetched.begin(), fetched.end(), [&](uint32_t a, uint32_t b) {
       return std::tie(at(a).first_use_at, a) < std::tie(at(b).first_use_at, b);
     });
-    uint32_t latest = kNever;  // of the fetched that are needed earlier, the one that starts last
+    uint32_t latest = kNever;  // of the fetches that are needed earlier, the one that starts last
     for (const uint32_t u : fetched) {
       const BufferId buffer = tier_.storages[at(u).storage].buffer;
       if (tier_.options.notes->wanted[buffer]) bounds[u] = bound_of(u, latest);

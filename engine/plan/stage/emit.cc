@@ -221,6 +221,7 @@ class Emitter {
     source.version = version;
     source.access = Access::read;
     source.by_host = false;
+    source.role = Role::none;
     Operand target = source;
     target.access = Access::write;
     Instruction in;

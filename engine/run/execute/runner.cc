@@ -39,8 +39,6 @@ Runner::Runner(const Plan& plan, const Memory& memory, Device& device, const Upd
       sent_to_experts_(plan.program.rings.size() > kWaveRing ? plan.program.rings[kWaveRing].slots : 0) {
   CHECK(plan.lowering.mesh.ranks() == static_cast<uint32_t>(ranks.size()),
         "a plan for another number of ranks");
-  for (const Body& body : plan.program.bodies)
-    for (const Task& task : body.tasks) CHECK(operand_fault(task).empty(), operand_fault(task));
   for (const Group& g : plan.model.groups) find_rates(g);
   for (const SegmentPlan& p : plan.lowering.plans()) {
     const Segment& segment = plan.model.segments[p.segment];
@@ -49,6 +47,8 @@ Runner::Runner(const Plan& plan, const Memory& memory, Device& device, const Upd
       operands[static_cast<size_t>(level)] = {segment_operands(p, segment, TaskKind::forward, level),
                                               segment_operands(p, segment, TaskKind::backward, level)};
   }
+  for (const Body& body : plan.program.bodies)
+    for (const Task& task : body.tasks) check_operands(task);
   for (const UseInfo& info : plan.lowering.uses) find_added(info);
   for (const Segment& segment : plan.model.segments) sums_.push_back(added_outputs(segment));
   for (std::vector<TensorView>& v : views_) v.reserve(16);
@@ -121,14 +121,14 @@ uint64_t Runner::bytes_of(const Instruction& in, size_t operand) const {
   return operand_bytes(plan_.program.buffers[in.operands[operand].buffer], in.operands[operand]);
 }
 
-uint32_t Runner::at(const Instruction& in, Role role) {
-  const std::optional<size_t> k = find(in.operands, role);
+uint32_t Runner::position_of(const Instruction& in, Role role) {
+  const std::optional<size_t> k = find_operand(in.operands, role);
   return k ? static_cast<uint32_t>(*k) : kNone;
 }
 
 uint32_t Runner::nth(const Instruction& in, Role role, uint32_t n) {
   if (n == kNone) return kNone;
-  const std::optional<size_t> k = find(in.operands, role, n);
+  const std::optional<size_t> k = find_operand(in.operands, role, n);
   CHECK(k, "an instruction lacks an operand of its segment");
   return static_cast<uint32_t>(*k);
 }
@@ -186,7 +186,7 @@ size_t Runner::transfers(const Body& body, const Instruction& in, const RingPosi
       if (v.moments[m]) add(v.moments[m], moment_plane(m), v.first, v.elements * 4);
   }
   if (v.error) add(v.error, Plane::error, v.error_first, v.error_elements * 4);
-  if (v.factors) add(v.factors, Plane::factors, 0, bytes_of(in, at(in, Role::right_factor)));
+  if (v.factors) add(v.factors, Plane::factors, 0, bytes_of(in, position_of(in, Role::right_factor)));
   return count;
 }
 
@@ -261,15 +261,15 @@ void Runner::round(const Task& task, const Instruction& in, const RingPositions&
   accumulators.count = static_cast<uint32_t>(plan_.lowering.groups[task.subject].accumulators.size());
   for (uint32_t a = 0; a < accumulators.count; ++a)
     accumulators.of[a] = reinterpret_cast<const float*>(address(in, nth(in, Role::accumulator, a), rings));
-  device_.round(accumulators, at(in, rings, Role::gradient), plan_.model.precision,
-                shards[task.slice + 1] - shards[task.slice], at<double>(in, rings, Role::block_sums));
+  device_.round(accumulators, operand(in, rings, Role::gradient), plan_.model.precision,
+                shards[task.slice + 1] - shards[task.slice], operand<double>(in, rings, Role::block_sums));
 }
 
 // An operand has the block sums of a group: those of all ranks' parts, one after the other. The body trains
 // the groups for which it has such an operand.
 void Runner::norm(const Instruction& in, const RingPositions& rings) {
   double total = 0;
-  uint32_t k = at(in, Role::norm_sums);
+  uint32_t k = position_of(in, Role::norm_sums);
   for (const GroupBuffers& g : plan_.lowering.groups) {
     if (g.block_sums == kNone || k == kNone || g.norm_sums != in.operands[k].buffer) continue;
     const Buffer& b = plan_.program.buffers[g.block_sums];
@@ -284,8 +284,8 @@ void Runner::norm(const Instruction& in, const RingPositions& rings) {
       }
     ++k;
   }
-  at<StepScalars::Norm>(in, rings, Role::norm)->norm =
-      std::sqrt(total) / at<StepScalars::Update>(in, rings, Role::previous_update)->loss_scale;
+  operand<StepScalars::Norm>(in, rings, Role::norm)->norm =
+      std::sqrt(total) / operand<StepScalars::Update>(in, rings, Role::previous_update)->loss_scale;
 }
 
 UpdateConstants Runner::constants(const StepScalars::Input& input, const StepScalars::Update& previous,
@@ -295,16 +295,16 @@ UpdateConstants Runner::constants(const StepScalars::Input& input, const StepSca
 }
 
 void Runner::set_guess(const Instruction& in, const RingPositions& rings) {
-  at<StepScalars::Guess>(in, rings, Role::guess)->constants =
-      constants(*at<StepScalars::Input>(in, rings, Role::input_scalars),
-                *at<StepScalars::Update>(in, rings, Role::previous_update), 1);
+  operand<StepScalars::Guess>(in, rings, Role::guess)->constants =
+      constants(*operand<StepScalars::Input>(in, rings, Role::input_scalars),
+                *operand<StepScalars::Update>(in, rings, Role::previous_update), 1);
 }
 
 void Runner::set_scalars(const Instruction& in, const RingPositions& rings) {
-  const auto& input = *at<const StepScalars::Input>(in, rings, Role::input_scalars);
-  const auto& previous = *at<const StepScalars::Update>(in, rings, Role::previous_update);
-  auto& update = *at<StepScalars::Update>(in, rings, Role::update);
-  const auto* const known = at<const StepScalars::Norm>(in, rings, Role::norm);
+  const auto& input = *operand<const StepScalars::Input>(in, rings, Role::input_scalars);
+  const auto& previous = *operand<const StepScalars::Update>(in, rings, Role::previous_update);
+  auto& update = *operand<StepScalars::Update>(in, rings, Role::update);
+  const auto* const known = operand<const StepScalars::Norm>(in, rings, Role::norm);
   const double norm = known ? known->norm : 0;
   const bool scaled = plan_.model.precision == DType::f16;
   update = previous;
@@ -333,12 +333,12 @@ ShardView Runner::shard_view(const Task& task, const Instruction& in, const Ring
   v.group = task.subject;
   v.elements = buffers.updated_elements(task.slice);
   v.first = begin + (buffers.sharing.shares_state() ? own_part(buffers) * v.elements : 0);
-  v.weights = at(in, rings, Role::weights);
-  v.error = at<float>(in, rings, Role::error);
+  v.weights = operand(in, rings, Role::weights);
+  v.error = operand<float>(in, rings, Role::error);
   if (v.error) v.error_first = begin, v.error_elements = buffers.shards[task.slice + 1] - begin;
-  v.factors = at<float>(in, rings, Role::right_factor);
+  v.factors = operand<float>(in, rings, Role::right_factor);
   if (v.factors) v.factor_elements = buffers.compression->layout.right;
-  std::byte* const state = at(in, rings, Role::state);
+  std::byte* const state = operand(in, rings, Role::state);
   if (!state) return v;
   const uint64_t stride = state_plane_stride(v.elements);
   const bool in_place = plan_.model.precision == DType::f32;
@@ -354,14 +354,14 @@ void Runner::update(const Task& task, const Instruction& in, const RingPositions
                           : task.kind == TaskKind::repair ? UpdateForm::repair
                                                           : UpdateForm::optimize;
   UpdateScalars scalars;
-  scalars.update = at<const StepScalars::Update>(in, rings, Role::update);
-  scalars.guess = at<const StepScalars::Guess>(in, rings, Role::guess);
+  scalars.update = operand<const StepScalars::Update>(in, rings, Role::update);
+  scalars.guess = operand<const StepScalars::Guess>(in, rings, Role::guess);
   const ShardView v = shard_view(task, in, rings);
   const DType precision = plan_.model.precision;
   const uint64_t width = dtype_bytes(precision), end = v.first + v.elements;
   const bool on_device = in.lane == device_lane_;
-  std::byte* gradient = at(in, rings, Role::gradient);
-  const std::byte* next = at(in, rings, Role::next_gradient);
+  std::byte* gradient = operand(in, rings, Role::gradient);
+  const std::byte* next = operand(in, rings, Role::next_gradient);
   for (const RateRange& range : rate_ranges_[task.subject]) {
     const uint64_t first = std::max(range.begin, v.first), last = std::min(range.end, end);
     if (first >= last) continue;

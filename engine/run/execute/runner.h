@@ -134,14 +134,15 @@ class Runner {
   std::byte* address(const Instruction& in, size_t operand, const RingPositions& rings) const;
   uint64_t bytes_of(const Instruction& in, size_t operand) const;
   // The position of the operand of a role, and its address. kNone and null: the task has none.
-  static uint32_t at(const Instruction& in, Role role);
+  static uint32_t position_of(const Instruction& in, Role role);
   template <typename T = std::byte>
-  T* at(const Instruction& in, const RingPositions& rings, Role role) const {
-    const uint32_t k = at(in, role);
+  T* operand(const Instruction& in, const RingPositions& rings, Role role) const {
+    const uint32_t k = position_of(in, role);
     return k == kNone ? nullptr : reinterpret_cast<T*>(address(in, k, rings));
   }
   // The position of the n-th operand of a role, which the task has. kNone: n is kNone.
   static uint32_t nth(const Instruction& in, Role role, uint32_t n);
+  void check_operands(const Task& task) const;  // CHECKs that they are those of its kind and of its segment
   // The part of the bank that the index gives an instruction's picked operands; nullopt: it gives none.
   // Requires picked operands and an index that has been written. Throws Error(bug) for an index that no
   // router writes.

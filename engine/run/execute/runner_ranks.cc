@@ -64,15 +64,16 @@ void Runner::abandon(const Body& body, const Instruction& in) {
 const ProcessGroup& Runner::among(const Task& task) const { return plan_.program.processes[task.processes]; }
 
 void Runner::gather(const Task& task, const Instruction& in, const RingPositions& rings) {
-  communicator(in, rings).all_gather(among(task), at(in, rings, Role::part), bytes_of(in, at(in, Role::part)),
-                                     at(in, rings, Role::whole));
+  communicator(in, rings).all_gather(among(task), operand(in, rings, Role::part),
+                                     bytes_of(in, position_of(in, Role::part)),
+                                     operand(in, rings, Role::whole));
 }
 
 void Runner::exchange(const Task& task, const Instruction& in, const RingPositions& rings) {
   const ProcessGroup& ranks = among(task);
-  communicator(in, rings).all_to_all(ranks, at(in, rings, Role::sent),
-                                     bytes_of(in, at(in, Role::sent)) / ranks.count,
-                                     at(in, rings, Role::received));
+  communicator(in, rings).all_to_all(ranks, operand(in, rings, Role::sent),
+                                     bytes_of(in, position_of(in, Role::sent)) / ranks.count,
+                                     operand(in, rings, Role::received));
 }
 
 // Gradients arrive and leave in working precision. The sums of node groups between the two stages, and all
@@ -82,7 +83,7 @@ void Runner::sum(const Task& task, const Instruction& in, const RingPositions& r
   const bool has_node_groups = plan_.lowering.groups[task.subject].sharing.has_node_groups();
   const BufferId received = has_node_groups ? reduction.in_node_group : reduction.received;
   const DType precision = plan_.model.precision;
-  const uint32_t arrived = at(in, Role::received), sum = at(in, Role::sum);
+  const uint32_t arrived = position_of(in, Role::received), sum = position_of(in, Role::sum);
   const DType from = in.operands[arrived].buffer == received ? precision : DType::f32;
   const BufferId into = in.operands[sum].buffer;
   const GroupBuffers& group = plan_.lowering.groups[task.subject];
@@ -92,7 +93,7 @@ void Runner::sum(const Task& task, const Instruction& in, const RingPositions& r
   const auto ranks = static_cast<uint32_t>(bytes_of(in, arrived) / dtype_bytes(from) / elements);
   const std::byte* const parts = address(in, arrived, rings);
   std::byte* const out = address(in, sum, rings);
-  auto* const sums = at<double>(in, rings, Role::block_sums);
+  auto* const sums = operand<double>(in, rings, Role::block_sums);
   if (in.lane == device_lane_)
     device_.sum(from, parts, ranks, elements, to, out, sums);
   else
@@ -101,23 +102,23 @@ void Runner::sum(const Task& task, const Instruction& in, const RingPositions& r
 
 void Runner::compress(const Task& task, const Instruction& in, const RingPositions& rings) {
   const LowRankLayout& layout = plan_.lowering.groups[task.subject].compression->layout;
-  compress_gradient(layout, plan_.model.precision, at(in, rings, Role::gradient),
-                    at<float>(in, rings, Role::error), at<float>(in, rings, Role::right_factor),
-                    at<float>(in, rings, Role::left_factor), optimizer_workers_);
+  compress_gradient(layout, plan_.model.precision, operand(in, rings, Role::gradient),
+                    operand<float>(in, rings, Role::error), operand<float>(in, rings, Role::right_factor),
+                    operand<float>(in, rings, Role::left_factor), optimizer_workers_);
   zero_rest(in, Role::left_factor, layout.left, rings);
 }
 
 void Runner::project(const Task& task, const Instruction& in, const RingPositions& rings) {
   const LowRankLayout& layout = plan_.lowering.groups[task.subject].compression->layout;
-  project_error(layout, at<float>(in, rings, Role::left_factor), at<float>(in, rings, Role::error),
-                at<float>(in, rings, Role::right_factor), optimizer_workers_);
+  project_error(layout, operand<float>(in, rings, Role::left_factor), operand<float>(in, rings, Role::error),
+                operand<float>(in, rings, Role::right_factor), optimizer_workers_);
   zero_rest(in, Role::right_factor, layout.right, rings);
 }
 
 // Zeroes a factor's padding.
 void Runner::zero_rest(const Instruction& in, Role factor, uint64_t elements, const RingPositions& rings) {
-  const uint32_t operand = at(in, factor);
-  std::memset(address(in, operand, rings) + 4 * elements, 0, bytes_of(in, operand) - 4 * elements);
+  const uint32_t position = position_of(in, factor);
+  std::memset(address(in, position, rings) + 4 * elements, 0, bytes_of(in, position) - 4 * elements);
 }
 
 // Block sums cover the rank's own part of the shard, even where the rank expands the whole shard.
@@ -127,16 +128,16 @@ void Runner::expand(const Task& task, const Instruction& in, const RingPositions
   const uint64_t begin = group.shards[task.slice], end = group.shards[task.slice + 1];
   const uint64_t part = group.part_elements(task.slice);
   const uint64_t own = begin + own_part(group) * part;
-  std::byte* const gradient = at(in, rings, Role::gradient);
+  std::byte* const gradient = operand(in, rings, Role::gradient);
   const uint64_t first = shares_state ? own : begin;  // first element of `gradient`
   const auto expand_range = [&](uint64_t from, uint64_t to, double* sums) {
     if (from == to) return;
     const DType precision = plan_.model.precision;
-    expand_gradient(group.compression->layout, at<float>(in, rings, Role::left_factor),
-                    at<float>(in, rings, Role::right_factor), from, to - from, precision,
+    expand_gradient(group.compression->layout, operand<float>(in, rings, Role::left_factor),
+                    operand<float>(in, rings, Role::right_factor), from, to - from, precision,
                     gradient + (from - first) * dtype_bytes(precision), sums, optimizer_workers_);
   };
-  expand_range(own, own + part, at<double>(in, rings, Role::block_sums));
+  expand_range(own, own + part, operand<double>(in, rings, Role::block_sums));
   if (shares_state) return;
   expand_range(begin, own, nullptr);
   expand_range(own + part, end, nullptr);

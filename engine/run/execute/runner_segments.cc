@@ -6,6 +6,25 @@
 
 namespace sluice {
 
+void Runner::check_operands(const Task& task) const {
+  CHECK(operand_fault(task).empty(), operand_fault(task));
+  if (!is_of_segment(task.kind)) return;
+  const uint32_t plan = plan_.lowering.uses[task.subject].plan;
+  const PassOperands& of_level = operands_[plan][static_cast<size_t>(task.recompute)];
+  const SegmentOperands& operands = is_backward(task.kind) ? of_level.backward : of_level.forward;
+  const auto check = [&](Role role, const std::vector<uint32_t>& numbers) {
+    CHECK(std::ranges::count(task.operands, role, &Operand::role) ==
+              std::ranges::count_if(numbers, [](uint32_t n) { return n != kNone; }),
+          plan_.model.segments[plan_.lowering.plans()[plan].segment].name + ": operands do not match");
+  };
+  check(Role::input, operands.inputs);
+  check(Role::weights, std::vector<uint32_t>(use_of(task).groups.size()));
+  check(Role::output, operands.outputs);
+  check(Role::output_gradient, operands.output_gradients);
+  check(Role::input_gradient, operands.input_gradients);
+  check(Role::accumulator, operands.accumulators);
+}
+
 // A loss or another sum that the task writes, rather than adds to, begins at zero, since ops only add to it.
 // So do those parts of an accumulator that no op overwrites.
 void Runner::run_segment(const Task& task, const Instruction& in, const RingPositions& rings) {
@@ -29,7 +48,7 @@ void Runner::run_segment(const Task& task, const Instruction& in, const RingPosi
   for (size_t i = 0; i < sums.size() && !backward; ++i)
     if (const uint32_t k = nth(in, Role::output, operands.outputs[i]); sums[i] && is_first(k))
       device_.zero(address(in, k, rings), bytes_of(in, k));
-  if (const uint32_t k = at(in, Role::loss); is_first(k))
+  if (const uint32_t k = position_of(in, Role::loss); is_first(k))
     device_.zero(address(in, k, rings), bytes_of(in, k));
   if (picked && !picked_part(in, *picked)) return;
   for (const OpStep& step : pass.steps) run_step(plan, segment, pass, step, task, operands, in, rings);
@@ -44,7 +63,7 @@ void Runner::run_step(const SegmentPlan& plan, const Segment& segment, const Pas
     const uint32_t k = nth(in, role, n);
     return k == kNone ? nullptr : address(in, k, rings);
   };
-  std::byte* workspace = at(in, rings, Role::workspace);
+  std::byte* workspace = operand(in, rings, Role::workspace);
   const auto locate = [&](const TensorPlace& place) -> std::byte* {
     switch (place.storage) {
       case Storage::none:
@@ -54,7 +73,7 @@ void Runner::run_step(const SegmentPlan& plan, const Segment& segment, const Pas
       case Storage::output:
         return operand_at(Role::output, operands.outputs[place.index]);
       case Storage::saved:
-        return at(in, rings, Role::saved) + place.offset;
+        return operand(in, rings, Role::saved) + place.offset;
       case Storage::workspace:
         return workspace + place.offset;
       case Storage::output_gradient:
@@ -62,7 +81,7 @@ void Runner::run_step(const SegmentPlan& plan, const Segment& segment, const Pas
       case Storage::input_gradient:
         return operand_at(Role::input_gradient, operands.input_gradients[place.index]);
       case Storage::loss:
-        return at(in, rings, Role::loss);
+        return operand(in, rings, Role::loss);
     }
     return nullptr;
   };
@@ -97,8 +116,8 @@ void Runner::run_step(const SegmentPlan& plan, const Segment& segment, const Pas
       input_gradients.push_back(step.wants_gradient[i]
                                     ? TensorView{gradient(op.inputs[i]), gradient(step.addends[i])}
                                     : TensorView{});
-    if (const auto* const input = at<const StepScalars::Input>(in, rings, Role::input_scalars)) {
-      call.loss_scale = &at<const StepScalars::Update>(in, rings, Role::previous_update)->loss_scale;
+    if (const auto* const input = operand<const StepScalars::Input>(in, rings, Role::input_scalars)) {
+      call.loss_scale = &operand<const StepScalars::Update>(in, rings, Role::previous_update)->loss_scale;
       call.valid_tokens = &input->valid_tokens;
     }
   }

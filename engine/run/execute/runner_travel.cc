@@ -192,7 +192,7 @@ void Runner::exchange_rows(const Task& task, const OpShapes& shapes, const Opera
   std::byte* to = parts;
   // Blocks come into the workspace or, in backward, leave from it.
   const bool across = step == TravelStep::across;
-  std::byte* const blocks = across ? at(in, rings, Role::workspace) : nullptr;
+  std::byte* const blocks = across ? operand(in, rings, Role::workspace) : nullptr;
   if (across && back) {
     rows.for_each_part([&](uint64_t block, uint64_t part, uint64_t bytes) {
       copy_inside(in.lane, blocks + block, from + part, bytes);

@@ -42,6 +42,12 @@ void check_validates(const Options& options, const char* name, bool validates) {
                 fmt::format("Add --val-split 2%, or --val-data FILE..., or leave out --{}.", name));
 }
 
+void check_one_validation(const DataOptions& data) {
+  if (!data.validation.empty() && data.val_split.percent > 0)
+    throw Error(ExitCode::usage, "--val-data and --val-split exclude each other: a run validates on one set.",
+                "Leave out one of them.");
+}
+
 void check_min_learning_rate(const Options& options) {
   const OptimizerOptions& o = options.optimizer;
   if (is_given(options, "min-lr") && o.schedule == Schedule::constant)
@@ -277,6 +283,7 @@ void check_options(const Options& options, Verb verb, ManifestUse manifest) {
   if (verb == Verb::train) check_length(options);
   if (trains && !resuming) {
     const bool validates = !options.data.validation.empty() || options.data.val_split.percent > 0;
+    check_one_validation(options.data);
     check_validates(options, "val-every", validates);
     check_validates(options, "val-batches", validates);
     check_validates(options, "keep-best", validates || !options.run.keep_best);

@@ -44,6 +44,10 @@ void settle_for_all(RankOptions& options, const Ranks& ranks, PlanRequest mine_t
 
 }  // namespace
 
+DataUse data_use(const Options& options, const RunStart& start, const RunData& data) {
+  return {rows_have_documents(options, text_directory(start)), data.validation != nullptr};
+}
+
 RankSetup::RankSetup(Options given, const ModelSource& source, const DataUse& data,
                      std::shared_ptr<const SamplePrompts> samples, const Ranks& all, Say say)
     : options_(std::move(given)),

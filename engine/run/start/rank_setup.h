@@ -13,11 +13,16 @@
 #include "engine/run/start/plan_request.h"
 #include "engine/run/start/planning.h"
 #include "engine/run/start/rank_share.h"
+#include "engine/run/start/run_data.h"
+#include "engine/run/start/run_start.h"
 #include "engine/run/start/say.h"
 #include "engine/run/start/text_start.h"
 #include "gpu/device.h"
 
 namespace sluice {
+
+// What data the model of a run is made for.
+DataUse data_use(const Options& options, const RunStart& start, const RunData& data);
 
 // Binds the thread that makes it to the rank's processors until the same thread destroys it.
 class RankSetup {

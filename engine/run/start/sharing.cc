@@ -14,13 +14,12 @@ namespace sluice {
 
 namespace {
 
-std::vector<Sharding> open_shardings(const RankOptions& options, const Mesh& mesh,
-                                     const LowerOptions& lower) {
+std::vector<Sharding> open_shardings(const RankOptions& options, const Mesh& mesh) {
   std::optional<int> stage;
   if (options.zero) stage = static_cast<int>(*options.zero);
   std::optional<bool> in_node_group;
   if (options.shard_weights) in_node_group = options.shard_weights == WeightShards::node;
-  return shardings(mesh, stage, in_node_group, lower.compress_rank > 0);
+  return shardings(mesh, stage, in_node_group, options.compression.rank > 0);
 }
 
 std::string words_of(const Sharding& sharding) {
@@ -29,10 +28,19 @@ std::string words_of(const Sharding& sharding) {
 }
 
 std::string words_of(const WeighedSharding& weighed) {
-  using Step = WeighedSharding::Step;
-  if (weighed.step == Step::does_not_fit) return words_of(weighed.sharding) + ": does not fit";
+  using Outcome = WeighedSharding::Outcome;
+  if (weighed.outcome == Outcome::does_not_fit) return words_of(weighed.sharding) + ": does not fit";
   return fmt::format("{}: {}{:.3g} s", words_of(weighed.sharding),
-                     weighed.step == Step::too_slow ? "at least " : "", weighed.seconds);
+                     weighed.outcome == Outcome::too_slow ? "at least " : "", weighed.seconds);
+}
+
+// plan_within() may give the device what page tables of a smaller host budget leave.
+Machine with_largest_arenas(Machine machine, const Budgets& budgets) {
+  if (!budgets.device || !budgets.device->driver) return machine;
+  const std::vector<const TierBudget*> rows = budgets.by_tier();
+  for (size_t t = 0; t < rows.size(); ++t)
+    if (rows[t] == &*budgets.device) machine.tiers[t].capacity = budgets.with_host_limit(0).device->arena;
+  return machine;
 }
 
 }  // namespace
@@ -43,13 +51,15 @@ void apply_sharing(const RankOptions& options, const Mesh& mesh, LowerOptions& l
                 fmt::format("--shard-weights node is for an even number of ranks on every machine, not {}.",
                             mesh.node_ranks() % 2 ? mesh.node_ranks() : mesh.ranks() % mesh.node_ranks()),
                 "Use --shard-weights all, or --zero 2, where every rank has all weights.");
-  open_shardings(options, mesh, lower).front().set(lower);
+  Sharding{static_cast<int>(options.zero.value_or(3)), options.shard_weights == WeightShards::node}.set(
+      lower);
 }
 
 std::string settle_sharing(RankOptions& options, PlanRequest request, const Budgets& budgets) {
-  const std::vector<Sharding> open = open_shardings(options, request.mesh, request.lower);
+  const std::vector<Sharding> open = open_shardings(options, request.mesh);
+  const Machine largest = with_largest_arenas(request.machine, budgets);
   const ShardingChoice choice = choose_sharding(
-      std::move(request), open, [&](const PlanRequest& one) { return plan_within(one, budgets); });
+      std::move(request), open, largest, [&](const PlanRequest& one) { return plan_within(one, budgets); });
   options.zero = choice.sharding.zero_stage;
   options.shard_weights = choice.sharding.weights_in_node_group ? WeightShards::node : WeightShards::all;
   if (choice.weighed.empty()) return "";

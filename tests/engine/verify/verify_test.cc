@@ -297,10 +297,12 @@ TEST(Verify, OperandsHaveTheRolesOfTheirTask) {
     return p;
   };
   EXPECT_EQ(all(with(Role::none, Access::add)), "") << "a program whose text names no roles";
-  expect_violation(with(Role::loss, Access::add), "optimize has an operand as loss, or cannot add it");
-  expect_violation(with(Role::gradient, Access::add),
-                   "optimize has an operand as gradient, or cannot add it");
+  expect_violation(with(Role::loss, Access::add), "optimize has no operand as loss");
+  expect_violation(with(Role::gradient, Access::add), "optimize does not add what it has as gradient");
   expect_violation(with(Role::state, Access::add), "optimize has 0 operands as gradient");
+  Program p = program_from_text(kStep);
+  at(p, 0).operands[0].role = Role::weights;
+  expect_violation(p, "is a transfer whose operands have roles");
 }
 
 TEST(Verify, OnlyPermanentBuffersAreEmptyInSomeStates) {

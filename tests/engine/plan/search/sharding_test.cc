@@ -10,7 +10,7 @@ namespace sluice::testing {
 namespace {
 
 using Shardings = std::vector<Sharding>;
-using Step = WeighedSharding::Step;
+using Outcome = WeighedSharding::Outcome;
 
 const Sharding kAll{3, false}, kInNodes{3, true}, kState{1, false}, kNothing{0, false};
 
@@ -42,18 +42,19 @@ PlanRequest request_of_ranks() {
 ShardingChoice choose(const PlanRequest& request, const std::vector<double>& seconds, size_t& planned) {
   const Shardings open = shardings(request.mesh, {}, {}, false);
   planned = 0;
-  return choose_sharding(request, open, [&](const PlanRequest& one) -> std::variant<Plan, Infeasible> {
-    const auto is_asked = [&](const Sharding& s) {
-      return s.zero_stage == one.lower.zero_stage &&
-             s.weights_in_node_group == one.lower.weights_in_node_group;
-    };
-    const auto k = std::ranges::find_if(open, is_asked) - open.begin();
-    ++planned;
-    if (seconds[static_cast<size_t>(k)] == 0) return Infeasible{};
-    Plan plan;
-    plan.step_seconds = seconds[static_cast<size_t>(k)];
-    return plan;
-  });
+  return choose_sharding(request, open, request.machine,
+                         [&](const PlanRequest& one) -> std::variant<Plan, Infeasible> {
+                           const auto is_asked = [&](const Sharding& s) {
+                             return s.zero_stage == one.lower.zero_stage &&
+                                    s.weights_in_node_group == one.lower.weights_in_node_group;
+                           };
+                           const auto k = std::ranges::find_if(open, is_asked) - open.begin();
+                           ++planned;
+                           if (seconds[static_cast<size_t>(k)] == 0) return Infeasible{};
+                           Plan plan;
+                           plan.step_seconds = seconds[static_cast<size_t>(k)];
+                           return plan;
+                         });
 }
 
 TEST(Sharding, TheFastestThatFitsUnlessOneSharesMoreAndIsNearlyAsFast) {
@@ -65,7 +66,7 @@ TEST(Sharding, TheFastestThatFitsUnlessOneSharesMoreAndIsNearlyAsFast) {
   EXPECT_EQ(planned, 4u);
   const ShardingChoice choice = choose(request, {0, 11, 0, 10.9}, planned);
   EXPECT_EQ(choice.sharding, kInNodes);
-  EXPECT_EQ(choice.weighed[0].step, Step::does_not_fit);
+  EXPECT_EQ(choice.weighed[0].outcome, Outcome::does_not_fit);
   EXPECT_EQ(choice.weighed[3].seconds, 10.9);
   EXPECT_EQ(choose(request, {0, 0, 0, 0}, planned).sharding, kAll);
 }
@@ -81,17 +82,17 @@ TEST(Sharding, NoneIsPlannedThatCannotBeFasterByEnough) {
   const ShardingChoice choice = choose(request, {2 * least, 1.01 * least, least, least}, planned);
   EXPECT_EQ(planned, 2u);
   EXPECT_EQ(choice.sharding, kInNodes);
-  EXPECT_EQ(choice.weighed[2].step, Step::too_slow);
+  EXPECT_EQ(choice.weighed[2].outcome, Outcome::too_slow);
   EXPECT_DOUBLE_EQ(choice.weighed[2].seconds, least);
 }
 
 TEST(Sharding, NothingIsPlannedWhereNothingIsOpen) {
   const PlanRequest request = request_of_ranks();
-  const ShardingChoice choice =
-      choose_sharding(request, Shardings{kState}, [](const PlanRequest&) -> std::variant<Plan, Infeasible> {
-        ADD_FAILURE() << "it is planned";
-        return Infeasible{};
-      });
+  const ShardingChoice choice = choose_sharding(request, Shardings{kState}, request.machine,
+                                                [](const PlanRequest&) -> std::variant<Plan, Infeasible> {
+                                                  ADD_FAILURE() << "it is planned";
+                                                  return Infeasible{};
+                                                });
   EXPECT_EQ(choice.sharding, kState);
   EXPECT_TRUE(choice.weighed.empty());
 }
