@@ -65,7 +65,8 @@ Program steps() {
     body.name = name;
     body.advance = {1};
     body.predecessors = {kStep, kFailing};
-    const auto add_task = [&](TaskKind kind, Instruction in) {
+    const auto add_task = [&](TaskKind kind, const std::vector<Role>& roles, Instruction in) {
+      for (size_t k = 0; k < roles.size(); ++k) in.operands[k].role = roles[k];
       in.task = static_cast<uint32_t>(body.tasks.size());
       body.tasks.push_back({kind});
       body.tasks.back().operands = in.operands;
@@ -73,14 +74,17 @@ Program steps() {
     };
     body.instructions.push_back(
         instruction(kH2dLane, {{kIn, 0, 1}, {kPart, 0, 1, Access::write}}, {}, {{kCollectiveLane, 1}}));
-    add_task(TaskKind::gather, instruction(kCollectiveLane, {{kPart, 0, 1}, {kAll, 0, 1, Access::write}},
-                                           {{kH2dLane, 1}}, {{kD2hLane, 1}}));
-    add_task(TaskKind::round, instruction(kComputeLane, {{kSums, 0, 1}, {kRounded, 0, 1, Access::write}},
-                                          {{kCollectiveLane, 1}}, {}));
+    add_task(TaskKind::gather, {Role::part, Role::whole},
+             instruction(kCollectiveLane, {{kPart, 0, 1}, {kAll, 0, 1, Access::write}}, {{kH2dLane, 1}},
+                         {{kD2hLane, 1}}));
+    add_task(TaskKind::round, {Role::accumulator, Role::gradient},
+             instruction(kComputeLane, {{kSums, 0, 1}, {kRounded, 0, 1, Access::write}},
+                         {{kCollectiveLane, 1}}, {}));
     body.instructions.push_back(
         instruction(kD2hLane, {{kAll, 0, 1}, {kOut, 0, 1, Access::write}}, {{kComputeLane, 1}}, {}));
     if (body.name == "failing")
-      add_task(TaskKind::load, instruction(kOptimizerLane, {{kWeights, 0, 1, Access::write}}, {}, {}));
+      add_task(TaskKind::load, {Role::weights},
+               instruction(kOptimizerLane, {{kWeights, 0, 1, Access::write}}, {}, {}));
     p.bodies.push_back(body);
   }
   return p;

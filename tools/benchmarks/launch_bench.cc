@@ -82,8 +82,9 @@ Instruction between(const Program& p, BufferId from, BufferId to) {
   return in;
 }
 
-// Makes `in` the instruction of a new task.
-void add_task(Body& body, TaskKind kind, Instruction& in) {
+// Makes `in`, which reads `from` and writes `to`, the instruction of a new task.
+void add_task(Body& body, TaskKind kind, Role from, Role to, Instruction& in) {
+  in.operands[0].role = from, in.operands[1].role = to;
   in.task = static_cast<uint32_t>(body.tasks.size());
   body.tasks.push_back({kind});
   body.tasks.back().operands = in.operands;
@@ -107,7 +108,7 @@ Program step_of_copies() {
                        : lane == kComputeLane ? between(p, 3, 4)
                                               : between(p, 0, 1);
       in.lane = lane;
-      if (lane == kComputeLane) add_task(body, TaskKind::round, in);
+      if (lane == kComputeLane) add_task(body, TaskKind::round, Role::accumulator, Role::gradient, in);
       if (stop > 0) in.waits.push_back({kWay[stop - 1], layer + 1});
       if (stop + 1 < kStops && layer >= kAhead) in.waits.push_back({kWay[stop + 1], layer + 1 - kAhead});
       in.waits_before.emplace_back();
@@ -124,7 +125,8 @@ Program step_of_collectives() {
   for (uint32_t layer = 0; layer < kLayers; ++layer) {
     Instruction gather = between(p, 2, 5), compute = between(p, 3, 4);
     gather.lane = kCollectiveLane, compute.lane = kComputeLane;
-    add_task(body, TaskKind::gather, gather), add_task(body, TaskKind::round, compute);
+    add_task(body, TaskKind::gather, Role::part, Role::whole, gather);
+    add_task(body, TaskKind::round, Role::accumulator, Role::gradient, compute);
     if (layer > 0) gather.waits = {{kComputeLane, layer}};
     compute.waits = {{kCollectiveLane, layer + 1}};
     gather.waits_before.resize(1), compute.waits_before.resize(1);
