@@ -208,7 +208,7 @@ TEST(Structure, WrongIncludesAreFound) {
       {"engine/plan/x.h", "engine/plan/search/search.h", 1},
       {"models/families/x.cc", "gpu/device.h", 1},
       {"models/families/x.cc", "models/weights/hf_weights.h", 1},
-      {"offload/x.cc", "engine/base/file.h", 1},
+      {"offload/x.cc", "models/files/safetensors.h", 1},
       {"offload/x.cc", "engine/plan/plan.h", 1},
       {"cpu_optim/x.cc", "gpu/device.h", 1},
       {"gpu/cpu/x.cc", "gpu/device.h", 0},
