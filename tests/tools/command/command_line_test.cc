@@ -221,6 +221,8 @@ TEST(CommandLine, WhatBelongsTogetherIsDemanded) {
   EXPECT_EQ(refusal(kTrain + "--keep-best"), "--keep-best needs --val-data or --val-split.");
   EXPECT_EQ(refusal(kTrain + "--epochs 2 --steps 9"), "--epochs and --steps exclude each other.");
   EXPECT_EQ(refusal(kTrain + "--epochs 0 --steps 9"), "accepted");
+  EXPECT_EQ(refusal(kTrain + "--val-data v.bin --val-split 2%"),
+            "--val-data and --val-split exclude each other: a run validates on one set.");
   EXPECT_EQ(refusal(kTrain + "--nvme-mem 5GiB"), "--nvme-mem needs --nvme-dir.");
   EXPECT_EQ(refusal(kTrain + "--lr 1e-4 --min-lr 1e-3"), "--min-lr 0.001 is above --lr 0.0001.");
   EXPECT_EQ(refusal(kTrain + "--lr-schedule constant --min-lr 1e-6"),
