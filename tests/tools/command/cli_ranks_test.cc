@@ -112,6 +112,16 @@ TEST_F(CliRanks, AutoTakesWhatIsPredictedToBeFastest) {
   EXPECT_EQ(plan(more + Words{"--host-mem", "80MiB"}).code, 3);
 }
 
+// Compute takes nearly all of the step, and no sharding makes less of it.
+TEST_F(CliRanks, WhatCannotBeFasterByEnoughIsNotPlanned) {
+  const CommandResult bound = run({"plan", "--model", "gpt2", "--machine", "cpu-2core", "--ranks", "2",
+                                   "--batch", "64", "--seq", "256", "--zero", "auto", "--no-advice"});
+  EXPECT_EQ(bound.code, 0) << bound.err;
+  for (const char* part :
+       {"Ranks share at ZeRO stage 3 (a step at stage 3: ", " s, 1: at least ", " s, 0: at least "})
+    EXPECT_NE(bound.out.find(part), std::string::npos) << bound.out;
+}
+
 // A node's only rank has none to share with there. Three cannot share in a way that keeps the bits.
 TEST_F(CliRanks, MachinesWithoutAnEvenNumberOfRanksShareAmongAll) {
   const Words node{"--host-mem", "2GiB", "--ranks", "12", "--shard-weights", "node", "--ranks-per-node"};
