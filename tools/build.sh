@@ -23,7 +23,9 @@ shift
 
 configure=()
 if command -v ccache > /dev/null; then
-  configure+=(-DCMAKE_CXX_COMPILER_LAUNCHER=ccache -DCMAKE_CUDA_COMPILER_LAUNCHER=ccache)
+  # It keeps what precompiled headers went into under these conditions only.
+  configure+=("-DCMAKE_CXX_COMPILER_LAUNCHER=env;CCACHE_SLOPPINESS=pch_defines,time_macros;ccache"
+    -DCMAKE_CUDA_COMPILER_LAUNCHER=ccache)
 fi
 targets=()
 if [[ $# -gt 0 ]]; then targets=(--target "$@"); fi

@@ -14,8 +14,9 @@ namespace {
 std::string shown(const nlohmann::json& value) {
   if (value.is_array()) return "a list";
   if (value.is_object()) return "an object";
-  const std::string text = value.dump(-1, ' ', true, nlohmann::json::error_handler_t::replace);
-  return text.size() <= 60 ? text : text.substr(0, 57) + "...";
+  std::string text = value.dump(-1, ' ', true, nlohmann::json::error_handler_t::replace);
+  if (text.size() > 60) text.replace(57, std::string::npos, "...");
+  return text;
 }
 
 const char* const kCorrect = "Correct the file.";
