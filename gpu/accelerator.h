@@ -1,14 +1,14 @@
 // What a device with memory and lanes of its own offers beside its ops: an arena, pinning, and streams.
 //
-// A stream is a lane whose instructions the host only enqueues: its work goes on by itself, in order. A mark
-// stands for one instruction of such a lane in one issued body. Marks of three consecutive tickets are kept,
-// since two bodies are in flight and the older of them may wait for the body before it. Older marks are
+// A stream is a lane whose instructions the host only enqueues: the lane's work goes on by itself, in order.
+// A mark stands for one instruction of such a lane in one issued body. Marks of three consecutive tickets are
+// kept, since two bodies are in flight and the older of them may wait for the body before it. Older marks are
 // overwritten. Set-up calls come from one thread. Afterwards every thread calls enter_thread() first; work of
 // a lane is enqueued by one thread, and any thread may wait for a mark that was ended. Throws
 // Error(environment) if the device was lost, Error(bug) if no device would accept the request.
 //
 // Collectives between the memories of accelerators are enqueued, too. Work on the accelerator that waits for
-// them does not hold up the host. Since ranks can be lost, a thread watches each collective
+// a collective does not hold up the host. Since ranks can be lost, a thread watches each collective
 // (StreamCommunicator).
 #pragma once
 
@@ -40,22 +40,22 @@ class Streams {
   virtual bool has(LaneId lane) const = 0;
   virtual void enter_thread() = 0;
 
-  // The two ends of an instruction's work; what is enqueued in between is the instruction.
+  // Start and end of an instruction's work. Whatever is enqueued between them is the instruction.
   virtual void begin(const Mark& mark) = 0;
   virtual void end(const Mark& mark) = 0;
   // What is enqueued on `lane` from now on starts when the marked instruction is done. Requires that end()
-  // was called for this mark: otherwise there is nothing, or an older ticket's instruction, to wait for.
+  // was called for this mark. Otherwise `lane` would wait for nothing, or for an older ticket's instruction.
   virtual void wait_for(LaneId lane, const Mark& mark) = 0;
-  // Blocks the calling thread until the marked instruction is done. Requires that end() was called, too.
+  // Blocks the calling thread until the marked instruction is done. Requires that end() was called.
   virtual void synchronize(const Mark& mark) = 0;
-  // Whether the marked instruction is done. Requires that end() was called, too.
+  // Whether the marked instruction is done. Requires that end() was called.
   virtual bool is_done(const Mark& mark) = 0;
 
   struct Interval {
     double begin, end;  // seconds of steady_seconds()
   };
-  // When a completed instruction ran, by the device's clock. One thread a lane asks, for each of the lane's
-  // instructions in order.
+  // When a completed instruction ran, by the device's clock. For each lane one thread asks, for all
+  // instructions of the lane in order.
   virtual Interval interval(const Mark& mark) = 0;
 
   // For profilers: start and end of the calling thread's work for an instruction. `name` outlives the range.
@@ -71,7 +71,7 @@ class Streams {
 
 struct AcceleratorMemory {
   uint64_t free = 0;  // bytes that a process could still get now
-  uint64_t held = 0;  // by this process, or by all if its share is not known; without page_table_bytes()
+  uint64_t held = 0;  // by this process, or by all if this one's share is unknown; without page tables
 };
 
 // An arena takes whole granules of the device's memory.
@@ -84,23 +84,23 @@ constexpr uint64_t page_table_bytes(uint64_t pinned_bytes) {
   return round_up(pinned_bytes / 511, kAcceleratorGranule);
 }
 
-// Exchanges bytes of the ranks' accelerators. Its calls, all but barrier(), return when their work is
-// enqueued on the stream of lane `collective`; finish() waits for it. One thread makes calls. Meanwhile any
-// thread may wait for what was enqueued. The first failure ends everything: work that waits for other ranks
-// ends without a result, and the call that failed and all later ones throw the same error.
+// Exchanges bytes of the ranks' accelerators. All calls but barrier() return when their work is enqueued on
+// the stream of lane `collective`; finish() waits for it. One thread makes calls. Meanwhile any thread may
+// wait for what was enqueued. The first failure ends everything: work that waits for other ranks ends without
+// a result, and the call that failed and all later ones throw the same error.
 class StreamCommunicator : public Communicator {
  public:
   // Blocks until is_done(), and watches the ranks: throws Error(rank_lost) once a rank was lost, or when the
   // wait takes longer than the patience. `purpose` says what the wait is for, as in note().
   virtual void watch(std::string_view purpose, const std::function<bool()>& is_done) = 0;
-  // Ends everything as a failure does, since nobody will watch what is enqueued.
+  // Ends everything as a failure does. For a caller that will not watch what is enqueued.
   virtual void give_up() noexcept = 0;
 };
 
 // How ranks exchange bytes of their accelerators' memory.
 struct AcceleratorRanks {
-  std::unique_ptr<StreamCommunicator> communicator;  // its pointers are memory of the accelerator
-  std::string reason;                                // a clause: why there is none
+  std::unique_ptr<StreamCommunicator> communicator;  // is given pointers into the accelerator's memory
+  std::string reason;                                // a clause: why there is no communicator
 };
 
 class Accelerator {
@@ -114,8 +114,8 @@ class Accelerator {
   virtual std::shared_ptr<std::byte> allocate(uint64_t bytes) = 0;
   // Pins host memory, whole pages, until the last copy of the pointer is gone. Throws Error(environment).
   virtual std::shared_ptr<void> pin(std::span<std::byte> memory) = 0;
-  // `instructions_max`: by lane, the most instructions of a body; so many marks are kept for each ticket. A
-  // lane with 0 is no stream.
+  // `instructions_max`: for each lane, the most instructions that a body has in it. As many marks are kept
+  // for each ticket. A lane with 0 gets no stream.
   virtual std::unique_ptr<Streams> make_streams(std::span<const uint32_t> instructions_max) = 0;
   // Connects the accelerators of all ranks that `host` reaches. All these ranks call it, and either all get a
   // communicator or none does. A communicator takes memory of the accelerator now and none later;

@@ -32,9 +32,10 @@ struct OpCall {
   const OpShapes* shapes = nullptr;
   // As the shapes say. engine/graph/op.h says which values integers may have; a device need not check them.
   std::span<const TensorView> inputs, outputs, parameters;
-  // Backward: by output, by input, by parameter. Gradients of outputs are only read unless the op's rule says
-  // that they are overwritten. Gradients of parameters are fp32. They are added to, even without an addend,
-  // unless the rule says that they can be overwritten; data is nullptr when the parameter is frozen.
+  // For backward: one for each output, input and parameter. Gradients of outputs are only read unless the
+  // op's rule says that they are overwritten. Gradients of parameters are fp32. They are added to, even
+  // without an addend. If the rule says that they can be overwritten, they are added to only with an addend.
+  // A frozen parameter's data is nullptr.
   std::span<const TensorView> output_gradients, input_gradients, parameter_gradients;
   std::byte* workspace = nullptr;  // workspace_bytes(shapes, pass), aligned to 64
   int64_t expert = 0;              // of an op of one expert
@@ -44,7 +45,8 @@ struct OpCall {
   const double *loss_scale = nullptr, *valid_tokens = nullptr;
 };
 
-// What a device wants of shapes. The bits of results depend on these sizes, so a kind of device fixes them.
+// Sizes that a device wants shapes to have. The bits of results depend on these sizes, so a kind of device
+// fixes them.
 struct DeviceSizes {
   int64_t micro_batch_tokens = 2048;  // of a micro-batch that keeps the device busy; more only cost workspace
   int64_t logits = int64_t{1} << 25;  // most that the loss holds at a time: 128 MiB in fp32

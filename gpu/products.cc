@@ -7,7 +7,7 @@
 namespace sluice {
 namespace {
 
-// The products of one op are all scaled, or none is.
+// Either all products of an op are scaled, or none.
 template <typename Products>
 Products scaled(const OpShapes& s, Products products) {
   auto& [first, dx, dw] = products;

@@ -34,8 +34,9 @@ struct ProductCall {
   float factor = 1;              // if the product is scaled
 };
 
-// Every product that the pass of an op may run. Here gradients of parameters `accumulate`, as in every
-// micro-batch of a step but the first. In a call they do so if they have an addend.
+// Every product that the pass of an op may run. In this list, products that make gradients of parameters
+// `accumulate`, as in all micro-batches of a step but the first. In a ProductCall such a product accumulates
+// only if it has an addend.
 std::vector<Product> products_of(const OpShapes& shapes, Pass pass);
 
 // ---- linear: y = factor * x W (+ b); dx = factor * dy W^T, dW += factor * x^T dy. W and dW are [in,out], or
@@ -45,9 +46,9 @@ ProductCall linear_output(const OpCall& call);
 std::array<ProductCall, 2> linear_gradients(const OpCall& call);  // dx, dW
 
 // ---- linear_cross_entropy, one chunk of rows after the other. logits = factor * x W^T, fp32, in the
-// workspace. The device computes losses from the logits and replaces these by their gradients in the working
-// precision; each row of gradients begins where its row of logits did. dx = factor * dlogits W, dW += factor
-// * dlogits^T x.
+// workspace. The device computes losses from the logits and replaces the logits by their gradients in the
+// working precision; each row of gradients begins where its row of logits did. dx = factor * dlogits W, dW +=
+// factor * dlogits^T x.
 
 struct LossLayout {
   int64_t rows, columns, vocabulary;

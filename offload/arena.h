@@ -2,8 +2,8 @@
 //
 // One anonymous mapping of the bytes asked for, rounded up to a page. From the size of a huge page (2 MiB)
 // on, it begins at a huge-page boundary. It is advised to use huge pages, and is optionally kept near a card
-// or the processors and touched in advance. Fresh memory is zero. The set-up code makes it; then any thread
-// may use the bytes, ordered by the program's waits.
+// or the processors and touched in advance. Fresh memory is zero. The set-up code makes an arena. Then any
+// thread may use its bytes, ordered by the program's waits.
 #pragma once
 
 #include <cstddef>
@@ -18,8 +18,8 @@ struct ArenaOptions {
   // What does not fit into these nodes lies elsewhere. A refusal of the system is ignored: containers may
   // forbid it, and memory elsewhere is only slower.
   bool near_processors = false;
-  // The NUMA node of a card that reads and writes the arena. It is preferred instead, unless the system
-  // refuses.
+  // The NUMA node of a card that reads and writes the arena. This node is preferred to those of
+  // `near_processors`, unless the system refuses.
   std::optional<int> near_node = std::nullopt;
   int prefault_threads = 0;  // threads that touch every page now; 0: pages are filled when first used
 };

@@ -3,8 +3,8 @@
 // The files are unlinked right after opening, so that a killed run leaves nothing behind, and are read and
 // written past the page cache (O_DIRECT). Their space is allocated in the constructor and never grows. The
 // tier's addresses are laid over the files in stripes, in proportion to NvmeDirectory::part. Only the lane
-// that makes the requests (transfer_lane.h) needs to know in which file an address lies. Made by the set-up
-// code; afterwards constant, so that any lane's thread may call locate().
+// that makes the requests (transfer_lane.h) needs to know in which file an address lies. The set-up code
+// makes the tier. It is constant afterwards, so any lane's thread may call locate().
 #pragma once
 
 #include <cstdint>
@@ -38,8 +38,9 @@ class NvmeFiles {
     uint64_t offset = 0;  // in the file
   };
 
-  // `bytes` are rounded up to whole stripes. Throws Error(environment), naming the directory, when one is
-  // missing, not a directory, not writable, tmpfs, cannot do direct I/O, or has too little space.
+  // `bytes` are rounded up to whole stripes. Throws Error(environment), naming the directory, when a
+  // directory is missing, not a directory, not writable, tmpfs, cannot do direct I/O, or has too little
+  // space.
   NvmeFiles(const std::vector<NvmeDirectory>& directories, uint64_t bytes, const NvmeOptions& options = {});
   ~NvmeFiles();
   NvmeFiles(const NvmeFiles&) = delete;

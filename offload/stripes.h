@@ -7,9 +7,9 @@
 //    (Balinski, Young: Fair Representation, 1982). The time of a large transfer is in proportion to
 //    that maximum, where the files' speeds are in proportion to `part`.
 // 2. The period is the shortest with which a large transfer takes at most 0.5 % longer than with exact
-//    proportions. If no period of up to 1024 stripes is such, it is the best of these.
+//    proportions. If no period of up to 1024 stripes achieves this, the best of them is taken.
 // 3. Within a period the files take turns by smooth weighted round robin (nginx,
-//    ngx_http_upstream_round_robin.c, commit 52327e0627f4, 2012): so any run of stripes is spread, too.
+//    ngx_http_upstream_round_robin.c, commit 52327e0627f4, 2012): so the stripes of any run are spread, too.
 // 4. A file holds its stripes one after the other, in order of address.
 //
 // Constant after construction, so that any thread may ask.
@@ -22,7 +22,7 @@
 namespace sluice {
 
 constexpr uint64_t kStripeBytes = 1 << 20;  // as long as a request, so that no request is in two files
-constexpr size_t kStripeFilesMax = 64;      // with 16 requests for each, the largest queue: 1024
+constexpr size_t kStripeFilesMax = 64;      // at 16 requests for each file, they fill the largest queue: 1024
 
 class Stripes {
  public:

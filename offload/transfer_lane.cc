@@ -17,7 +17,7 @@ constexpr std::chrono::microseconds kFirstSleep{10};
 
 constexpr int64_t kDrainTimeout = 100'000;  // microseconds of one poll of a queue that is being drained
 
-// Never 0, which marks checksums of what was never written.
+// Never 0: as a checksum, 0 marks what was never written.
 uint64_t checksum(const std::byte* data, uint64_t bytes) {
   return std::max<uint64_t>(XXH3_64bits(data, bytes), 1);
 }

@@ -2,8 +2,8 @@
 //
 // 1. A transfer is cut into requests of at most kRequestBytes, from its start. In the nvme tier each request
 //    goes to the file that holds its stripe.
-// 2. Requests are handed over in order while fewer than the queue's depth are in flight. They do not
-//    wait until the transfer before theirs has completed.
+// 2. Requests are handed over in order while fewer than the queue's depth are in flight. A request does not
+//    wait until the transfer before its own has completed.
 // 3. A request that moved too few bytes is continued from the last aligned byte. One that was refused for the
 //    moment (EAGAIN, EINTR) is repeated with growing sleeps, a bounded number of times.
 // 4. Checksums (XXH3-64, one a request) are computed before a write is handed over, verified after a read.
@@ -32,17 +32,17 @@ constexpr uint32_t kRequestBytes = kStripeBytes;
 
 // The depth that a lane's queue should have: 16 requests for each directory. A drive reaches its rates with
 // that many (16 MiB cover 2 ms at 8 GB/s). Requests go out in order of address, whatever their directory, and
-// only their total is bounded, so a slow directory takes places of the others. With d directories, each
-// served at a rate in proportion to its share, and n requests among them, each directory is busy at least
-// n / (n + d - 1) of the time: 94 % with 16 for each. This is a balanced closed network with exponential
-// service (Lazowska et al., Quantitative System Performance, 1984, 5.4); service that varies less does
-// better.
+// only their total is bounded, so requests to a slow directory take places of other requests. With d
+// directories, each served at a rate in proportion to its share, and n requests among them, each directory is
+// busy at least n / (n + d - 1) of the time: 94 % with 16 for each. This is a balanced closed network with
+// exponential service (Lazowska et al., Quantitative System Performance, 1984, 5.4); service that varies less
+// does better.
 constexpr uint32_t requests_in_flight(size_t directories) { return static_cast<uint32_t>(16 * directories); }
 
 // Memory and offset are multiples of the lane's alignment; `bytes` need not be. O_DIRECT moves whole blocks,
-// so a transfer owns memory and file up to the next multiple of the alignment: it may read or overwrite them.
-// With checksums or in the nvme tier, the offset is a multiple of kRequestBytes. With checksums, bytes are
-// read back in the pieces in which they were written.
+// so a transfer owns memory and file up to the next multiple of the alignment: it may read or overwrite
+// these bytes. With checksums or in the nvme tier, the offset is a multiple of kRequestBytes. With
+// checksums, bytes are read back in the pieces in which they were written.
 struct Transfer {
   IoDirection direction = IoDirection::read;
   int fd = -1;

@@ -1,6 +1,7 @@
 // The processors that a thread may run on, by the system's numbers, which must be below 1024.
 //
-// A thread inherits them from the thread that starts it. A thread reads and sets only its own.
+// A thread inherits its processors from the thread that starts it. These functions read and set the
+// processors of the calling thread.
 #pragma once
 
 #include <sched.h>

@@ -7,7 +7,7 @@ namespace sluice {
 double steady_seconds();
 
 // Seconds since 1970 began (UTC). Goes back where the system's clock is set back. For lines that are read
-// beside those of other software.
+// beside the lines of other software.
 double unix_seconds();
 
 }  // namespace sluice

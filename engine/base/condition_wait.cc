@@ -1,7 +1,7 @@
-// Lets what is built with GCC 12 or later run beside the libstdc++ of GCC 11, as Red Hat Enterprise Linux 9
-// has it. GCC 12 gave std::condition_variable::wait a second version, GLIBCXX_3.4.30, which is as the first
-// one but lets a cancelled thread unwind. Nothing here cancels threads. No other symbol of GCC 12 is needed,
-// so calls go to the first version: the linker renames them (--wrap in CMakeLists.txt).
+// Lets a build by GCC 12 or later run with the libstdc++ of GCC 11, which Red Hat Enterprise Linux 9 has. GCC
+// 12 gave std::condition_variable::wait a second version, GLIBCXX_3.4.30, which differs from the first only
+// in that it lets a cancelled thread unwind. Nothing here cancels threads. No other symbol of GCC 12 is
+// needed, so the linker sends calls to the first version (--wrap in CMakeLists.txt).
 #include <condition_variable>
 #include <mutex>
 

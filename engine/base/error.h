@@ -1,7 +1,8 @@
-// Errors that a user can act on, and checks of our own invariants.
+// Errors that a user can act on, and checks of internal invariants.
 //
 // One rule holds for all functions that are called before the first step: they may allocate and throw, any
-// thread may call them, and an object belongs to one thread at a time. A header says only what differs.
+// thread may call them, and an object belongs to one thread at a time. A header says only where its functions
+// differ from this rule.
 //
 // Set-up errors are exceptions: one sentence of what is wrong, one of what to do, and the exit code of the
 // command-line contract. Few callers can go on after a failure; the others let the exception pass to main.
@@ -40,7 +41,7 @@ class Error : public std::runtime_error {
     error.in_step_ = true;
     return error;
   }
-  // The same error with ", " and `clause` before its full stop. The clause says where it was seen.
+  // The same error with ", " and `clause` before its full stop. The clause says where the error was seen.
   Error with_clause(const std::string& clause) const;
   ExitCode code() const { return code_; }
   const std::string& remedy() const { return remedy_; }

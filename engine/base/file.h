@@ -3,8 +3,8 @@
 //
 // InputFile: a regular file, opened once. Its size is taken when it is opened, and every read is checked
 // against it, so a format's reader never trusts a length that the file states about itself. Reads are const
-// and may come from any thread. OutputFile: writes to PATH.tmp; commit() makes it durable and renames it;
-// without commit() the destructor removes it. Owner: one thread.
+// and may come from any thread. OutputFile: writes to PATH.tmp; commit() makes that file durable and renames
+// it to PATH. Without commit() the destructor removes PATH.tmp. Owner: one thread.
 #pragma once
 
 #include <cstdint>
@@ -35,7 +35,7 @@ class InputFile {
 
   const std::string& path() const { return path_; }
   uint64_t bytes() const { return bytes_; }
-  // Whether somebody has written to it since it was opened.
+  // Whether the file has been written to since it was opened.
   bool has_changed() const;
 
   // Reads exactly `bytes` from `offset`; the range must lie within the file. Throws Error(io) when the
@@ -46,7 +46,7 @@ class InputFile {
   std::string path_;
   FileDescriptor fd_;
   uint64_t bytes_ = 0;
-  timespec written_{};  // last time before it was opened
+  timespec written_{};  // time of the last write before the file was opened
 };
 
 class OutputFile {
@@ -73,8 +73,8 @@ class OutputFile {
   bool renamed_ = false;
 };
 
-// The whole of a small text file. Throws as InputFile does, and Error(malformed_file) when it is above
-// `bytes_max`.
+// The whole of a small text file. Throws as InputFile does, and Error(malformed_file) when the file has more
+// than `bytes_max` bytes.
 std::string read_text_file(const std::string& path, uint64_t bytes_max);
 
 }  // namespace sluice

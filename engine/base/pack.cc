@@ -87,7 +87,8 @@ class AddressSet {
 // Addresses that are taken, by the positions at which they are taken. A node of the lowest level stands for
 // kBlock positions, a node of each next level for kFan nodes of the level below. An item owns the largest
 // nodes that lie wholly within its life, about 2 kFan a level at most. What is left at both ends of its life
-// lies in two nodes of the lowest level. Of these and the nodes above, it covers a part: at most two a level.
+// lies in two nodes of the lowest level. The item covers a part of these two and of nodes above them, at most
+// two a level.
 class Levels {
  public:
   explicit Levels(uint32_t positions) : blocks_(positions / kBlock + 1) {
@@ -109,8 +110,8 @@ class Levels {
     });
   }
 
-  // The addresses that are taken at some position of the item's life, as sets whose union they are. The sets
-  // are valid until the next call.
+  // Finds sets whose union is the addresses that are taken at some position of the item's life. The sets are
+  // valid until the next call.
   void find(const PackItem& item, std::vector<std::span<const Range>>& sets) {
     size_t parts = 0;
     for_each_node(item, [&](size_t level, size_t node, bool own) {
@@ -128,8 +129,8 @@ class Levels {
 
  private:
   struct Node {
-    // everywhere: taken at each position of the node, by items that own it. somewhere: taken at some of them,
-    // by items that own it or cover a part of it.
+    // everywhere: taken at each position of the node, by items that own the node. somewhere: taken at some of
+    // these positions, by items that own the node or cover a part of it.
     AddressSet everywhere, somewhere;
   };
   struct Placed {
@@ -137,13 +138,12 @@ class Levels {
     uint32_t start, last;
   };
 
-  // Calls f(level, node, whether it is the item's own) for its own nodes and for those that it covers in
-  // part.
+  // Calls f(level, node, whether the item owns the node) for the nodes that the item owns or covers in part.
   template <typename F>
   void for_each_node(const PackItem& item, F f) const {
     size_t first = item.start / kBlock, last = item.last / kBlock;  // nodes that the item touches
     size_t begin = (item.start + kBlock - 1) / kBlock,
-           end = (size_t{item.last} + 1) / kBlock;  // that it covers wholly
+           end = (size_t{item.last} + 1) / kBlock;  // nodes that it covers wholly
     const auto covers = [&](size_t node) { return begin <= node && node < end; };
     for (size_t level = 0; level < levels_.size(); ++level) {
       if (!covers(first)) f(level, first, false);
@@ -168,8 +168,8 @@ class HoleFinder {
  public:
   HoleFinder(uint64_t bytes, uint64_t base) : bytes_(bytes), cursor_(base) {}
 
-  // Uses the sets up; none may be empty. The first is always the one that begins lowest, in a heap: children
-  // of set n are 2 n + 1 and 2 n + 2.
+  // Uses the sets up; none may be empty. They are kept as a heap: the first set begins lowest, and the
+  // children of set n are 2 n + 1 and 2 n + 2.
   void meet_all(std::vector<std::span<const Range>>& sets) {
     for (size_t n = sets.size() / 2; n-- > 0;) sink(sets, n);
     while (!sets.empty()) {

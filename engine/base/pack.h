@@ -1,6 +1,6 @@
-// Offline layout of intervals of time into one range of addresses: in the order that PackOrder names, each
-// into the tightest hole that is free for its whole life (best fit on a known timeline). Used for arenas and
-// for the tensors inside a segment.
+// Packs items whose lives are known in advance into one range of addresses. In the order that PackOrder
+// names, each item gets the tightest hole that is free for its whole life (best fit on a known timeline).
+// Used for arenas and for the tensors inside a segment.
 #pragma once
 
 #include <cstdint>
@@ -16,13 +16,13 @@ struct PackItem {
   bool placed = false;           // result
 };
 
-// by_size: long-lived items before short-lived ones, then the largest first. by_breadth: first the items that
-// live where most bytes live at once (Pisarchyk, Lee 2020, "Efficient memory management for deep neural net
-// inference").
+// by_size: long-lived items before short-lived ones, then the largest first. by_breadth: by the most bytes
+// that live at once during an item's life, the largest first (Pisarchyk, Lee 2020, "Efficient memory
+// management for deep neural net inference").
 enum class PackOrder : uint8_t { by_size, by_breadth };
 
-// Assigns offsets in [base, capacity), beside the items that lie there already: `in_place`, with their
-// offsets. Items that do not fit are left unplaced. Returns the highest address in use.
+// Assigns offsets in [base, capacity). The items `in_place` lie there already, at the offsets that they have.
+// Items that do not fit are left unplaced. Returns the highest address in use.
 uint64_t pack(std::span<PackItem> items, uint64_t base, uint64_t capacity,
               PackOrder order = PackOrder::by_size, std::span<const PackItem> in_place = {});
 

@@ -52,8 +52,8 @@ void Workers::run(int64_t count, const void* body, void (*call)(const void*, int
 
 namespace {
 
-// TBB moves its threads between arenas. In an arena they run on the processors of the thread that made the
-// arena, since ranks of one process have processors of their own.
+// TBB moves its threads between arenas. In an arena, a thread runs on the processors of the thread that made
+// the arena, since each rank of a process has processors of its own.
 class Binder final : public tbb::task_scheduler_observer {
  public:
   explicit Binder(tbb::task_arena& arena) : task_scheduler_observer(arena) { observe(true); }
@@ -73,7 +73,7 @@ struct Workers::Impl {
     // TBB makes as many threads as there are processors, unless it is told that more are wanted.
     if (threads > tbb::this_task_arena::max_concurrency())
       allowed.emplace(tbb::global_control::max_allowed_parallelism, static_cast<size_t>(threads));
-    arena.initialize();  // before the observer: else, when memory runs out, TBB ends with a half-made one
+    arena.initialize();  // before the observer: out of memory, TBB would end with a half-made observer
     binder.emplace(arena);
   }
   std::optional<tbb::global_control> allowed;

@@ -1,5 +1,5 @@
 // All parallel loops of the CPU side go through Workers, so that there is one threading runtime and one place
-// to replace it (the tsan preset builds it on plain threads).
+// to replace it (the tsan preset builds Workers on plain threads).
 //
 // Results never depend on the number of threads: a loop body writes only what its index owns, and the caller
 // takes sums in index order. The threads of a Workers inherit the processors of the thread that makes it. One
@@ -21,8 +21,8 @@ class Workers {
   int threads() const { return threads_; }
 
   // Calls body(index, thread) for every index in [0, count), in any order; thread is in [0, threads()) and no
-  // two calls with the same thread run at once, so `thread` may index per-thread memory. Returns when all are
-  // done. body must not throw. It is not a std::function, which would allocate in every call.
+  // two calls with the same thread run at once, so `thread` may index per-thread memory. Returns when all
+  // calls are done. body must not throw. Its type is not std::function, which would allocate in every call.
   template <class Body>
   void parallel_for(int64_t count, const Body& body) {
     run(count, &body,

@@ -2,7 +2,8 @@
 // Random Numbers: As Easy as 1, 2, 3" (SC 2011): four random words from a 128-bit counter and a 64-bit key,
 // with no state in between.
 //
-// Every random value of a run is a function of (seed, purpose, index), so any part of them can be made alone.
+// Every random value of a run is a function of (seed, purpose, index), so any of these values can be made
+// without the others.
 #pragma once
 
 #include <array>

@@ -1,5 +1,5 @@
-// Bytes in use at every position of a list, under range additions: a segment tree with maxima, O(log n) each,
-// walked from the leaves up.
+// Bytes in use at every position of a list, under range additions: a segment tree with maxima, walked from
+// the leaves up. An addition or a query takes O(log n).
 #pragma once
 
 #include <algorithm>
@@ -46,7 +46,7 @@ class RangeLoad {
   };
   static constexpr int64_t kNone = INT64_MIN / 2;
 
-  uint32_t leaf(uint32_t position) const { return leaves_ + 1 + position; }  // one is free on both sides
+  uint32_t leaf(uint32_t position) const { return leaves_ + 1 + position; }  // a leaf is free at both ends
   static void add_to(Node& node, int64_t bytes) {
     node.max += bytes;
     node.added += bytes;
@@ -56,7 +56,7 @@ class RangeLoad {
   }
 
   uint32_t leaves_ = 2;
-  std::vector<Node> nodes_;  // the root is 1, and below n are 2 n and 2 n + 1
+  std::vector<Node> nodes_;  // the root is node 1; children of node n: 2 n and 2 n + 1
 };
 
 }  // namespace sluice

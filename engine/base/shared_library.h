@@ -22,7 +22,7 @@ class SharedLibrary {
   void find(F*& function, const char* symbol) {
     function = reinterpret_cast<F*>(address_of(symbol));
   }
-  // A clause: the loader's about the library, or "NAME has no SYMBOL"; empty if all was found.
+  // A clause: what the loader says about the library, or "NAME has no SYMBOL"; empty if all was found.
   const std::string& failure() const { return failure_; }
   void keep_open() { kept_ = true; }
 

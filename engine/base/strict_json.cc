@@ -14,7 +14,7 @@
 namespace sluice {
 namespace {
 
-constexpr size_t kDepthMax = 64;     // no format that we read needs more than six
+constexpr size_t kDepthMax = 64;     // no format that is read here needs more than six
 constexpr size_t kKeyShownMax = 60;  // bytes
 
 // Builds the value of a text from the parser's events. `Place` says where a byte stands: "line 3".
@@ -30,7 +30,7 @@ class Builder : public nlohmann::json_sax<Json> {
   bool number_integer(int64_t value) override { return add(value); }
   bool number_unsigned(uint64_t value) override { return add(value); }
   bool number_float(double value, const std::string& digits) override {
-    // Data are read as they are, so that no digit of an integer is lost.
+    // Lines of data (Column) are read so that no digit of an integer is lost.
     if (Place::kKeepsIntegers && digits.find_first_of(".eE") == std::string::npos)
       throw std::invalid_argument("it holds an integer beyond 64 bits");
     return add(value);
@@ -70,7 +70,7 @@ class Builder : public nlohmann::json_sax<Json> {
     Json value;
     std::string path, key;  // key: of the entry that comes next
     const JsonEntries* taken = nullptr;
-    std::unordered_set<std::string> keys;  // of a large object in which a search is linear
+    std::unordered_set<std::string> keys;  // of a large object whose own search is linear
   };
 
   static constexpr bool kIsOrdered = std::is_same_v<Json, nlohmann::ordered_json>;

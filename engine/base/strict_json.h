@@ -12,11 +12,11 @@
 
 namespace sluice {
 
-// A list or object of so many entries that its reader takes them one by one as they are parsed. In the
-// result, the list or object is empty.
+// A list or object whose many entries the caller takes one by one as they are parsed. In the result, the list
+// or object is empty.
 struct JsonEntries {
   std::string path;  // keys from the outermost object, separated by points: "model.vocab"
-  // `key`: of an object's entry. The taker must find keys that are given twice.
+  // `key` is empty in a list. In an object, `take` must itself find keys that are given twice.
   std::function<void(std::string&& key, nlohmann::json&& value)> take;
 };
 

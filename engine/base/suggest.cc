@@ -13,7 +13,7 @@ namespace {
 // that long.
 constexpr size_t kLengthMax = 256;
 constexpr size_t kNamesMax = 8;        // more would not help
-constexpr size_t kContainedMin = 3;    // letters: two stand in too many names
+constexpr size_t kContainedMin = 3;    // letters: many names contain any two
 constexpr size_t kTellingPartMin = 4;  // letters: "100b" tells models apart, "7b" and "x8" do not
 
 std::string lower(std::string text) {
@@ -37,7 +37,7 @@ std::vector<std::string> parts_of(const std::string& text) {
 
 std::string letters_of(const std::string& text) { return fmt::format("{}", fmt::join(parts_of(text), "")); }
 
-// The letters of all parts that both words have, together; 0 if none of these parts tells names apart.
+// The number of letters of all parts that both words have; 0 if none of these parts tells names apart.
 size_t letters_shared(const std::string& word, const std::string& candidate) {
   const std::vector<std::string> parts = parts_of(word);
   size_t letters = 0;
@@ -82,7 +82,7 @@ std::string nearest(const std::string& word, std::span<const std::string> candid
   return best;
 }
 
-// The candidates of the highest mark, if that is above 0.
+// The candidates with the highest mark, if that mark is above 0.
 template <typename Mark>
 std::vector<std::string> best_of(std::span<const std::string> candidates, Mark mark) {
   std::vector<std::string> best;

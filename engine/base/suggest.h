@@ -1,4 +1,4 @@
-// "Did you mean": the known names that a word which is none of them may mean.
+// "Did you mean": finds the known names that an unknown word may mean.
 #pragma once
 
 #include <span>
@@ -21,7 +21,8 @@ namespace sluice {
 // letters.
 std::vector<std::string> near_names(const std::string& word, std::span<const std::string> candidates);
 
-// "Did you mean A?", or "Did you mean A, B or C?"; "" if no candidate is near. `before` stands before each.
+// "Did you mean A?", or "Did you mean A, B or C?"; "" if no candidate is near. `before` stands before each
+// name.
 std::string did_you_mean(const std::string& word, std::span<const std::string> candidates,
                          const std::string& before = "");
 

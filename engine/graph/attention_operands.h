@@ -1,5 +1,6 @@
-// What the operands of an attention are, for its rule and for the devices: see OpKind::attention,
-// OpKind::cached_attention and OpAttributes in op.h. Pure functions, any thread; the operands fit the rule.
+// Which operand of an attention is which, for its rule and for the devices: see OpKind::attention,
+// OpKind::cached_attention and OpAttributes in op.h. Pure functions, any thread. They require operands that
+// fit the rule.
 #pragma once
 
 #include <cmath>

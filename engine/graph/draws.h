@@ -34,8 +34,8 @@ inline Draws draws_of(const int32_t* words) {
           static_cast<uint32_t>(words[kDrawStep])};
 }
 
-// The last word of a counter is the layer and what is drawn. Before it come the step and 64 bits: the token's
-// number in the lower 48, the block of numbers in the upper 16.
+// A counter begins with 64 bits: the token's number in the lower 48, the block of numbers in the upper 16.
+// Then comes the step. The last word is the layer and what is drawn.
 constexpr uint32_t kDrawSecond = 0x52000000, kDrawNoise = 0x4E000000;
 
 // Uniform in [0, 1): a multiple of 2^-24, exact in fp32.

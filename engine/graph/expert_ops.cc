@@ -269,7 +269,7 @@ double router_flops(const OpShapes& s, Pass pass) {
   return (pass == Pass::forward ? 1 : 2) * product + bias;
 }
 
-// Forward: maximum, difference, exp, sum and quotient for each logit, and a comparison of it for each choice.
+// Forward: for each logit maximum, difference, exp, sum and quotient, and one comparison for each choice.
 // Backward: the first five again, a product and a difference.
 double route_flops(const OpShapes& s, Pass pass) {
   const double choices = size(s.attributes.routing.chosen);
@@ -290,7 +290,7 @@ double expert_linear_flops(const OpShapes& s, Pass pass) {
   return (pass == Pass::forward ? 1 : 2) * product + bias;
 }
 
-// As swiglu; if ungated, as gelu forward. A weight is a product more, and in backward two products and a sum.
+// As swiglu; if ungated, as gelu forward. Weights add a product, and in backward two products and a sum.
 double expert_swiglu_flops(const OpShapes& s, Pass pass) {
   const bool weighted = s.attributes.routing.weighted;
   const double elements = assumed_rows(s) * size(s.outputs[0][1]);

@@ -133,7 +133,7 @@ std::vector<Group> groups_of_all_ranks(const Model& model) {
     return group;
   };
   for (size_t g = 0; g < model.groups.size();) {
-    size_t end = g + 1;  // of the experts of one layer
+    size_t end = g + 1;  // [g, end): the groups of the experts of one layer
     while (end < model.groups.size() && model.groups[g].parts() > 1 && model.groups[end].parts() > 1) ++end;
     for (uint32_t part = 0; part < model.groups[g].parts(); ++part)
       for (size_t of = g; of < end; ++of) all.push_back(part_of(model.groups[of], part));
@@ -305,7 +305,7 @@ void check_activation_binding(const Model& model, const Segment& segment,
   }
 }
 
-// What ops update is kept, and nothing else is.
+// Checks that the activations that ops update, and no others, are kept.
 void check_updates(const Model& model, const Segment& segment, const SegmentUse& use,
                    const std::string& where) {
   const std::vector<bool> updated = updated_inputs(segment);
@@ -315,7 +315,7 @@ void check_updates(const Model& model, const Segment& segment, const SegmentUse&
                                  updated[i] ? "updated and not kept" : "kept and not updated"));
 }
 
-// What ops add to is a sum, and nothing else is.
+// Checks that the activations that ops add to, and no others, are sums.
 void check_sums(const Model& model, const Segment& segment, const SegmentUse& use, const std::string& where) {
   const std::vector<bool> added = added_outputs(segment);
   for (size_t i = 0; i < added.size(); ++i)

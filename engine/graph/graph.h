@@ -27,7 +27,7 @@ struct Parameter {   // one named tensor of a group
   Initializer initializer = Initializer::normal;
   double standard_deviation = 0.02;
   uint64_t offset = 0;  // first element within the group's flat buffer; multiples of 64 elements
-  // How the optimizer treats this parameter otherwise than others.
+  // What the optimizer does differently for this parameter.
   double learning_rate_factor = 1;
   std::optional<double> weight_decay = {};  // none: that of the run, if `decay`
   // The parameter stays as it is, and no gradient of it is computed, even where its group is trained.
@@ -37,14 +37,14 @@ struct Parameter {   // one named tensor of a group
 struct Group {
   std::string name;
   bool trainable = true;
-  // The group has adapters. All other groups of such a model are its base: they come from files that stay as
-  // they are, so no checkpoint holds them.
+  // The group has adapters. All other groups of a model with adapters are its base: they come from files that
+  // stay as they are, so no checkpoint holds them.
   bool adapter = false;
-  // On ranks that differ along these axes, the group has different parts of the model, of the same shapes.
-  // None: the group is whole, and the same on all ranks.
+  // On ranks that differ along these axes, the group has different parts of the model, of the same shapes. No
+  // axes: the group is whole, and the same on all ranks.
   Axes divided;
   // A parameter's name begins with the prefix of its part. Empty: the group is whole.
-  std::vector<std::string> prefixes;  // by part: by place in Mesh::group_of(divided)
+  std::vector<std::string> prefixes;  // by part; part_on() says which one a rank has
   std::vector<Parameter> parameters;
   uint64_t elements = 0;  // flat length with padding, a multiple of kGroupPadding
 
@@ -98,20 +98,20 @@ struct Activation {  // one for each micro-batch
   // (OpRule::updates_inputs).
   bool kept = false;
   // Several segments add to it, in forward order, before any reads it (OpRule::adds_to_outputs). It begins as
-  // zeros. Its gradient is also that of each addend.
+  // zeros. The sum's gradient is also the gradient of each addend.
   bool sum = false;
   // It is not kept for backward: the segment that makes it runs again before a backward that reads it.
-  // Several segments in a row may do so, each making the input of the next.
+  // Several segments in a row may run again in this way, each making the input of the next.
   bool made_again = false;
 };
 
 struct SegmentUse {  // a template bound to groups and activations
   uint32_t segment;
   std::vector<uint32_t> groups;   // by slot
-  std::vector<uint32_t> inputs;   // activations, as Segment::inputs
-  std::vector<uint32_t> outputs;  // activations, as Segment::outputs
-  uint32_t expert = 0;            // of ops of one expert (OpRule::of_an_expert)
-  uint32_t layer = 0;             // of ops that draw random numbers (draws.h)
+  std::vector<uint32_t> inputs;   // activations, in the order of Segment::inputs
+  std::vector<uint32_t> outputs;  // activations, in the order of Segment::outputs
+  uint32_t expert = 0;            // for ops of one expert (OpRule::of_an_expert)
+  uint32_t layer = 0;             // for ops that draw random numbers (draws.h)
 };
 
 struct Layer {
@@ -126,9 +126,9 @@ struct Layer {
 // The names of these activations begin with the reading's name and a dot.
 struct Reading {
   std::string name;
-  int64_t sequences = 1, context = 1;  // at once; the most tokens of each, however many are read at a time
-  int64_t tokens = 1;                  // of each sequence
-  uint32_t first = 0, last = 0;        // its layers, of Model::layers
+  int64_t sequences = 1, context = 1;  // read at once; the most tokens that one may have in all
+  int64_t tokens = 1;                  // read of each sequence at a time
+  uint32_t first = 0, last = 0;        // its layers are [first, last) of Model::layers
 };
 
 struct Model {
@@ -151,22 +151,22 @@ struct Model {
   uint32_t trained_layers() const {
     return readings.empty() ? static_cast<uint32_t>(layers.size()) : readings.front().first;
   }
-  // It is not trained. Known once its layers are built.
+  // The model is not trained, only generates text. Known once its layers are built.
   bool generates() const { return !readings.empty() && trained_layers() == 0; }
-  // It is trained, and generates text in between.
+  // The model is trained, and generates text in between.
   bool samples() const { return !readings.empty() && trained_layers() > 0; }
 };
 
 bool has_adapters(const Model& model);
 
-// Whether its training draws random numbers: the batch has an input `draws` (draws.h).
+// Whether the model's training draws random numbers: the batch has an input `draws` (draws.h).
 bool draws_numbers(const Model& model);
-// Whether a part of its loss is that of routers (OpKind::router_loss).
+// Whether a part of the model's loss is that of routers (OpKind::router_loss).
 bool has_router_loss(const Model& model);
 // Whether experts may not take a row that chose them (Routing::drops).
 bool drops_choices(const Model& model);
 
-// The groups of the experts of all ranks, in the order in which a rank that has all experts has them.
+// All groups, and of a divided group every part, in the order in which a rank that has all experts has them.
 std::vector<Group> groups_of_all_ranks(const Model& model);
 
 // The number of parameters of all ranks, without padding. `trainable_only`: of trainable groups alone.
@@ -190,13 +190,15 @@ std::vector<bool> updated_inputs(const Segment& segment);
 // By segment output: whether an op adds to it (OpRule::adds_to_outputs).
 std::vector<bool> added_outputs(const Segment& segment);
 
-// Operands of one op of a template, as its rule and the devices see them: those of one part, if it has Parts.
+// Operands of one op of a template, as its rule and the devices see them. If the op has Parts, these are the
+// operands of one part.
 OpShapes shapes_of(const Segment& segment, const Op& op, DType precision);
 
 // The uses of parameter groups in training, by kind. Uses of a group in the same slot of the same segment are
-// of one kind: layers that share a group use it so. A tied embedding has two kinds.
+// of one kind, such as those by layers that share the group. A tied embedding has two kinds.
 struct GroupUses {
-  // By segment use of the trained layers, in forward order, and by slot: which of the group's kinds.
+  // By segment use of the trained layers, in forward order, and by slot: the number of the kind among the
+  // group's kinds.
   std::vector<std::vector<uint32_t>> kinds;
   std::vector<uint32_t> kind_counts;  // by group
   bool shares_layers = false;         // a group has several uses of one kind

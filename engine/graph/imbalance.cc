@@ -9,7 +9,7 @@ namespace sluice {
 
 namespace {
 
-// The imbalance if all rows choose one expert, which takes what its capacity lets it take.
+// The imbalance if all rows choose one expert, which takes as many as its capacity allows.
 double most_of(const Routing& r) {
   const double all = static_cast<double>(r.experts) / static_cast<double>(r.chosen);
   if (r.capacity_factor == 0) return all;

@@ -1,18 +1,19 @@
-// How unevenly predictions assume that tokens choose experts. A model as data says it by
-// Routing::rows_over_mean; what is computed does not depend on it.
+// How unevenly predictions assume that tokens choose experts. In the model, Routing::rows_over_mean has this
+// assumption. What a run computes does not depend on it.
 //
 // In each layer with a mixture of E experts, of which a row chooses K, the imbalance is the number of rows of
-// the expert that has most, over the mean of all: from 1 (all have equally many) to E / K (all rows choose
-// it). Predictions assume that this expert is the one that the layer runs first, and divide all other rows
-// equally among the others. Called by set-up code; pure functions.
+// the expert with most rows, divided by the mean over all experts. It lies between 1 (all experts have
+// equally many rows) and E / K (all rows choose that expert). Predictions assume that the expert with most
+// rows is the one that the layer runs first, and divide all other rows equally among the others. Called by
+// set-up code; pure functions.
 #pragma once
 
 #include "engine/graph/graph.h"
 
 namespace sluice {
 
-// The largest imbalance that is possible in a mixture that the model trains, or generates with if it is not
-// trained: E / K, or less where an expert has a capacity; 0 if the model has no experts.
+// The largest imbalance that any mixture of the model can have: E / K, or less where an expert has a
+// capacity; 0 if the model has no experts. If the model is trained, only the mixtures that it trains count.
 double most_imbalance(const Model& model);
 
 // Predictions assume this imbalance: the largest of the mixtures that most_imbalance() counts; 0 if the model

@@ -48,7 +48,7 @@ ProcessGroup Mesh::group_of(Axes axes) const {
   for (const AxisRule& rule : kAxes)
     if (axes.has(rule.axis)) group.name += (group.name.empty() ? "" : "_") + std::string(rule.ranks);
   if (axes.none() || (~axes).none()) group.name = "all";
-  bool ended = false;  // the axes of the group have, from the last one on
+  bool ended = false;  // the loop has gone past the group's axes
   uint32_t count = 1;
   for (size_t i = kAxes.size(); i-- > 0;) {
     const bool in = axes.has(kAxes[i].axis);

@@ -1,4 +1,4 @@
-// The mesh of ranks: which ranks of a run have something of their own, and which have the same.
+// The mesh of ranks: which ranks of a run have rows or parameters of their own, and which have the same ones.
 //
 // Ranks are a grid with axes. Along each axis a rank has a place, and ranks differ in what the axis divides:
 // rows of a batch, parameters, or both. Places along the last axis vary fastest, so neighbouring ranks differ
@@ -64,20 +64,20 @@ struct ProcessGroup {
   uint32_t place_of(uint32_t rank) const { return rank / stride % count; }
   // The rank at a place of the group that has `rank`.
   uint32_t rank_at(uint32_t place, uint32_t rank) const { return rank + (place - place_of(rank)) * stride; }
-  // Whether both have the same ranks; names do not count.
+  // Whether both groups have the same ranks; names do not count.
   bool is_same_as(const ProcessGroup& other) const { return count == other.count && stride == other.stride; }
 };
 
 class Mesh {
  public:
-  // By axis, each at least 1. The last ones may be left out: they are 1.
+  // By axis, each at least 1. The last sizes may be left out; they are then 1.
   struct Sizes : std::array<uint32_t, kAxes.size()> {
     Sizes() { fill(1); }
     Sizes(std::initializer_list<uint32_t> first);
   };
 
   Mesh() = default;  // a rank alone
-  // Ranks are on nodes of `node_ranks` ranks each; the last one may have fewer.
+  // Ranks are on nodes of `node_ranks` ranks each; the last node may have fewer.
   Mesh(const Sizes& sizes, uint32_t node_ranks);
 
   uint32_t ranks() const { return product_of(~Axes{}); }
@@ -85,12 +85,13 @@ class Mesh {
   uint32_t node_ranks() const { return node_ranks_; }
   uint32_t size(Axis axis) const { return sizes_[static_cast<size_t>(axis)]; }
 
-  // The ranks that differ along these axes alone. No axis of several places may lie between two of them. The
-  // name is that of the axes: "data", "data_experts", or "all".
+  // The ranks that differ along these axes alone. Between two of these axes there may be no other axis with
+  // several places. The group's name is that of the axes: "data", "data_experts", or "all".
   ProcessGroup group_of(Axes axes) const;
 
-  // A rank's place among the ranks that have other rows of a batch, and the number of these places. Of ranks
-  // that have the same rows, and make the same of them, only the first one counts what it makes.
+  // data_rank(): a rank's place among the ranks that have other rows of a batch. data_ranks(): the number of
+  // these places. counts_rows(): whether the rank is the first of those that have the same rows. These ranks
+  // compute the same, so only the first one's results count.
   uint32_t data_ranks() const;
   uint32_t data_rank(uint32_t rank) const;
   bool counts_rows(uint32_t rank) const;
@@ -101,8 +102,9 @@ class Mesh {
     ProcessGroup in_node, across;
   };
   Levels levels_of(const ProcessGroup& group) const;
-  // The same with node groups in place of nodes: runs of ranks of one node, of which a node may have several.
-  // Their size is a power of two, so that each is a subtree of a sum over all ranks (gpu/ranks/reduce.h).
+  // The same with node groups in place of nodes. A node group is a run of ranks of one node, and a node may
+  // have several. Its size is a power of two, so that it is a subtree of a sum over all ranks
+  // (gpu/ranks/reduce.h).
   Levels summing_levels_of(const ProcessGroup& group) const;
   // Ranks of a node group; all, where there is one node.
   uint32_t node_group_ranks() const;

@@ -100,7 +100,7 @@ uint64_t op_bytes(const OpShapes& s, Pass pass) {
     const double row = static_cast<double>(bytes_of(shape, type)) / static_cast<double>(shape[0]);
     return static_cast<uint64_t>(touched * row);
   };
-  if (between) return 2 * moved(outputs.front(), types.front());  // parts for all ranks, and of all ranks
+  if (between) return 2 * moved(outputs.front(), types.front());  // one part for each rank, and one from each
   uint64_t bytes = 0;
   for (size_t i = 0; i < s.inputs.size(); ++i) {
     if (forward || bit(rule.backward_reads_inputs, i)) bytes += moved(s.inputs[i], input_type(s, i));

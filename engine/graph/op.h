@@ -1,11 +1,12 @@
 // Ops: the vocabulary in which models are written and which every device implements.
 //
 // An op has static shapes. Its rule, a row of the table in op_table.cc, gives output shapes, flops, what its
-// backward reads, and example operands. segment.h derives the backward pass from that; `sluice bench` times
-// devices on the examples. No code of models or devices is here. Activations and their gradients are in the
-// working precision; statistics (mean, rstd, log-sum-exp) are fp32; parameter gradients are fp32 and added
-// to, or overwritten where the rule allows it. A "row" is one token: activations are [rows, columns], rows =
-// sequences of the micro-batch * T, in sequence order. routing.h says how rows come to experts and back.
+// backward reads, and example operands. segment.h derives the backward pass from the rule; `sluice bench`
+// times devices on the examples. No code of models or devices is here. Activations and their gradients are in
+// the working precision; statistics (mean, rstd, log-sum-exp) are fp32; parameter gradients are fp32 and
+// added to, or overwritten where the rule allows it. A "row" is one token: activations are [rows, columns],
+// rows = sequences of the micro-batch * T, in sequence order. routing.h says how rows come to experts and
+// back.
 #pragma once
 
 #include <array>
@@ -27,7 +28,7 @@ int64_t element_count(const Shape& shape);  // 1 for a scalar
 
 // Labels equal to this are ignored by the loss (PyTorch's default ignore_index).
 constexpr int32_t kIgnoreLabel = -100;
-// The loss ignores these too. Their rows are padding, which no loss of routers counts either.
+// The loss ignores these labels too. Their rows are padding, which the loss of routers does not count either.
 constexpr int32_t kPaddingLabel = -101;
 constexpr bool is_ignored(int32_t label) { return label == kIgnoreLabel || label == kPaddingLabel; }
 
@@ -89,12 +90,12 @@ enum class OpKind : uint8_t {
                     //   | - | nothing
   number_of_kinds,  // not a kind; new kinds that devices run stand before it
   // What ranks do together. Communicators carry out these ops. Each is the only op of its segment.
-  all_gather,   // routing i32 [L] -> i32 [N*L]: those of the N ranks that experts are divided over, in
+  all_gather,   // routing i32 [L] -> i32 [N*L]: routings of the N ranks that experts are divided over, in
                 //   order | - | nothing
   all_to_all,   // x f32 [N*R,C] -> y f32 [N*R,C]: part i of x goes to rank i, and part i of y comes from
-                //   there | - | nothing
+                //   rank i | - | nothing
   all_to_allv,  // routing i32 [L], routing of all ranks i32 [N*L], which the host reads, x [N*M,C]
-                //   -> y [N*M,C]: part i of x goes to rank i, and part i of y comes from there; a part has
+                //   -> y [N*M,C]: part i of x goes to rank i, and part i of y comes from rank i; a part has
                 //   as many rows as an expert has. Part i of x holds this rank's rows for rank i's expert.
                 //   If `returns`, it holds what this rank's expert made of rank i's rows
                 //   | - | routing, routing of all ranks
@@ -151,26 +152,27 @@ struct Routing {
   int64_t groups = 0, best_groups = 0, group_scores = 0;
   double scale = 0;  // a factor of all weights; 0: 1
   // Above 0: rows are in groups of group_rows, and an expert takes at most expert_capacity() (routing.h) of a
-  // group's choices: first choices of all its rows, by row, then second ones, and so on. Other choices are
-  // dropped: they have no entry. Weights are made from all choices, and those of dropped ones do not count.
+  // group's choices: first choices of all the group's rows, by row, then second choices, and so on. Other
+  // choices are dropped: they have no entry. Weights are made from all choices, but the weights of dropped
+  // choices do not count.
   double capacity_factor = 0;
   int64_t group_rows = 0, least_capacity = 0;
   // A row has two choices, whose weights sum to 1. The second is tried with a probability of 2 * its weight
   // (Lepikhin et al. 2020, arXiv:2006.16668, algorithm 1), or always where draws are zeros.
   bool random_second = false;
-  int64_t counted = 0;  // how many of a row's choices, the best, count in router_loss; 0: all
-  // router_loss, of the N rows of `layers` layers that are not padding: balance_loss * E * sum over experts
-  // of (choices / N) * (sum of softmax / N), as transformers 5.23 has it (Fedus et al. 2021,
+  int64_t counted = 0;  // how many of a row's best choices count in router_loss; 0: all
+  // For router_loss, over the N rows of `layers` layers that are not padding: balance_loss * E * sum over
+  // experts of (choices / N) * (sum of softmax / N), as transformers 5.23 has it (Fedus et al. 2021,
   // arXiv:2101.03961), and z_loss * sum of squares / N (Zoph et al. 2022, arXiv:2202.08906).
   int64_t layers = 0;
   double balance_loss = 0, z_loss = 0;
   bool weighted = false;  // the last input holds the rows' weights
   // For predictions alone: the rows of an op's expert, over the mean of all experts (imbalance.h).
   double rows_over_mean = 1;
-  // The ranks that the experts are divided over: the rank in place n has the n-th part. Each has rows of its
-  // own.
+  // The ranks that the experts are divided over: the rank in place n has the n-th part. Each rank has rows of
+  // its own.
   ProcessGroup over;
-  bool returns = false;  // all_to_allv: from experts, not to them
+  bool returns = false;  // all_to_allv: rows move from experts, not to them
 
   int64_t ranks() const { return over.count; }
   int64_t of_rank() const { return experts / ranks(); }
@@ -182,19 +184,20 @@ struct Routing {
 struct OpAttributes {
   int64_t sequence = 0;  // T: rows per sequence
   // Above 0: the rows of a sequence are a part of a document of at most `context` tokens, and the document
-  // may begin before them: its begin is negative. A row whose document begins right behind it, at t + 1, is
-  // idle: what ops make of it is not used. 0: the rows are the whole sequence.
+  // may begin before these rows: its begin is then negative. A row whose document begins right behind it, at
+  // t + 1, is idle: what ops make of it is not used. 0: the rows are the whole sequence.
   int64_t context = 0;
   int64_t heads = 0, kv_heads = 0, head_size = 0;
   double epsilon = 0;
   bool weight_out_in = false;
   int64_t loss_rows = 0;  // rows whose logits a device holds at a time; 0: all
-  // A document begin of a row is the position in the row's sequence at which its document begins: 0 <= begin
-  // <= t at position t = r % T of the sequence, never decreasing within a sequence; 0 without that input.
-  // embedding and rope take t - begin as the row's position. cached_attention writes the row's key and value
-  // at that position of its sequence's cache: first all keys, then all values, in the order of heads. The
-  // row's query sees the positions up to its own, within the window. All that is cached there belongs to its
-  // document. An idle row neither writes nor sees anything, and its o is 0.
+  // The document begin of row r is the position in the row's sequence at which the row's document begins. Row
+  // r is at position t = r % T of its sequence, and 0 <= begin <= t. Begins never decrease within a sequence;
+  // without that input they are 0. embedding and rope take t - begin as the row's position. cached_attention
+  // writes the row's key and value at that position of the sequence's cache, which has first all keys, then
+  // all values, in the order of heads. The row's query sees the cached positions up to its own, within the
+  // window; all of these belong to the row's document. An idle row neither writes nor sees anything, and its
+  // o is 0.
   //
   // rope. Columns i and F + i of each head are a pair, which turns by position * frequencies[i] radians; F is
   // the number of frequencies, at most head_size / 2. All other columns are copied.
@@ -203,8 +206,8 @@ struct OpAttributes {
   // max(begin, t - window + 1) <= u <= t. A sink is a score of its head that takes part in the softmax's sum,
   // hence in lse, and has no value. It is neither scaled nor capped.
   int64_t window = 0;  // a query sees its own key and the window - 1 keys before it; 0: all
-  // attention's scaled scores and the loss's scaled logits: s becomes soft_cap * tanh(s / soft_cap), and NaN
-  // where it is infinite; 0: it stays.
+  // For attention's scaled scores and the loss's scaled logits: a value s becomes soft_cap * tanh(s /
+  // soft_cap), and NaN where s is infinite. 0: s stays.
   double soft_cap = 0;
   // A factor of wte's rows (embedding), of x * weight (linear, expert_linear), of turned pairs (rope), or of
   // logits (linear_cross_entropy); 0 means 1. In attention, a factor of q k; 0 means 1 / sqrt(head_size).
@@ -215,14 +218,14 @@ struct OpAttributes {
   // gate at most the limit and up within +- limit.
   double swiglu_limit = 0, swiglu_alpha = 0;
   bool ungated = false;  // expert_swiglu: silu(gate), or gelu, by itself
-  // linear_cross_entropy. A row is right if none of its logits, before a soft cap, is above its label's. An
-  // ignored row is not.
+  // linear_cross_entropy. A row is right if none of its logits, before a soft cap, is above the logit of its
+  // label. An ignored row is not right.
   bool counts_right = false;
   Routing routing;
   // The ranks that carry out an op between ranks. An all_to_allv may move rows in two steps (routing.h).
   ProcessGroup among;
 
-  double factor() const { return scale == 0 ? 1 : scale; }  // of all but attention
+  double factor() const { return scale == 0 ? 1 : scale; }  // of all ops but attention
 };
 
 // An op may run once for each of `count` parts, in order. Inputs and outputs whose bits are set are divided
@@ -244,9 +247,9 @@ enum class Pass : uint8_t { forward, backward };
 // How much of what backward reads is made again rather than kept since forward. Each level makes more again.
 enum class Recompute : uint8_t {
   none,      // all is kept
-  cheap,     // what norms and activation functions write is made again; rotations and sums, if what they read
-             // is at hand
-  products,  // and what matrix products write: of a layer, only what attention writes is kept
+  cheap,     // what norms and activation functions write is made again; so is what rotations and sums write,
+             // if what they read is at hand
+  products,  // so is what matrix products write; of a layer, only what attention writes is kept
   all,       // nothing is kept
 };
 inline constexpr std::array kRecomputes{Recompute::none, Recompute::cheap, Recompute::products,
@@ -293,7 +296,7 @@ struct OpRule {
   uint32_t backward_reads_parameters = 0;  // bit i: backward reads parameter i
   uint32_t gradient_inputs = 0;            // bit i: input i is differentiable, unless it holds integers
   uint32_t gradient_outputs = 0;           // bit i: a gradient arrives for output i
-  // bit i: the gradient of output 0 is that of input i, so backward need not run to write it
+  // bit i: the gradient of output 0 is also the gradient of input i, so backward need not run to write it
   uint32_t passes_gradient = 0;
   // bit i: backward can overwrite the gradient of parameter i instead of adding to it
   uint32_t overwrites_parameters = 0;
@@ -344,10 +347,10 @@ struct SegmentPass {
 constexpr uint64_t kNormBlock = 65536;
 constexpr uint32_t kAccumulatorsMax = 8;  // of a parameter group: one for each kind of its uses
 
-// OpAttributes::loss_rows for `logits_max` logits: the largest power of two of rows that have at most so many
-// logits, but at least 16.
+// OpAttributes::loss_rows for `logits_max` logits: the largest power of two such that this many rows have at
+// most `logits_max` logits, but at least 16.
 int64_t loss_rows(int64_t vocabulary, int64_t logits_max);
-// The rows of a loss whose logits are held at a time.
+// The number of rows whose logits the loss holds at a time.
 int64_t rows_at_a_time(const OpShapes& loss);
 
 }  // namespace sluice

@@ -8,8 +8,8 @@
 namespace sluice {
 namespace {
 
-// What both kinds of attention have: q, k and v or all three packed, from input `first` on, and how they are
-// scored.
+// Checks what both kinds of attention have: q, k and v or all three packed, from input `first` on, and how
+// scores are made.
 void check_projections(const OpShapes& in, size_t first, int64_t rows) {
   const OpAttributes& a = in.attributes;
   require(a.window >= 0, in, "the window {} is negative.", a.window);
@@ -179,7 +179,7 @@ void infer_cross_entropy(const OpShapes& in, std::vector<Shape>& outputs, std::v
   check_index_range(in, weight[0]);
   check_soft_cap(in);
   check_scale(in);
-  element_count({x[0], weight[0]});  // the logits, of which a chunk is a part
+  element_count({x[0], weight[0]});  // checks the size of all logits, of which a device holds a part
   set_outputs(in, outputs, dtypes, {{in.attributes.counts_right ? 2 : 1}}, {DType::f64});
 }
 

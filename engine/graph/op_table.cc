@@ -61,10 +61,10 @@ double rope_flops(const OpShapes& s, Pass) {
 }
 
 // Per pair of a query and a key that it sees: forward q.k and p.v, backward q.k again, do.v, dv, dq, dk: 2 D
-// each; the softmax adds 5 (scale, maximum, exp, sum, quotient) and 5 (scale, exp, less delta, product,
-// scale). A soft cap adds 3 (quotient, tanh, product), and 6 in backward (these, and its derivative: square,
-// difference, product). A sink adds 4 to each query: maximum, difference, exp, sum; backward difference, exp,
-// product, sum. Documents are not known before the step: a sequence counts as one.
+// each. The softmax adds 5 in forward (scale, maximum, exp, sum, quotient) and 5 in backward (scale, exp,
+// less delta, product, scale). A soft cap adds 3 (quotient, tanh, product), and 6 in backward (these, and its
+// derivative: square, difference, product). A sink adds 4 to each query: maximum, difference, exp, sum;
+// backward difference, exp, product, sum. Documents are not known before the step: a sequence counts as one.
 double attention_flops(const OpShapes& s, Pass pass) {
   const OpAttributes& a = s.attributes;
   const bool forward = pass == Pass::forward;
@@ -226,7 +226,7 @@ constexpr OpRule kRules[kOpKinds] = {
      .gradient_inputs = 0b1,
      .gradient_outputs = 0b1},
     // Flops, forward: sum of squares 2, normalise 1, weight 1. Backward: normalise 1, weight 2, dy*w 1, its
-    // row sum 2, dx 3. The sums of weight and one do not count: these are few.
+    // row sum 2, dx 3. The sums 1 + weight do not count: they are few.
     {.kind = OpKind::rms_norm,
      .name = "rms_norm",
      .made_again = Recompute::cheap,

@@ -1,4 +1,4 @@
-// The table of what ranks do together. Communicators carry it out, and its time is that of the network.
+// The table of ops that ranks carry out together, through communicators. Their time is that of the network.
 #include <algorithm>
 
 #include "engine/graph/expert_ops.h"
@@ -36,7 +36,7 @@ constexpr OpRule kRulesBetweenRanks[] = {
      .gradient_outputs = 0b1,
      .host_inputs = 0b10},
 };
-// Its rows are complete, in the order of OpKind.
+// The table's rows are complete, in the order of OpKind.
 static_assert(std::ranges::all_of(kRulesBetweenRanks, [](const OpRule& rule) {
   return rule.complete() && &kRulesBetweenRanks[static_cast<size_t>(rule.kind) - kOpKinds - 1] == &rule;
 }));

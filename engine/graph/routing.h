@@ -3,8 +3,8 @@
 //
 // Routing is a vector of i32 in three parts:
 //   begins   [E+1]  the entries of expert e are [begins[e], begins[e+1])
-//   entries  [R*K]  by expert, then by row: row * K + which of the row's choices. Those behind begins[E], of
-//                   choices that no expert takes (Routing::drops), are -1
+//   entries  [R*K]  by expert, then by row: row * K + which of the row's choices. Entries behind begins[E]
+//                   are -1, one for each choice that no expert takes (Routing::drops)
 //   experts  [R*K]  by row and choice: the expert, whether it takes the row or not. A row's choices are in
 //                   descending order of their scores; of equal scores, the lower expert comes first, and NaN
 //                   is the largest
@@ -12,9 +12,9 @@
 // An op of one expert (OpRule::of_an_expert) has tensors of M rows: as many as the expert can take at most
 // (R, or fewer by its capacity), rounded up to a multiple of kExpertTile. Row i is the expert's entry
 // begins[e] + i. Rows behind the last one are zeros up to a multiple of kExpertTile, in what the op writes
-// and in what it reads; the rest is neither written nor read. A row of a product does not depend on how many
-// rows there are. Where a gradient covers all rows or choices, an op adds to those of its expert; without an
-// addend it also writes zeros to all others.
+// and in what it reads; rows behind these zeros are neither written nor read. A row of a product does not
+// depend on how many rows there are. Where a gradient covers all rows or choices, an op adds to the rows or
+// choices of its expert. Without an addend, it also writes zeros to all others.
 #pragma once
 
 #include <cmath>
@@ -29,8 +29,8 @@ constexpr int64_t expert_rows_most(int64_t rows) {
   return (rows + kExpertTile - 1) / kExpertTile * kExpertTile;
 }
 
-// The most of a group's choices that an expert takes: ceil(factor * K * rows of a group / E), but at least
-// least_capacity, and at most the rows.
+// How many of a group's choices an expert takes at most: ceil(factor * K * rows of a group / E), but at least
+// least_capacity, and at most the rows of a group.
 int64_t expert_capacity(const Routing& routing);
 
 // How many of `rows` rows one expert takes at most.
@@ -55,8 +55,8 @@ inline RoutingLayout routing_layout(const OpShapes& s) {
   return routing_layout(s.attributes.routing, s.inputs[0][0]);
 }
 
-// By choice, whether its expert takes it. `experts`: by row and choice; `tried`: whether it is tried at all;
-// empty: all are.
+// By choice, whether its expert takes it. `experts`: by row and choice. `tried`: by choice, whether it is
+// tried at all; empty: all choices are.
 std::vector<bool> taken_choices(const Routing& routing, std::span<const int32_t> experts,
                                 const std::vector<bool>& tried = {});
 
@@ -68,12 +68,12 @@ std::vector<int32_t> make_routing(const RoutingLayout& layout, std::span<const i
 constexpr int64_t router_statistics_count(int64_t experts) { return 2 * experts + 2; }
 
 // How an all_to_allv moves rows between N ranks on nodes of L each. `whole`: part i of the rows goes to rank
-// i. `in_nodes`: each rank gets, from the ranks of its node, the rows for the ranks that have its place on
-// each node. Block n, at part n * L, is for node n, and its rows lie one after the other. `across`: ranks
-// that have the same place on their nodes exchange these blocks.
+// i. `in_nodes`: each rank collects, from the ranks of its own node, the rows for those ranks of all nodes
+// that have the same place on their node. Block n, at part n * L, has the rows for node n, one after the
+// other. `across`: ranks that have the same place on their nodes exchange these blocks.
 enum class TravelStep : uint8_t { whole, in_nodes, across };
-// The step that an op takes: `whole` if all ranks that have experts carry it out, else that of their level
-// (Mesh::Levels).
+// The step that an op takes: `whole` if all ranks that have experts carry it out together, else `in_nodes` or
+// `across`, by the level (Mesh::Levels) of the ranks that carry it out.
 TravelStep travel_step(const OpAttributes& attributes);
 // L; 1 in `whole`.
 int64_t travel_node_ranks(const OpAttributes& attributes);
@@ -83,7 +83,7 @@ uint64_t workspace_between_ranks(const OpShapes& s);
 
 // The rows of an expert if all experts have equally many.
 double expected_rows(const OpShapes& s);
-// The rows that predictions assume an expert to have, at most as many as it can take. A number below one says
+// The rows that predictions assume an expert to have, never more than it can take. A number below one says
 // how often it has a row.
 double assumed_rows(const OpShapes& s);
 // The rows that a product multiplies: it computes whole tiles.

@@ -1,10 +1,11 @@
-// 1. Which tensors carry a gradient: those that depend on a wanted input gradient or a trainable parameter,
-//    and from which a loss or an output that may get a gradient is made.
-// 2. Which tensors backward reads (the op table says). Of those, a level makes again the outputs of its ops
-//    and of lower levels' ops. All inputs of such an op must be inputs of the segment, kept, or made again
-//    too. The others are kept: `saved`, unless they are inputs or outputs of the segment.
-// 3. Forward steps: all ops. Backward begins with forward steps again: of the ops on which tensors that are
-//    made again depend, back to what is kept.
+// 1. Which tensors carry a gradient: those that depend on an input whose gradient is wanted or on a trainable
+//    parameter, and that a loss or an output that may get a gradient depends on.
+// 2. Which tensors backward reads (the op table says). Of these tensors, a level makes again the outputs of
+//    its own ops and of lower levels' ops, if all inputs of the op are inputs of the segment, kept, or made
+//    again too. The other tensors that backward reads are kept: `saved`, unless they are inputs or outputs of
+//    the segment.
+// 3. Forward steps: all ops. Backward begins with forward steps that run again: those of the ops on which the
+//    tensors that are made again depend, back to what is kept.
 // 4. Backward steps: ops in reverse; the first contribution to a gradient writes, later ones add. Where an op
 //    passes its gradient on, nothing is written: the input's gradient lies where the output's does, until a
 //    later contribution writes the sum to the input's own place. A parameter's gradient may only be written
@@ -119,7 +120,7 @@ class Compiler {
     }
   }
 
-  // Returns the bytes of all.
+  // Returns the bytes of all saved tensors.
   uint64_t place_saved() {
     uint64_t offset = 0;
     saved_.assign(segment_.tensors.size(), UINT64_MAX);
@@ -152,8 +153,9 @@ class Compiler {
     return it == list.end() ? kNone : static_cast<uint32_t>(it - list.begin());
   }
 
-  // An op that multiplies rows by a matrix has a product for the gradient of the rows and one for that of the
-  // matrix: two flops for each row and element of the matrix. A gradient that is not wanted is not computed.
+  // Subtracts the work of gradients that are not wanted. In backward, an op that multiplies rows by a matrix
+  // has one product for the gradient of the rows and one for that of the matrix. Each takes two flops for
+  // each row and element of the matrix.
   void spare(const OpStep& step, OpWork& work) const {
     const OpShapes& shapes = plan_.shapes[step.op];
     const OpRule& rule = op_rule(shapes.kind);
@@ -315,10 +317,10 @@ class Compiler {
     return pass;
   }
 
-  // If a sum passes its gradient to an input of the segment, the gradient is written to that input's place
-  // from the start, and later contributions are added there. So none may come before. And none may come while
-  // another tensor's gradient still lies there too: the sum passed it on, and the op that wrote that tensor
-  // has yet to read it.
+  // A sum may pass its gradient to an input of the segment. Then the gradient is written to the place of that
+  // input's gradient from the start, and later contributions are added there. So no contribution may come
+  // before the sum. The sum may pass the same gradient to other tensors as well. Then a contribution may come
+  // only after the ops that wrote those tensors have read the gradient.
   void share_input_gradients(PassPlan& pass) const {
     for (uint32_t i = 0; i < segment_.ops.size(); ++i) {
       const Op& op = segment_.ops[i];
@@ -340,7 +342,8 @@ class Compiler {
       }
     }
   }
-  // Whether all tensors that the op passes its gradient to, but `x`, are written by ops from `first` on.
+  // Whether all inputs of the op but `x` are written by ops from `first` on, and so are all inputs of such an
+  // op if it passes its gradient on.
   bool written_from(uint32_t first, const Op& op, uint32_t x) const {
     return std::all_of(op.inputs.begin(), op.inputs.end(), [&](uint32_t t) {
       if (t == x) return std::count(op.inputs.begin(), op.inputs.end(), x) == 1;
@@ -362,8 +365,9 @@ class Compiler {
     return in_mask(op_rule(op.kind).gradient_inputs, input) && carries_gradient_[op.inputs[input]];
   }
 
-  // The gradient of the input may lie where the gradient of the op's output does: the input has none so far,
-  // nothing will write to that place, and if it is an input of the segment, a later step writes the sum.
+  // Whether the gradient of the input may lie where the gradient of the op's output does. The input must have
+  // no part of a gradient so far. If it is an input of the segment, a later step must write the sum to its
+  // own place. Nothing else will be written where the output's gradient lies.
   bool passes_gradient(uint32_t i, size_t input, const Written& written) const {
     const Op& op = segment_.ops[i];
     const uint32_t t = op.inputs[input];
@@ -412,7 +416,7 @@ class Compiler {
     add_step(pass, std::move(step));
   }
 
-  // The step is the backward step that comes next.
+  // `step` is the backward step that is added to the pass next.
   void touch_operands(PassPlan& pass, const OpStep& step, std::vector<Life>& lives) const {
     const Op& op = segment_.ops[step.op];
     const OpRule& r = op_rule(op.kind);
@@ -435,7 +439,8 @@ class Compiler {
   const Segment& segment_;
   SegmentPlan& plan_;
   const WorkspaceBytes& workspace_bytes_;
-  // By tensor. reaches_loss_: or reaches an output that may get a gradient. kept_: at the level at hand.
+  // By tensor. reaches_loss_: the tensor reaches a loss, or an output that may get a gradient. kept_: at the
+  // level at hand.
   std::vector<bool> reaches_loss_, carries_gradient_, read_by_backward_, kept_;
   std::vector<uint64_t> saved_;
 };

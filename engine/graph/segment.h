@@ -1,12 +1,12 @@
 // How one segment runs: which tensors its backward needs, the derived backward, and where its inner tensors
 // lie.
 //
-// A template is compiled once for each set of gradients that its uses are asked for, for every level of
-// Recompute. Its `saved` tensors are those inner ones that a level keeps. They lie in one flat range, a
-// buffer. A tensor that is made again lies in the workspace of the pass, as do all other inner tensors,
-// gradients and op workspaces. The same op makes it from the same operands, so levels do not change bits.
-// Lowering takes the sizes. The runner (engine/run/execute/runner.h), which carries out single instructions,
-// takes the offsets. Both see the same struct, so neither knows the other.
+// A template is compiled once for each set of gradients that uses of it must give, and each time for every
+// level of Recompute. The `saved` tensors are the inner tensors that a level keeps. They lie in one flat
+// range, a buffer. A tensor that is made again lies in the workspace of the pass, as do all other inner
+// tensors, gradients and op workspaces. The same op makes such a tensor from the same operands, so levels do
+// not change bits. Lowering takes the sizes. The runner (engine/run/execute/runner.h), which carries out
+// single instructions, takes the offsets. Both see the same struct, so neither knows the other.
 #pragma once
 
 #include <array>
@@ -31,9 +31,10 @@ struct TensorPlace {
   uint64_t offset = 0;  // saved, workspace: byte offset
 };
 
-// Backward also has lists. output_gradients and addends say where a gradient, or its part so far, lies before
-// the step: in the place of the gradient of the tensor that they name. That tensor may be another
-// one: a sum passes its gradient on, and no step copies it. kNone: there is no part of the gradient yet.
+// A step of backward also has the lists. An entry of output_gradients or addends says where a gradient, or
+// its part so far, lies before the step. It names a tensor: the gradient lies in the place of that tensor's
+// gradient. The tensor may be another one, since a sum passes its gradient on and no step copies it. kNone:
+// there is no part of the gradient yet.
 struct OpStep {
   uint32_t op;
   Pass pass;
@@ -55,12 +56,13 @@ struct PassPlan {
   uint64_t bytes = 0;  // memory traffic at least
 };
 
-// What a use of a segment is asked for.
+// Which gradients a use of a segment must give.
 struct WantedGradients {
   std::vector<bool> inputs;     // by segment input: its gradient
   std::vector<bool> added;      // by segment input: its gradient has a part already, to which backward adds
   std::vector<bool> trainable;  // by group slot
-  // By segment output: only the host reads it, so it gets no gradient. Outputs past the list's end may.
+  // By segment output: only the host reads it, so it gets no gradient. Outputs past the list's end may get
+  // one.
   std::vector<bool> host_only = {};
   // By segment parameter: it is frozen, whatever its group is. Parameters past the list's end are not.
   std::vector<bool> frozen = {};

@@ -5,8 +5,8 @@
 
 namespace sluice {
 
-// Whether updates run in backward. If updates wait for the norm of all gradients, weights are then made by a
-// guess of the update. automatic: updates run in backward if that makes steps shorter.
+// Whether updates run in backward. If they would have to wait for the norm of all gradients, weights are made
+// there by a guess of the update. automatic: updates run in backward if that makes steps shorter.
 enum class Overlap : uint8_t { automatic, always, never };
 
 // Where permanent buffers live: where the step is shortest, or by a rule that the search then keeps to.

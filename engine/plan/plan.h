@@ -26,11 +26,11 @@
 
 namespace sluice {
 
-// Bytes of the lowest memory tier that a program itself takes. Empty: none.
+// Bytes of the lowest memory tier that a program itself takes. An empty function: none.
 struct ProgramMemory {
   std::function<uint64_t(const ProgramSize& size)> running;  // beside the arena
-  // While the plan is made, before the arena is filled. `sizes`: of the programs for all micro-batches
-  // offered.
+  // While the plan is made, before the arena is filled. `sizes`: the sizes of the programs, one for each
+  // micro-batch offered.
   std::function<uint64_t(std::span<const ProgramSize> sizes)> planning;
 };
 
@@ -43,10 +43,10 @@ struct StepShape {
   bool operator==(const StepShape&) const = default;
 };
 
-// All searches for one plan share so much work; searches with other numbers of waves have work of their own.
-// A unit takes about a microsecond for short programs, and less for long ones. A plan of short steps gets
-// less. A model of few layers gets half as much again, and a plan that is searched again with its own shards
-// gets as much again.
+// Units of work that the searches for all micro-batches of a plan share. If none finds a plan, searches
+// without picks or with long waves follow, with as much work of their own. A unit takes about a microsecond
+// for short programs, and less for long ones. A plan of short steps gets less work. A model of few layers
+// gets half as much again, and a plan that is searched again with its own shards gets as much again.
 constexpr uint64_t kSearchWork = 2'000'000;
 
 struct PlanRequest {
@@ -71,8 +71,8 @@ struct PlanRequest {
   std::vector<uint64_t> most;          // by tier: bytes that an arena could have at all; empty: not known
 };
 
-// Numbers of forwards and backwards of a wave. The search leaves out long waves where others fit, since they
-// take long to plan. No wave of several micro-batches has more than kWaveTasksMax.
+// Numbers of forwards and backwards of a wave. If waves of at most kLongWaveTasks fit, the search leaves out
+// longer ones, since these take long to plan. No wave of several micro-batches has more than kWaveTasksMax.
 constexpr uint64_t kLongWaveTasks = 10'000, kWaveTasksMax = 15'000;
 
 // A plan wins over the fastest one if it writes at most half as much to drives and its step takes at most
@@ -85,7 +85,7 @@ struct Weighed {
   std::array<uint32_t, kRecomputes.size()> segments{};  // by level of Recompute: how many, without the loss
   bool first_keep_more = false;  // if levels differ: the first layers keep more than the last, not less
   uint32_t waves = 1;            // of a step
-  bool upper_is_free = true;     // no home is above the lowest memory tier: staging has those tiers
+  bool upper_is_free = true;     // no home is above the lowest memory tier; staging has the tiers above
   bool moved = false;            // buffers or classes have other homes than they claimed
   double seconds = 0;            // of a step, as the search predicted it; 0: it does not fit
   uint64_t written = 0;          // bytes to files, by a step of one rank
@@ -145,21 +145,21 @@ struct Infeasible {
   TierId tier = 0;          // the one that is too small
   std::string task;         // whose operands need most of the tier, in words; may be empty
   int64_t micro_batch = 1;  // of those offered, the one that needs least; `task` belongs to it
-  // By tier: the least size that works while the others stay as given. None: no size that PlanRequest::most
-  // allows works; for `tier`, no size up to its least_together works either.
+  // By tier: the least size that works while the other tiers stay as given. None: no size that
+  // PlanRequest::most allows works, and for `tier` no size up to its least_together either.
   std::vector<std::optional<uint64_t>> least;
-  std::vector<uint64_t> least_together;  // by tier: least of the top tier; given that, of the next; ...
-  uint64_t planning = 0;  // bytes of the lowest memory tier that planning takes; no least is below it
+  std::vector<uint64_t> least_together;  // by tier: least size of the top tier; given that, of the next; ...
+  uint64_t planning = 0;  // bytes of the lowest memory tier that planning takes; no least size is below
 };
 
 std::variant<Plan, Infeasible> make_plan(const PlanRequest& request);
 
-// The size of the program for a micro-batch: the largest of those whose layers all recompute alike, with as
-// few waves as the request allows. The search leaves out plans with more waves if their programs are larger.
+// The size of the program for a micro-batch, with as few waves as the request allows: the largest over the
+// levels of recomputation, each for all layers. The search leaves out a plan whose program is larger.
 ProgramSize program_size(const PlanRequest& request, int64_t micro_batch);
 
-// Tasks of the program for a micro-batch, if layers recompute all they may. Takes a fraction of the time of
-// program_size(). The result is never more than ProgramSize::tasks.
+// Tasks of the program for a micro-batch, if layers recompute all that they may. Takes a fraction of the time
+// of program_size(). The result is never more than ProgramSize::tasks.
 uint64_t program_tasks(const PlanRequest& request, int64_t micro_batch);
 
 // Whether the request allows waves of at most kWaveTasksMax forwards and backwards, or of one micro-batch.

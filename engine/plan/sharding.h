@@ -35,7 +35,7 @@ struct WeighedSharding {
 
   Sharding sharding;
   Outcome outcome = Outcome::planned;
-  double seconds = 0;  // of a step, simulated; too_slow: at least so many, under any placement (limit.h)
+  double seconds = 0;  // of a step, simulated; too_slow: the lower bound under any placement (limit.h)
 };
 struct ShardingChoice {
   Sharding sharding;                     // the fastest; the first of all, if none fits
@@ -44,7 +44,7 @@ struct ShardingChoice {
 
 // A sharding is chosen over one that shares more only if it is 5 % faster. It is planned only if its lower
 // bound (limit.h) allows that. `request` may be made for any of these shardings. `plan` may enlarge arenas of
-// the request's machine: those of `largest` are the largest that it gives.
+// the request's machine, up to those of `largest`.
 ShardingChoice choose_sharding(PlanRequest request, std::span<const Sharding> open, const Machine& largest,
                                const std::function<std::variant<Plan, Infeasible>(const PlanRequest&)>& plan);
 

@@ -9,8 +9,8 @@
 // causes of wait states (ICPP 2010). On an overlapping lane, an instruction is executed from when the one
 // before has completed: until then its bytes do not flow. An instruction that a shared pool slows down is
 // charged the whole time that it takes. An instruction may begin some time after its cause has completed (it
-// was not issued yet, a thread had to wake up). That time is charged to it as not executed. Simulated times
-// have no such time.
+// was not issued yet, a thread had to wake up). That time is charged to the instruction as not executed.
+// Simulated instructions lose no such time.
 //
 // Measured times may contradict the program by as much as clocks differ. A walk never leaves its interval and
 // never goes forward in time, so its charges add up all the same. Called for reports, by any thread; plain

@@ -1,5 +1,5 @@
-// What lies in every tier, and from when to when: in instructions, from the program alone, or in seconds,
-// from the simulated or measured times of its instructions.
+// What lies in every tier, and from when to when. The program alone says this in instructions; with the
+// simulated or measured times of its instructions, it is known in seconds.
 //
 // A stay is one piece of a buffer at one address, from the instruction that writes it there to the last that
 // uses it. Permanent buffers at home make no stays: they are always there. Called for reports, by any thread;

@@ -79,7 +79,7 @@ struct Stall {
 struct Profile {
   Timeline measured, predicted;
   std::vector<ProfiledStep> steps;  // those that ended
-  size_t counted = 0;               // how many steps, the last ones, are not warm-up
+  size_t counted = 0;               // the number of steps after the warm-up
   Compared begin, end;              // of the counted steps, on the clocks of the timelines
   Compared step_seconds;            // mean of the counted steps
   std::vector<LaneRow> lanes;

@@ -11,7 +11,7 @@ namespace sluice {
 namespace {
 
 constexpr double kWorthwhile = 1.01;  // times the tokens a second without a change
-constexpr double kNearly = 0.9;       // of the gain of the largest change
+constexpr double kNearly = 0.9;       // times the gain of the largest change
 
 }  // namespace
 

@@ -1,5 +1,5 @@
-// Which tensors of a parameter group's gradient PowerSGD replaces by two factors, and where those lie in the
-// group's two factor buffers (Vogels, Karimireddy, Jaggi 2019, "PowerSGD: practical low-rank gradient
+// Which tensors of a parameter group's gradient PowerSGD replaces by two factors, and where the factors lie
+// in the group's two factor buffers (Vogels, Karimireddy, Jaggi 2019, "PowerSGD: practical low-rank gradient
 // compression for distributed optimization", arXiv:1905.13727).
 //
 // A tensor of two or more dimensions is a matrix of its first dimension by the others. It becomes left (rows
@@ -28,12 +28,12 @@ struct PlainRange {
 };
 
 struct LowRankLayout {
-  std::vector<LowRankMatrix> matrices;  // in order of offset, as the ranges
+  std::vector<LowRankMatrix> matrices;  // in order of offset, as are the plain ranges
   std::vector<PlainRange> plain;
   uint64_t left = 0, right = 0;  // elements of the factor buffers
 };
 
-// rank > 0. whole[p]: parameter p is not factored. An empty vector: none is exempt.
+// rank > 0. whole[p]: parameter p is not factored. An empty vector: every parameter may be factored.
 LowRankLayout low_rank_layout(const Group& group, uint32_t rank, const std::vector<bool>& whole = {});
 
 // By group and parameter: whether it is read by an op that looks up rows, or by the loss.

@@ -3,18 +3,18 @@
 // tier        an address space with one arena: a row of the tier table; segments run in row 0, the top
 // link        moves bytes from one tier to another on a lane: a row of the link table
 // lane        an in-order queue of instructions on one resource. An `overlapping` lane starts an instruction
-//             once the one before has started, any other lane once it has completed. Completions are counted
-//             in order on both
+//             once the one before has started, any other lane once it has completed. On every lane,
+//             completions are counted in order
 // buffer      storage with one home tier, cut into pieces; transfers, versions and waits are per piece
 // task        one entry of the abstract step, before tiers exist; operands are pieces of buffers with
 //             versions
 // instruction one entry of a body: a task or a transfer, with an address for every operand
-// process     ranks that carry out a collective together: all of them, or one of the equal groups into which
-// group       they are divided; Task::processes says which division
+// process     ranks that carry out a collective together: all ranks, or one of the equal groups into which
+// group       the ranks are divided; Task::processes says which division
 // body        a list of instructions that begins and ends in a declared state; several share the arenas
 // wait        (lane, n): that lane has completed its first n instructions of this body, or of the body before
 // bank        a permanent buffer of equal parts, such as the weights of a layer's experts. A picked buffer
-//             (Pick) has the content of one of them; which one is known when the body runs
+//             (Pick) has the content of one part; which part is known when the body runs
 // ring        buffers that exist once per training step (or validation batch), in as many slots as the ring
 //             has: `back` 0 is the body's own slot, 1 the one before. Body::advance says how far a body moves
 //             each ring
@@ -23,8 +23,8 @@
 // - A body's list order is a legal serial order. Instruction n of a lane (from 1) is its n-th in the list.
 // - No lane starts the n-th body of a run before every lane has completed the (n - 2)-th. Apart from that,
 //   waits are the only synchronisation.
-// - A permanent buffer has the same home address in every body, and its home is current at every boundary at
-//   which it has content; staged copies and transient buffers end with the body.
+// - A permanent buffer has the same home address in every body, and its home is current at every boundary
+//   between bodies at which it has content. Staged copies and transient buffers end with the body.
 #pragma once
 
 #include <array>
@@ -82,7 +82,7 @@ enum class TaskKind : uint8_t {
   sum,          // add what was exchanged, as a tree over ranks; the last sum of a gradient also rounds and
                 // makes block sums
   compress,     // add a group's gradient to its compression error, make the left factor
-  project,      // make the right factor from the summed left one; what both leave out is the new error
+  project,      // make the right factor from the summed left one; what the factors leave out is the new error
   expand,       // make a shard's gradient from the summed factors, and its block sums
   clone,        // copy a shard's state and weights from the group whose weights its layer used until now
   clear,        // fill a kept activation with zeros
@@ -124,11 +124,11 @@ struct Machine {
 struct BodyState {
   enum class Update : uint8_t {
     committed,
-    pending,  // rounded gradients wait for it, and so do the weights that it makes
-    guessed   // rounded gradients wait for it, but weights have been made by a guess of it
+    pending,  // rounded gradients wait for the update, which has yet to make the weights
+    guessed   // rounded gradients wait for the update, but weights have been made by a guess of it
   };
 
-  bool loaded = true;                 // false: nothing yet, and the fields below say nothing
+  bool loaded = true;                 // false: buffers have nothing yet, and the fields below mean nothing
   Update update = Update::committed;  // of the last step that has ended
   bool shared = false;                // layers that are alike use one parameter group
   bool between_waves = false;         // some waves of a step have run; accumulators have their sums
@@ -142,7 +142,7 @@ struct BodyState {
   static const BodyState empty, clean, pending, guessed;
   bool operator==(const BodyState&) const = default;
 };
-// The Boolean facts. Fact f is bit f of a state's index.
+// The Boolean facts. Fact f is bit f of (index - 1) / 3, where index is the state's.
 inline constexpr std::array kBodyFacts{&BodyState::shared, &BodyState::between_waves};
 inline constexpr int kBodyStates = 1 + 3 * (1 << kBodyFacts.size());
 
@@ -201,14 +201,15 @@ constexpr uint16_t kRingSlotsMax = 4096;
 constexpr uint8_t kNoRing = 255;
 
 // A body needs few of a bank's parts, and knows which only while it runs. So there are `places` picked
-// buffers, as many as the parts that it can need at most. Another buffer, the index, counts what falls to
-// each part: it begins with i32 [parts + 1], of which part p has the numbers [index[p], index[p + 1]). Place
-// s has the s-th part (from 0) that has any numbers, or none if there are fewer.
+// buffers, as many as the parts that it can need at most. Another buffer, the index, says what falls to each
+// part. It begins with i32 [parts + 1]: the numbers from index[p] to below index[p + 1] fall to part p. Place
+// s has the s-th part (from 0) to which any number falls, or no part if fewer parts have numbers.
 //
 // A picked buffer is permanent, since its home is that of the bank. At home it may be any of the bank's
-// parts, so what touches it there touches the whole bank. It is only read. An instruction with picked
-// operands also has the index, which the host reads (Operand::by_host). Where the place has no part, a
-// transfer moves nothing, and a task only begins its sums. One task of a body writes the index, once.
+// parts, so an access to it there is an access to the whole bank. A picked buffer is only read. An
+// instruction with picked operands also has the index as an operand, which the host reads (Operand::by_host).
+// Where the place has no part, a transfer moves nothing, and a task only begins its sums. One task of a body
+// writes the index, once.
 struct Pick {
   BufferId bank = 0, index = 0;
   uint32_t place = 0, places = 1;
@@ -279,11 +280,13 @@ struct Operand {
   BufferId buffer = 0;
   uint32_t first = 0, last = 0;
   Access access = Access::read;
-  // read, add: the version to be found; write: the one replaced; target of a transfer: the one copied.
+  // read, add: the version to be found; write: the version replaced; target of a transfer: the version
+  // copied.
   uint32_t version = 0;
   uint8_t back = 0;  // ring slot, counted back from the body's own
-  // The host reads it, in the lowest memory tier, before it carries out or enqueues the instruction, to know
-  // what to do. Its buffer is transient and has one piece. An instruction has at most one such operand.
+  // The host reads the operand, in the lowest memory tier, before it carries out or enqueues the instruction,
+  // to know what to do. The operand's buffer is transient and has one piece. An instruction has at most one
+  // such operand.
   bool by_host = false;
   Role role = Role::none;  // none: of a transfer
 
@@ -354,14 +357,14 @@ inline uint32_t slots_of(const Program& p, const Buffer& b) {
   return b.ring == kNoRing ? 1u : p.rings[b.ring].slots;
 }
 inline uint64_t home_bytes(const Program& p, const Buffer& b) {
-  if (b.pick) return 0;  // those of its bank
+  if (b.pick) return 0;  // the bank's bytes count
   return b.ring == kNoRing ? b.bytes() : p.rings[b.ring].slots * b.slot_stride;
 }
 
 inline uint64_t operand_begin(const Buffer& b, const Operand& o) { return b.cuts[o.first]; }
 inline uint64_t operand_bytes(const Buffer& b, const Operand& o) { return b.cuts[o.last] - b.cuts[o.first]; }
 
-// What an operand may touch in its place: the bytes from there on, or all of a bank at home.
+// The bytes that an operand may touch: its own, at its place; of a picked buffer at home, the whole bank.
 inline uint64_t touched_bytes(const Program& p, const Operand& o, const Place& place) {
   const Buffer& b = p.buffers[o.buffer];
   return b.pick && place.tier == b.home ? p.buffers[b.pick->bank].bytes() : operand_bytes(b, o);
@@ -390,9 +393,10 @@ inline std::optional<size_t> by_host(const std::vector<Operand>& operands) {
 Wait when_decided(const Body& body);
 
 // The address of a ring operand at home depends on the ring's position, which counts the advances of all
-// bodies so far: slot = (position after this body's own advance - back) mod slots. For a body A directly
-// before B, with B's newest slot as 0: an operand of B lies `back` slots behind, one of A lies `back +
-// B.advance[ring]` slots behind. Staged copies of ring operands are placed as any other range.
+// bodies so far: slot = (position after this body's own advance - back) mod slots. Let body A be directly
+// before body B, and count slots backwards from B's newest. Then an operand of B lies `back` slots behind, an
+// operand of A `back + B.advance[ring]` slots behind. Staged copies of ring operands are placed as any other
+// range.
 
 // "backward 7/2" (subject and micro-batch) or "h2d weights.3 0-4" (pieces), for profilers and reports.
 std::string instruction_name(const Program& program, const Body& body, const Instruction& instruction);
@@ -424,7 +428,7 @@ struct UpdateConstants {
 };
 
 // Scalars of one training step: one ring slot of five pieces, so that a task waits only for the piece that it
-// uses. The writer of each piece is in brackets.
+// uses. Brackets say who writes each piece.
 struct StepScalars {
   struct alignas(64) Input {  // [trainer, before the body is issued]
     double learning_rate;

@@ -79,7 +79,8 @@ constexpr OperandRule kRepair[] = {{Role::state, one, kRead},
 constexpr OperandRule kVisit[] = {{Role::state, one, kAdd},          {Role::gradient, one, kAdd},
                                   {Role::update, one, kRead},        {Role::weights, one, kWrite | kAdd},
                                   {Role::next_gradient, one, kRead}, {Role::guess, one, kRead}};
-// Trainable groups have state, compressed ones an error, and their first shards the right factors.
+// Trainable groups have state. Compressed groups have an error, and the first shard of such a group has the
+// right factors.
 constexpr OperandRule kLoad[] = {{Role::state, at_most_one, kWrite},
                                  {Role::weights, one, kWrite},
                                  {Role::error, at_most_one, kWrite},

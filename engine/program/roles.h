@@ -1,5 +1,5 @@
-// What the operands of a task are for it. Code that carries out a task finds its operands by role; the
-// verifier checks that a task has the operands of its kind.
+// What each operand of a task is for. Code that carries out a task finds its operands by role; the verifier
+// checks that a task has the operands of its kind.
 #pragma once
 
 #include <optional>
@@ -19,7 +19,7 @@ struct OperandRule {
 
   Role role;
   Count count;
-  uint8_t accesses;  // a set of them: bit 1 << Access
+  uint8_t accesses;  // a set of Access values, each as bit 1 << Access
 
   bool allows(Access access) const { return (accesses >> static_cast<int>(access) & 1) != 0; }
 };
@@ -27,8 +27,8 @@ struct OperandRule {
 // The operands of a kind of task, by role.
 std::span<const OperandRule> operands_of(TaskKind kind);
 
-// What is wrong with a task's operands: empty if they are those of its kind. Operands of a role stand
-// together; those of a clone are pairs of a source and its copy.
+// What is wrong with a task's operands; empty if they fit the task's kind. Operands of a role must stand
+// together, except in a clone: its operands are pairs of a source and its copy.
 std::string operand_fault(const Task& task);
 
 // The position of the n-th operand of a role, from 0, where operands of a role stand together; none if there

@@ -37,8 +37,8 @@ inline constexpr const char* kByHostWord = "by_host";
 inline constexpr const char* kRoleWord = "as";
 inline constexpr size_t kBufferClasses = 7;
 
-// The word that docs/program.md explains, which differs for all states: `empty`, or [shared_] and clean,
-// pending or guessed. Between waves these are partial, pending_partial and guessed_partial.
+// The word for a state, different for every state (docs/program.md): `empty`, or [shared_] and clean, pending
+// or guessed. Between waves the last three are partial, pending_partial and guessed_partial.
 std::string state_word(BodyState state);
 
 }  // namespace sluice

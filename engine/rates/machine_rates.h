@@ -42,17 +42,17 @@ struct PrecisionRates {
   }
 };
 
-// Measured rates of one kind of op. An op takes flops / rate + bytes / rate seconds. The two are added, so
-// that what a kernel does beside its products, or computes in vain at the edges of its tiles, can be counted
-// too.
+// Measured rates of one kind of op. An op takes flops / rate + bytes / rate seconds. The two terms are added,
+// so that they can also cover what a kernel does beside its products, or computes in vain at the edges of its
+// tiles.
 struct OpRates {
   OpKind kind;
   PrecisionRates flops, bytes;
 };
 
-// Tasks on a lane. Alone, a task takes its overhead plus the time of its work, or of a pool that needs longer
-// for that work. The work of a forward or backward is the sum over its kinds of op. For a kind without a row,
-// and for other tasks, the time is the longer of flops / rate and bytes / rate.
+// Tasks on a lane. Alone, a task takes its overhead plus the time of its work; if a pool needs longer for
+// that work, the pool's time counts. The work of a forward or backward is the sum over its kinds of op. For a
+// kind without a row, and for other tasks, the time is the longer of flops / rate and bytes / rate.
 struct LaneRates {
   std::string lane, tier;  // tier: of the first operand; empty: any tier that no other row names
   PrecisionRates flops;
@@ -90,7 +90,7 @@ constexpr double kTierBytesMost = 1e18;
 // How large a machine's tiers are, in bytes, each at most kTierBytesMost. Where several ranks share the
 // machine: the part of one rank.
 struct MachineMemory {
-  std::optional<uint64_t> device;  // of its GPU; none: it has none
+  std::optional<uint64_t> device;  // of its GPU; none: the machine has no GPU
   uint64_t host = 0;
   std::optional<uint64_t> nvme;  // scratch space on its drives; none: not known
 };
@@ -115,15 +115,15 @@ struct MachineRates {
 // Parses JSON text; `source` names it in messages. Throws Error(malformed_file) with what is wrong.
 MachineRates parse_machine_rates(const std::string& json, const std::string& source);
 
-// JSON text that parse_machine_rates reads back to the same rates, but for `precision`. Bytes in names that
-// are not UTF-8 are replaced.
+// JSON text that parse_machine_rates reads back to the same rates, except for `precision`. Bytes in names
+// that are not UTF-8 are replaced.
 std::string machine_rates_json(const MachineRates& rates);
 
 // The row for tasks on the lane whose first operand is in the tier; nullptr: there is none.
 const LaneRates* find_lane(const MachineRates& rates, std::string_view lane, std::string_view tier);
 
-// Whether a GPU of this name, as a driver gives it, is the described one: it has rates.gpu as whole words, as
-// "NVIDIA A100-SXM4-80GB" has "A100".
+// Whether a GPU of this name, as a driver gives it, is the described one: the name has rates.gpu as whole
+// words, as "NVIDIA A100-SXM4-80GB" has "A100".
 bool describes_gpu(const MachineRates& rates, std::string_view name);
 
 // The pool of processor cores.
@@ -132,9 +132,9 @@ constexpr const char* kCoresPool = "cores";
 constexpr const char* kDefaultMachine = "cpu-2core";
 constexpr const char* kGpuMachine = "gpu-server";
 
-// Scales pools, drives and memory (but a device's) to one rank's part where `ranks` ranks share the machine.
-// Before the call, they are one rank's part where as many ranks share the machine as its lowest network level
-// joins; without levels, the whole machine's.
+// Scales pools, drives and memory (but not device memory) to one rank's part of a machine that `ranks` ranks
+// share. Before the call, the figures are for one of the ranks that the lowest network level joins, or,
+// without network levels, for the whole machine.
 void share_machine(MachineRates& rates, uint32_t ranks);
 
 // A description that Sluice brings along; none for an unknown name.

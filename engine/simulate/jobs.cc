@@ -19,7 +19,8 @@ double op_seconds(const LaneRates& lane, DType precision, const OpWork& work) {
   return std::max(work.flops / lane.flops.of(precision), bytes / lane.bytes_per_second);
 }
 
-// A checkpoint goes to a drive that writes as the first of the description does, unless the lane has a rate.
+// A checkpoint goes to a drive that writes as fast as the description's first drive, unless the lane has a
+// rate.
 double bytes_rate(const LaneRates& lane, const MachineRates& rates, const Task& task) {
   if (task.kind != TaskKind::save || lane.bytes_per_second < kUnlimited) return lane.bytes_per_second;
   return rates.drives.empty() ? 0 : rates.drives.front().write;

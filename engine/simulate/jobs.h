@@ -34,7 +34,7 @@ struct CompiledBody {
 struct DrivePools {
   uint32_t read, write;
   double read_share,
-      write_share;  // while both flow, each goes at this part of the rate that it reaches alone
+      write_share;  // while reads and writes flow: the part of its rate alone that each reaches
 };
 
 // `program` and `rates` outlive it.

@@ -14,8 +14,8 @@
 // 4. Whatever flows at a moment flows at a share x <= 1 of its speed alone. All shares rise together; when a
 //    pool is full, its users stay at that share and the others go on (progressive filling, Bertsekas &
 //    Gallager, Data Networks, 6.5.2).
-// 5. A drive has a pool for reads and one for writes. While both flow, their capacities shrink to its duplex
-//    rates. A drive moves its drive share of every copy (drives.h).
+// 5. A drive has a pool for reads and one for writes. While reads and writes both flow, the capacities of
+//    these pools shrink to the drive's duplex rates. A drive moves its drive share of every copy (drives.h).
 // 6. Time jumps to the next moment at which fixed seconds have passed or work is done.
 #include "engine/simulate/simulate.h"
 
@@ -50,7 +50,7 @@ struct LaneState {
   const Job* job = nullptr;    // of the queue's head; nullptr: nothing started
   bool flows = false;
   double share = 0, busy_until = 0;
-  size_t full_pool = 0;  // that keeps the share below 1
+  size_t full_pool = 0;  // the pool that keeps the share below 1
 };
 
 class Run {
@@ -280,9 +280,9 @@ class Run {
   // By position (and one past the last) and lane: instructions of all bodies before.
   std::vector<std::vector<uint64_t>> bases_;
   std::vector<size_t> before_;         // by position: index of the body before among the predecessors
-  std::vector<Wait> decided_;          // by position: the wait on the body before until this body is issued
+  std::vector<Wait> decided_;          // by position: what the body before must do before this one is issued
   std::vector<double> demand_, room_;  // by pool
-  std::vector<LaneState*> busy_, rising_;  // in order of lanes: those that run something, those of step 4
+  std::vector<LaneState*> busy_, rising_;  // in order: lanes that run something; lanes with rising shares
   double now_ = 0;
   bool changed_ = false, completed_ = true;  // since shares were found; since start_all()
   SimulationResult result_;
@@ -337,7 +337,7 @@ Loads loads_of(const Program& program, const MachineRates& rates, std::span<cons
   for (const DrivePools& d : compiler.drives()) {
     const double read = pools[d.read], write = pools[d.write];
     const double both = std::min(read / d.read_share, write / d.write_share);
-    // Seconds saved in each second in which both flow.
+    // Seconds saved in each second in which reads and writes both flow.
     const double gain = std::max(0.0, d.read_share + d.write_share - 1);
     loads.drives.push_back(read + write - gain * both);
   }

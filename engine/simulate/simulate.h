@@ -48,7 +48,7 @@ struct Loads {
   // By MachineRates::drives: reads plus writes, at the mixed rate where that is faster.
   std::vector<double> drives;
 };
-// Whether an instruction's work counts; empty: the work of all does.
+// Whether an instruction's work counts. An empty function: the work of all instructions counts.
 using Counts = std::function<bool(const Body& body, const Instruction& instruction)>;
 Loads loads_of(const Program& program, const MachineRates& rates, std::span<const BodyId> bodies,
                const Counts& counts = {});

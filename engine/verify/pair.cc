@@ -61,7 +61,8 @@ class PairCheck {
         join_completed(clock, lane, static_cast<uint32_t>(earlier.size()));
       else if (!earlier.empty())
         join(clock, &before_.started[earlier.back() * lanes_]);
-      // Completions are counted in order: a lane that is waited for has completed the whole body before.
+      // Completions are counted in order: a lane that has completed an instruction of this body has completed
+      // the whole body before.
       for (const Wait& w : instruction.waits) {
         join(clock, started(facts_.by_lane[w.lane][w.count - 1]));
         join_completed(clock, w.lane, static_cast<uint32_t>(before_.by_lane[w.lane].size()));

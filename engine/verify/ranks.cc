@@ -47,7 +47,7 @@ class Rank {
 
   // Why the bytes that a collective gives and gets do not fit its process group; nothing if they do.
   std::optional<std::string> misfit(uint32_t i) const {
-    if (is_of_segment(task(i).kind)) return std::nullopt;  // the rule of its op has seen to that
+    if (is_of_segment(task(i).kind)) return std::nullopt;  // the rule of its op has checked them
     const auto bytes = [&](size_t operand) {
       const Operand& o = instruction(i).operands[operand];
       return operand_bytes(program_.buffers[o.buffer], o);
@@ -73,7 +73,8 @@ class Rank {
     return moved;
   }
 
-  // Nothing if all is done; else a collective that has started and is not done, or what could not start.
+  // Nothing if all is done; else a collective that has started and is not done, or an instruction that could
+  // not start.
   std::optional<uint32_t> stuck() const {
     std::optional<uint32_t> waiting;
     for (const LaneState& lane : lanes_) {

@@ -75,8 +75,8 @@ struct BodyFacts {
   std::vector<std::vector<uint32_t>> by_lane;  // instructions of each lane, in order
   std::vector<uint32_t> ordinal;               // by instruction: position on its lane, from 1
   std::vector<uint32_t> started;  // by instruction and lane: how many of the lane's are done when it starts
-  Touches first;                  // bytes' first write, and each lane's first read before it
-  Touches last;                   // bytes' last write, and each lane's last read after it
+  Touches first;                  // of each byte: its first write, and each lane's first read before that
+  Touches last;                   // of each byte: its last write, and each lane's last read after that
 };
 
 // Replays one body: contents, and order within the body.

@@ -292,7 +292,8 @@ class Structure {
                    place.offset, body_.peak_bytes[place.tier]);
   }
 
-  // What the host reads exists before it carries out the instruction, since this body has written it.
+  // The operand that the host reads has content before the host carries out the instruction, since this body
+  // has written it.
   bool check_by_host(const Instruction& instruction) {
     const std::vector<Operand>& operands = instruction.operands;
     if (!require(std::ranges::count_if(operands, &Operand::by_host) <= 1, "has two operands for the host"))
@@ -310,8 +311,8 @@ class Structure {
                    Name{machine_.tiers[instruction.places[*k].tier].name});
   }
 
-  // All picked operands have one index, which the host reads. It is written once in a body, so what it picks
-  // stays the same.
+  // All picked operands have one index, which the host reads. The index is written once in a body, so what it
+  // picks stays the same.
   bool check_index(const Instruction& instruction) {
     const std::vector<Operand>& operands = instruction.operands;
     for (const Operand& o : operands)

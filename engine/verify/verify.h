@@ -1,11 +1,11 @@
-// The verifier: is a program correct for every interleaving that its waits allow? It shares program.h,
-// roles.h and engine/base with the planner and nothing else, so that one mistake cannot hide in both.
+// The verifier: is a program correct for every interleaving that its waits allow? With the planner it shares
+// only program.h, roles.h and engine/base, so that one mistake cannot hide in both.
 //
 // 1. Tables: indices in range, homes disjoint, aligned and inside the arenas, arenas inside the tiers'
 //    capacities.
 // 2. Structure: every task in one instruction with its operands on its unit's lane and tier; transfers on
-//    existing links; waits on earlier instructions; predecessors are the bodies that end in the state in
-//    which this one starts.
+//    existing links; waits on earlier instructions; a body's predecessors are the bodies that end in the
+//    state in which it starts.
 // 3. Contents: the list order is replayed over a map from addresses to (buffer, offset, ring slot, version).
 //    Every operand finds what its task demands, only a home's own buffer is written in that home, and at the
 //    end every home holds the newest version. Bodies start from current homes and garbage elsewhere, so by

@@ -3,16 +3,16 @@
 //
 // Forward: one task per (sequence, head, block of queries); it passes over the blocks of keys with a running
 // maximum and sum. Backward recomputes probabilities from lse, with delta = rowsum(dO * O). Where there are
-// enough pairs of sequence and key/value head, or a sequence is one block of queries, one task does a pair,
-// with five products a block. Otherwise tasks for blocks of queries compute dq, and tasks for blocks of keys
-// compute dk and dv. That costs two products more, but tasks share no sums. The shape decides which way.
+// enough pairs of sequence and key/value head, or a sequence is one block of queries, a task does a whole
+// pair, with five products a block. Otherwise tasks for blocks of queries compute dq, and tasks for blocks of
+// keys compute dk and dv. That costs two products more, but tasks share no sums. The shape decides which way.
 // Every sum is owned by one task and has a fixed order. Operands that are not fp32 are widened block by
 // block.
 //
 // With a window or documents, a block of queries starts at the first key that its first query sees, because
-// later queries see no earlier keys. Tasks for keys end with the last block of queries that sees one of them.
-// With a sink, a query's running maximum starts at the sink's score, and its sum at 1. The gradient of a sink
-// is a sum over all queries: tasks leave the sums of blocks of queries, which are then added in order.
+// later queries see no earlier keys. A task for keys ends with the last block of queries that sees one of its
+// keys. With a sink, a query's running maximum starts at the sink's score, and its sum at 1. The gradient of
+// a sink is a sum over all queries: tasks leave the sums of blocks of queries, which are then added in order.
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -29,7 +29,7 @@ namespace {
 constexpr int64_t kQueries = 64;  // rows of a block: half of a block on the diagonal is wasted
 constexpr int64_t kKeys = 256;    // 64 x 256 scores are 64 KiB: they stay in the second-level cache
 constexpr int64_t kScoreStride = kKeys + 16;
-constexpr int64_t kPairsMin = 4;  // (sequence, key/value head) pairs that are enough tasks
+constexpr int64_t kPairsMin = 4;  // so many (sequence, key/value head) pairs are enough tasks
 
 // Columns of one head within a [rows, stride] tensor.
 struct Columns {
@@ -43,7 +43,7 @@ struct Problem {
   float scale = 1, soft_cap = 0;
   bool packed = false, has_sinks = false;
   Columns q, k, v;                  // of head 0
-  const int32_t* begins = nullptr;  // of documents, by row; nullptr: every sequence is one
+  const int32_t* begins = nullptr;  // by row: where its document begins; nullptr: a sequence is a document
   const void* sinks = nullptr;      // by head
 
   int64_t group() const { return heads / kv_heads; }
@@ -71,7 +71,7 @@ Problem problem_of(const OpShapes& s) {
   return p;
 }
 
-// q, k and v (or their gradients) in separate tensors, or one after the other in the columns of one.
+// q, k and v (or their gradients) in separate tensors, or one after the other in the columns of one tensor.
 void bind_columns(const Problem& p, std::span<const TensorView> views, Columns& q, Columns& k, Columns& v) {
   const int64_t q_columns = p.heads * p.size, kv_columns = p.kv_heads * p.size;
   if (p.packed) {

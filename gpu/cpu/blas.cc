@@ -45,7 +45,7 @@ void set_up_openblas() {
 #ifdef SLUICE_WITH_ONEDNN
 
 Support native_support() {
-  // Instruction sets are bit masks: a larger one contains the bits of those that it includes (dnnl_types.h).
+  // Instruction sets are bit masks: a larger set has the bits of the sets that it includes (dnnl_types.h).
   const auto isa = static_cast<unsigned>(dnnl::get_effective_cpu_isa());
   const auto has = [isa](dnnl::cpu_isa wanted) {
     return (isa & static_cast<unsigned>(wanted)) == static_cast<unsigned>(wanted);

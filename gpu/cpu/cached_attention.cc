@@ -1,7 +1,7 @@
 // cached_attention. First, tasks for rows write keys and values into the cache; then, tasks for (row,
-// key/value head) answer the queries of the heads that share it. They pass over the keys in blocks with a
-// running maximum and sum, as attention.cc does. A query's results depend on its position and on what is
-// cached, not on the other rows.
+// key/value head) answer the queries of the heads that share the key/value head. They pass over the keys in
+// blocks with a running maximum and sum, as attention.cc does. A query's results depend on its position and
+// on what is cached, not on the other rows.
 #include "engine/base/simd/targets.h"
 #include "gpu/cpu/kernels.h"
 #undef HWY_TARGET_INCLUDE

@@ -20,7 +20,7 @@ struct GradientRow {
   std::byte* at(int64_t i) const { return data + static_cast<uint64_t>(i) * dtype_bytes(precision); }
 };
 
-// The logits were capped. The slopes are computed from them, so exponentials do not overwrite them, but are
+// The logits were capped. Slopes are computed from the capped logits, so these stay, and exponentials are
 // made block by block. Returns the sum of the exponentials. With a factor, also writes the gradients of all
 // logits but the label's: factor * e^(logit - maximum) * the cap's slope. A gradient lies at its logit's
 // address or before it.
@@ -86,7 +86,7 @@ double finish_logits(float* logits, int64_t vocabulary, int32_t label, float cap
   return loss;
 }
 
-// A label outside the vocabulary is one to be ignored, or finish_logits refuses it. If a logit is not
+// A label outside the vocabulary marks a row to be ignored, or finish_logits refuses it. If a logit is not
 // finite, the maximum is NaN, and the row is not right.
 bool is_right(const float* logits, int64_t vocabulary, int32_t label) {
   return label >= 0 && label < vocabulary && finite_maximum(logits, vocabulary) == logits[label];

@@ -113,7 +113,7 @@ void add_sum_forward_range(const OpCall& call, uint64_t begin, uint64_t count) {
                  [&](auto type) HWY_ATTR { add_pairs<decltype(type), float>(call, begin, count); });
 }
 
-// One gradient after the other: both may be one tensor, to which the second is then added.
+// Writes one gradient after the other. If both go to one tensor, the second is added to the first.
 void add_backward_range(const OpCall& call, uint64_t begin, uint64_t count) {
   with_precision(call.shapes->precision, [&](auto type) HWY_ATTR {
     using T = decltype(type);
@@ -202,7 +202,7 @@ uint64_t element_count_of(const OpCall& call) {
   return static_cast<uint64_t>(element_count(call.shapes->inputs[0]));
 }
 
-// A range of packed operands is a row.
+// Where the inputs are packed, a range is a row.
 template <class Body>
 void for_each_gated_range(const OpCall& call, Workers& workers, const Body& body) {
   const Shape& y = call.shapes->outputs[0];

@@ -1,7 +1,7 @@
 // Embedding: rows of a table, plus rows of a position table.
 //
-// The gradient is cut by columns: a task walks all rows in order within its columns, so no two tasks share
-// an element and the order of additions is that of the rows.
+// The gradient is cut by columns: a task walks all rows in order within its columns, so no two tasks share an
+// element, and rows are added in order.
 #include "engine/base/simd/targets.h"
 #include "gpu/cpu/kernels.h"
 #undef HWY_TARGET_INCLUDE

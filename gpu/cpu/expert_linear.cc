@@ -1,4 +1,4 @@
-// expert_linear: products of tiles of kExpertTile rows, as many as the expert's rows fill.
+// expert_linear: products of tiles of kExpertTile rows. The expert's rows decide the number of tiles.
 //
 // All tiles have the same height, so a row's results do not depend on how many rows the expert has. The
 // weight's gradient is a sum over the rows, in chunks.
@@ -16,7 +16,7 @@
 namespace sluice::cpu {
 namespace {
 
-// Rows of a chunk. More would only add products to be prepared, one for each number of tiles.
+// Rows of a chunk. Longer chunks would only add products to be prepared, one for each number of tiles.
 constexpr int64_t kChunk = 1024;
 
 struct Products {

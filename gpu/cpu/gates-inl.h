@@ -1,5 +1,5 @@
 // Pieces of elementwise kernels, for the code of every vector target: activation functions with their
-// derivatives, and operands. Files that use Highway's foreach_target compile it once for each target.
+// derivatives, and operands. Files that use Highway's foreach_target compile this file once for each target.
 #if defined(SLUICE_GPU_CPU_GATES_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef SLUICE_GPU_CPU_GATES_INL_H_
 #undef SLUICE_GPU_CPU_GATES_INL_H_

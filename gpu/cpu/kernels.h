@@ -6,8 +6,8 @@
 // operands, nullptr and addends are those of gpu/device.h. An addend of 16 bits is added in fp32, and the
 // sum is rounded once. Work is cut by shape alone and partial sums are added in index order,
 // so results do not depend on the number of threads. Nothing allocates: kernels use the call's workspace. The
-// *_workspace_bytes functions size it (an op without one needs none) and prepare the op's products. Caller:
-// the compute lane, one call at a time.
+// *_workspace_bytes functions tell its size (an op without such a function needs none) and prepare the op's
+// products. Caller: the compute lane, one call at a time.
 #pragma once
 
 #include <cstdint>
@@ -89,7 +89,7 @@ uint64_t router_workspace_bytes(const OpShapes& shapes, Pass pass, const Resourc
 void router_statistics_forward(const OpCall& call, const Resources& resources);
 void router_statistics_backward(const OpCall& call, const Resources& resources);
 uint64_t router_statistics_workspace_bytes(const OpShapes& shapes, Pass pass, const Resources& resources);
-void router_loss_forward(const OpCall& call, const Resources& resources);  // both add the loss to outputs[0]
+void router_loss_forward(const OpCall& call, const Resources& resources);  // both passes add to outputs[0]
 void router_loss_backward(const OpCall& call, const Resources& resources);
 
 // route.cc. Logits are processed in double.

@@ -23,9 +23,9 @@ struct Tiling {
 };
 
 // Tiles are about 256 x 384, equal in size, and multiples of the libraries' register blocks (8 to 16 rows, 48
-// columns). For all shapes of GPT-2, their speed was measured to be within 5 % of the best. Of larger tiles
-// there would be too few. There are at least kTilesMin where the matrix is large enough, so that a few
-// threads end together.
+// columns). For all shapes of GPT-2, their speed was measured to be within 5 % of the best. Larger tiles
+// would be too few. A matrix that is large enough has at least kTilesMin tiles, so that a few threads end
+// together.
 Tiling tiling_of(int64_t m, int64_t n) {
   constexpr int64_t kRows = 256, kColumns = 384, kTilesMin = 4, kRowsMin = 32, kColumnsMin = 96;
   const auto nearest = [](int64_t size, int64_t tile) {
@@ -42,7 +42,7 @@ Tiling tiling_of(int64_t m, int64_t n) {
     if (!by_rows && t.columns < 2 * kColumnsMin) break;
     (by_rows ? t.row_tiles : t.column_tiles) *= 2;
   }
-  t.row_tiles = divide_up(m, t.rows);  // rounding up may have left fewer
+  t.row_tiles = divide_up(m, t.rows);  // rounding up may have left fewer tiles
   t.column_tiles = divide_up(n, t.columns);
   return t;
 }
@@ -66,7 +66,7 @@ struct Multiplier::Method {
   uint64_t panel_a_bytes = 0;  // per thread: widened panels, if not native
   uint64_t panel_b_bytes = 0;
   uint64_t library_bytes = 0;       // per thread: oneDNN's scratch
-  const Bf16Tile* bf16[2][2] = {};  // by last row tile, last column tile
+  const Bf16Tile* bf16[2][2] = {};  // [in the last row tile][in the last column tile]
   int64_t sum_stride() const { return tiling.columns + kPad; }
   uint64_t thread_bytes() const { return sum_bytes + panel_a_bytes + panel_b_bytes + library_bytes; }
 };
@@ -155,7 +155,7 @@ void Multiplier::run_chunks(const ProductCall& operands, int64_t height, std::by
   const int64_t last = (p.k - 1) / height * height;
   const Method of_first = method_of(part_of(0).product), of_last = method_of(part_of(last).product);
   const Method between = last > height ? method_of(part_of(height).product) : Method{};
-  const Tiling& tiling = of_first.tiling;  // by m and n
+  const Tiling& tiling = of_first.tiling;  // depends on m and n only
   const uint64_t thread_bytes =
       std::max({of_first.thread_bytes(), between.thread_bytes(), of_last.thread_bytes()});
   workers.parallel_for(tiling.row_tiles * tiling.column_tiles, [&](int64_t index, int thread) {

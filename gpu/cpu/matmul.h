@@ -1,10 +1,11 @@
 // Matrix products of the cpu device.
 //
 // A product is cut into tiles by its shape alone. A tile is one single-threaded library call over the full k.
-// Where the library cannot multiply the type, it is one call for each chunk of k, on panels widened to fp32,
-// added in order. So on one kind of processor, results depend on shape and values only, never on the
-// number of threads. A result that is not fp32 is rounded once, from the fp32 sum. Owner: the cpu device.
-// prepare is for set-up; products that were not prepared are prepared when they first run.
+// Where the library cannot multiply the type, a tile takes one call for each chunk of k, on panels widened to
+// fp32, and the chunks' products are added in order. So on one kind of processor, results depend on shape and
+// values only, never on the number of threads. A result that is not fp32 is rounded once, from the fp32 sum.
+// Owner: the cpu device. prepare is for set-up; products that were not prepared are prepared when they first
+// run.
 #pragma once
 
 #include <cstddef>
@@ -29,11 +30,11 @@ class Multiplier {
   // needs for any of them.
   uint64_t prepare(std::span<const Product> products);
 
-  // workspace: of the bytes that prepare() returned, aligned to 64.
+  // workspace: as many bytes as prepare() returned, aligned to 64.
   void run(const ProductCall& operands, std::byte* workspace, Workers& workers);
 
-  // op(A) op(B), with A stored [k,m] and B stored [k,n], for any k. k is cut into chunks of `height` and a
-  // last one of what is left; their products are added in order, and were all prepared.
+  // op(A) op(B), with A stored [k,m] and B stored [k,n], for any k. k is cut into chunks of `height`; the
+  // last chunk has what is left. The chunks' products are added in order, and all were prepared.
   void run_chunks(const ProductCall& operands, int64_t height, std::byte* workspace, Workers& workers);
 
   // One small fp32 product on the calling thread, for kernels that cut their own work.

@@ -172,8 +172,8 @@ HWY_EXPORT(rms_norm_backward_rows);
 HWY_EXPORT(add_blocks);
 
 constexpr int64_t kForwardRows = 16;  // of one task
-constexpr int64_t kBlocks = 32;       // of rows, in a backward, at most
-constexpr int64_t kBlockRows = 16;    // of a block, at least
+constexpr int64_t kBlocks = 32;       // the most blocks of rows in a backward
+constexpr int64_t kBlockRows = 16;    // the fewest rows of a block
 constexpr int64_t kColumns = 256;     // of one task that adds blocks
 
 struct Cut {

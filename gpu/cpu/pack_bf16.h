@@ -1,8 +1,8 @@
 // A bf16 matrix B in the layout in which AMX and AVX512-BF16 multiply it: blocks of 32 rows and 64 columns,
-// first all blocks of the first 64 columns, then those of the next. A block has pairs of rows, one after the
-// other; in a pair, the two elements of a column lie side by side. oneDNN calls this layout BA16a64b2a, and
-// its own conversion takes as long as a product of 256 rows. This one takes a third of that. Caller: the cpu
-// device's products, any thread.
+// first all blocks of the first 64 columns, then all blocks of the next 64. A block has pairs of rows, one
+// after the other; in a pair, the two elements of a column lie side by side. oneDNN calls this layout
+// BA16a64b2a, and its own conversion takes as long as a product of 256 rows. The conversion here takes a
+// third of that time. Caller: the cpu device's products, any thread.
 #pragma once
 
 #include <cstdint>

@@ -78,8 +78,8 @@ void choose(const Routing& routing, const float* logits, const float* correction
     for (int64_t e = memory.best_groups[i] * size; e < (memory.best_groups[i] + 1) * size; ++e) best.offer(e);
 }
 
-// Writes the weights of the chosen experts as they are before they are normalized and scaled; returns the
-// divisor that normalizes them.
+// Writes the weights of the chosen experts before normalization and scaling. Returns the divisor of the
+// normalization.
 double weight_parts(const Routing& routing, const float* logits, const int32_t* chosen, double* parts) {
   const auto logit = [&](int64_t j) { return static_cast<double>(logits[chosen[j]]); };
   LogSum sum{};
@@ -100,7 +100,7 @@ void route_row_backward(const Routing& routing, const float* logits, const int32
   double *a = memory.parts, *da = memory.part_gradients;
   const double divisor = weight_parts(routing, logits, chosen, a);
   const auto d_weight = [&](int64_t j) { return routing.factor() * static_cast<double>(d_weights[j]); };
-  double mean = 0;  // of gradients, by weight
+  double mean = 0;  // the weighted average of the gradients
   for (int64_t j = 0; routing.normalized && j < routing.chosen; ++j) mean += d_weight(j) * a[j] / divisor;
   double product = 0;
   for (int64_t j = 0; j < routing.chosen; ++j) {
@@ -128,8 +128,8 @@ void route_row_backward(const Routing& routing, const float* logits, const int32
         static_cast<float>((addend == nullptr ? 0 : static_cast<double>(addend[first + e])) + d[e]);
 }
 
-// Lies in route's workspace, behind the memory of threads and of the correction. `takers` has, by choice, the
-// expert that takes it; `counts`, by expert, how many choices of a group it takes.
+// Lies in route's workspace, behind the memory of threads and of the correction. takers[choice] is the expert
+// that takes the choice. counts[expert] is how many choices of a group the expert takes.
 struct DropMemory {
   static uint64_t bytes(const RoutingLayout& layout, const Routing& r) {
     return r.drops() ? aligned_bytes(layout.choices() + layout.experts, sizeof(int32_t)) : 0;

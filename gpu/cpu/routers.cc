@@ -89,7 +89,7 @@ void router_weight_gradient(const OpCall& call, float* dw, const Resources& reso
 
 // ---- router_statistics ----
 
-// The sums of a block of rows: those of the op's output, without the last.
+// The sums of a block of rows: all sums of the op's output but the last.
 double* block_sums(const OpCall& call, int64_t block) {
   return reinterpret_cast<double*>(call.workspace) + block * call.shapes->outputs[0][1];
 }

@@ -45,7 +45,7 @@ void softmax_gradient_row(const float* p, float* dp, float delta, float scale, i
 // tanh(x / cap)^2.
 void soft_cap_row(float* x, float cap, float* slopes, int64_t n);
 
-// slopes = 1 - (capped / cap)^2, the derivative of soft_cap_row where it gave `capped`.
+// slopes = 1 - (capped / cap)^2, the derivative of soft_cap_row where its result is `capped`.
 void soft_cap_slopes(const float* capped, float cap, float* slopes, int64_t n);
 
 // x *= factors

@@ -1,5 +1,5 @@
-// add_shared_sum: adds to each row the sum of its experts and the output of a dense part, in the row's own
-// shares. A task is a block of rows; its thread has one row of fp32 in the workspace.
+// add_shared_sum: adds to each row the sum of its experts and the output of a dense part, each times the
+// row's share for it. A task is a block of rows; its thread has one row of fp32 in the workspace.
 #include <cmath>
 #include <cstring>
 
@@ -65,7 +65,7 @@ void add_shared_sum_forward(const OpCall& call, const Resources& resources) {
   });
 }
 
-// The gradient of share 0 is s0 s1 (dy . sum - dy . z), and that of share 1 is its negative.
+// The gradient of share 0 is s0 s1 (dy . sum - dy . z). The gradient of share 1 is its negative.
 void add_shared_sum_backward(const OpCall& call, const Resources& resources) {
   const int64_t columns = call.shapes->inputs[0][1];
   const DType type = call.shapes->precision;

@@ -8,9 +8,9 @@
 namespace sluice::cpu {
 namespace {
 
-// Panels of up to 256 columns and 1 MiB stay in the second-level cache while tiles pass by; a multiple of 64
-// columns is what the library's layouts have. With AMX, 128 columns were measured to be faster than 64 by a
-// fifth, and panels of 2 MiB slower by a third.
+// Panels of up to 256 columns and 1 MiB stay in the second-level cache while tiles pass by. The library's
+// layouts have multiples of 64 columns. With AMX, 128 columns were measured to be faster than 64 by a fifth,
+// and panels of 2 MiB slower by a third.
 constexpr int64_t kColumnsMin = 128, kColumnsMax = 256, kColumnsStep = 64;
 constexpr int64_t kPanelBytes = int64_t{1} << 20;
 constexpr int64_t kWidenedDepth = 1024;  // k of a widened panel
@@ -121,7 +121,7 @@ void TileMultiplier::begin(const TiledCall& call, const Method& method, const Wo
     *Task(call, method, {0, 0}, thread).held = {-1, -1};
 }
 
-// Each task packs its panel, so there are only as many tasks as keep all threads at work to the end.
+// Each task packs its panel, so there are no more tasks than keep all threads at work to the end.
 TileMultiplier::Division TileMultiplier::division_of(const TiledCall& call, const Method& method,
                                                      int threads) {
   const int64_t groups = divide_up(call.tiles, kGroup);

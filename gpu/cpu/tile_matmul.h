@@ -3,8 +3,8 @@
 // All tiles have the same height, and a tile is multiplied with a panel of columns at a time by calls of one
 // shape. So a row's result depends on its own values, its place in its tile and B only, never on the number
 // of tiles or threads. A task is a panel and a range of tiles. Its thread brings the panel into the library's
-// layout, unless it did so in the task before, and multiplies the tiles with it. Where the library cannot
-// multiply the type, panels and tiles are widened to fp32, chunk by chunk of k. Owner: the cpu device.
+// layout, unless it did so in the task before, and multiplies the tiles with the panel. Where the library
+// cannot multiply the type, panels and tiles are widened to fp32, chunk by chunk of k. Owner: the cpu device.
 // prepare is for set-up; products that were not prepared are prepared when they first run.
 #pragma once
 
@@ -32,7 +32,7 @@ struct TiledCall {
   const TiledProduct& product;
   const void *a, *b;
   int64_t tiles;
-  std::byte* workspace;  // of the bytes that prepare() returned, aligned to 64
+  std::byte* workspace;  // as many bytes as prepare() returned, aligned to 64
 };
 
 class TileMultiplier {

@@ -1,9 +1,9 @@
 // Algorithms of matrix products that were chosen by time, as text. `sluice bench` writes the text into a
-// machine description, a run keeps it in its checkpoints; only the cuda device reads it.
+// machine description, and a run keeps it in checkpoints. Only the cuda device reads the text.
 //
 // The text is JSON: {"gpu", "compute_capability", "cublaslt", "products": {PRODUCT: ALGORITHM}}. PRODUCT is
-// product_text(), ALGORITHM is algorithm_text(). The texts name all that tells two products, or two
-// algorithms, apart, so text can be compared instead. Equal choices have equal text. Pure functions.
+// product_text(), ALGORITHM is algorithm_text(). The texts name everything in which two products, or two
+// algorithms, can differ, so it is enough to compare texts. Equal choices have equal text. Pure functions.
 #pragma once
 
 #include <array>

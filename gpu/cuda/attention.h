@@ -4,7 +4,7 @@
 // A block of warps owns rows of one head (queries, or keys) in shared memory, kRowTiles times 16 for each
 // warp, and passes over tiles of kOthers rows of the other side. Scores, probabilities and their gradients
 // stay in registers. Numbers of rows are chosen so that no registers spill. How rows are divided among warps
-// depends on the GPU's shared memory (64 KiB at least); results do not depend on it.
+// depends on the GPU's shared memory (64 KiB at least); results do not.
 //
 // A query sees the keys from a first key to its own. The first key is where the query's document begins, or
 // where its window begins if that is later.
@@ -30,8 +30,8 @@ struct AttentionShape {
   __host__ __device__ int group() const { return heads / kv_heads; }
   // Whether there are queries that do not see all keys up to their own.
   __device__ bool bounded() const { return begins != nullptr || window < length; }
-  // The first key that a query sees. Queries beyond the sequence count as the last. It never decreases from
-  // one query to the next.
+  // The first key that a query sees. Queries beyond the sequence count as the last. The first key never
+  // decreases from one query to the next.
   __device__ int first_key(int sequence, int query) const {
     const int there = query < length ? query : length - 1;
     const int begin = begins == nullptr ? 0 : begins[static_cast<int64_t>(sequence) * length + there];
@@ -39,7 +39,7 @@ struct AttentionShape {
   }
   // The query after the last one that sees the key.
   __device__ int queries_end(int sequence, int key) const {
-    int seeing = key, end = length;  // `seeing` does, `end` does not
+    int seeing = key, end = length;  // query `seeing` sees the key, query `end` does not
     while (bounded() && end - seeing > 1) {
       const int middle = seeing + (end - seeing) / 2;
       (first_key(sequence, middle) <= key ? seeing : end) = middle;
@@ -69,7 +69,7 @@ struct AttentionTensors {
   HeadColumns<T> q, k, v;
 };
 
-// q, k and v (or their gradients) in separate tensors, or one after the other in the columns of one.
+// q, k and v (or their gradients) in separate tensors, or one after the other in the columns of one tensor.
 template <typename T>
 AttentionTensors<T> attention_tensors(const AttentionShape& s, const OpShapes& shapes,
                                       std::span<const TensorView> views) {
@@ -90,11 +90,11 @@ AttentionTensors<T> attention_tensors(const AttentionShape& s, const OpShapes& s
 // keys: gradients of k and v, or of k alone; values: gradient of v alone; queries: gradient of q.
 enum class AttentionPart { forward, keys, values, queries };
 
-// Head sizes that kernels are made for. Others are padded to the next.
+// Head sizes that kernels are made for. Other sizes are padded to the next of these.
 constexpr int kHeadSizes[] = {32, 64, 128, kHeadSizeMax};
 
-// Whether a head's gradients of k and v do not fit into a thread's registers together. Then each has its own
-// kernel, which computes scores and probabilities anew.
+// Whether a head's gradients of k and v do not fit into a thread's registers together. Then each of the two
+// has a kernel, which computes scores and probabilities anew.
 template <int kSize>
 constexpr bool kKeysApart = kSize > 128;
 
@@ -103,8 +103,8 @@ constexpr int kResidentWarps = 8;
 
 // Warps of the largest block: 4 with 32 rows each, or 8 with 16.
 constexpr int warps_max(int row_tiles) { return row_tiles == 1 ? 8 : 4; }
-// For __launch_bounds__: this many blocks of warps_max() warps have kResidentWarps. Such bounds leave a
-// thread 255 registers.
+// For __launch_bounds__: so many blocks of warps_max() warps have kResidentWarps warps together. Such bounds
+// leave a thread 255 registers.
 constexpr int blocks_at_once(int row_tiles) { return kResidentWarps / warps_max(row_tiles); }
 
 // A thread holds its part of the warp's results in kRowTiles * kSize / 2 registers (twice that where keys
@@ -122,7 +122,7 @@ struct Tiling {
   // Whether the warp's own rows stay in registers.
   static constexpr bool kHeld = kTensorCores && kRowTiles * kSize <= (kOfKeys ? 64 : 128);
   static constexpr int kStages = kForward || (kLargest && !kTensorCores) ? 1 : 2;
-  // The tensors of which a block owns rows, and the tiles of two other tensors.
+  // The number of tensors of which a block owns rows, and of tiles of two other tensors.
   static constexpr int kOwnTiles = kForward || kPart == AttentionPart::values ? 1 : 2;
   static constexpr int kOtherTiles = 2 * kStages;
   static constexpr int kScratch = kTensorCores ? 0 : 16 * kOthers;  // elements of a warp, for its products
@@ -150,8 +150,8 @@ inline int resident_warps(const Queue& queue, const Cut& cut) {
          cut.warps;
 }
 
-// The first of kWays with which kResidentWarps fit on a multiprocessor together; else the first with which a
-// block fits at all. A block has no more warps than a sequence of `length` rows needs.
+// The first of kWays with which kResidentWarps warps fit on a multiprocessor together. If there is none, the
+// first with which a block fits at all. A block has no more warps than a sequence of `length` rows needs.
 template <AttentionPart kPart, typename T, int kSize>
 Cut cut_for(const Queue& queue, int64_t length = INT_MAX) {
   constexpr struct { int row_tiles, warps; } kWays[] = {{2, 4}, {1, 8}, {1, 4}, {1, 2}, {1, 1}};
@@ -272,8 +272,8 @@ __device__ void for_tiles(int count, Load load, Ready ready, Work work) {
   }
 }
 
-// What a block that owns `own` queries works on. Blocks with the most keys come first among those of a head.
-// Kernels make a QueryBlock anew after their loop, so that it holds no registers during the loop.
+// The `own` queries of a block, and their head. Among the blocks of a head, those with the most keys come
+// first. Kernels make a QueryBlock anew after their loop, so that it holds no registers during the loop.
 struct QueryBlock {
   int pair, sequence, head, kv_head;  // pair: of sequence and head
   int first;                          // its first query
@@ -333,8 +333,8 @@ __device__ void mask_keys(Sums<kRowTiles, kKeys>& sums, const AttentionShape& s,
     mask([&](int row) { return Columns{0, row - key}; });
 }
 
-// Caps products q k, if the model caps them. An infinite product becomes NaN: 0 u is NaN for it, and 0 for
-// others.
+// Caps products q k, if the model caps them. An infinite product becomes NaN: 0 u is NaN for such a product,
+// and 0 for others.
 template <int kRowTiles, int kColumns>
 __device__ void cap_products(Sums<kRowTiles, kColumns>& sums, const AttentionShape& s) {
   if (s.cap == 0) return;
@@ -410,7 +410,7 @@ void for_head_size(DType precision, int64_t size, F f) {
     f(type, HeadSize<kHeadSizeMax>());
   });
 }
-// The same for all precisions and padded head sizes.
+// Calls f(type, size) for all precisions and padded head sizes.
 template <typename F>
 void for_each_head_size(F f) {
   for (const DType precision : {DType::f32, DType::bf16, DType::f16})

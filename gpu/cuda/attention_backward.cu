@@ -280,7 +280,7 @@ __global__ void __launch_bounds__(warps_max(kRowTiles) * kWarp, blocks_at_once(k
 
 constexpr int kSinkThreads = 256;
 
-// One block a head: the sink's gradient is -sum over queries of its probability times delta.
+// One block a head. The sink's gradient is minus the sum over queries of the sink's probability times delta.
 template <typename T>
 __global__ void __launch_bounds__(kSinkThreads) sinks_kernel(BackwardArguments<T> a) {
   __shared__ double shared[kSinkThreads / kWarp];
@@ -298,7 +298,8 @@ __global__ void __launch_bounds__(kSinkThreads) sinks_kernel(BackwardArguments<T
   if (thread == 0) a.sink_gradients[head] += static_cast<float>(sum);
 }
 
-// The kernels add in place. An addend that lies elsewhere, as models seldom have it, is first copied there.
+// The kernels add in place. An addend that lies elsewhere, which is rare in models, is first copied to the
+// gradient.
 void bring_addends(const Queue& queue, const OpCall& call) {
   for (size_t i = 0; i < call.input_gradients.size(); ++i) {
     const TensorView& to = call.input_gradients[i];

@@ -42,7 +42,7 @@ __device__ inline T narrow(float x) {
 }
 
 // ---- kWide elements at a time. Whole: p is aligned to 16 bytes, and all kWide elements exist. Part: only
-// the first `count` exist. They are moved one by one, and a load gives zeros for the others.
+// the first `count` exist. These are moved one by one, and a load gives zeros for the missing ones.
 
 struct Whole {};
 struct Part {

@@ -1,9 +1,9 @@
 // cached_attention and pick_rows.
 //
 // 1. Keys and values of the rows are written into the cache.
-// 2. A block answers one query of one head. A group of lanes, as many as a head's columns take, has one key
-//    at a time, and a running maximum and sum. Which keys a group has is a function of the query's position
-//    alone.
+// 2. A block answers one query of one head. Its lanes form groups, each of as many lanes as a head's columns
+//    take. A group has one key at a time, and a running maximum and sum. Which keys a group has is a function
+//    of the query's position alone.
 // 3. The groups' sums are added in order, with the sink, if there is one.
 #include "engine/graph/attention_operands.h"
 #include "gpu/cuda/base.h"
@@ -100,7 +100,7 @@ __global__ void __launch_bounds__(kThreads) write_kernel(CachedShape s, CachedTe
   }
 }
 
-// Lanes that have one key together: the least power of two with columns enough for a head.
+// The number of lanes that have one key together: the least power of two whose columns suffice for a head.
 __device__ inline int lanes_of_key(int size) {
   int lanes = 1;
   while (lanes * kWide < size) lanes *= 2;

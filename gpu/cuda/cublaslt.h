@@ -34,8 +34,8 @@ struct CublasLt {
 };
 
 // Opens the major version that this build's toolkit has. The loader searches for it as for every shared
-// library; the command's RUNPATH names the toolkit's folder. Throws Error (environment) if it or one of its
-// functions is missing. It is never closed: the library does not promise that this is safe.
+// library; the command's RUNPATH names the toolkit's folder. Throws Error (environment) if the library or one
+// of its functions is missing. The library is never closed, since it does not promise that this is safe.
 CublasLt open_cublaslt();
 
 }  // namespace sluice::cuda

@@ -1,7 +1,7 @@
 // The cuda device: ops and memory of one NVIDIA GPU.
 //
-// It is built when the CUDA Toolkit is found, unless it is switched off. In builds without it, the same
-// functions say that it is missing. Every function may be called without a GPU.
+// It is built when the CUDA Toolkit is found, unless it is switched off. In builds without the device, the
+// same functions say that it is missing. Every function may be called without a GPU.
 #pragma once
 
 #include <cstdint>

@@ -1,9 +1,9 @@
 // Embedding: rows of a table, plus rows of a position table.
 //
-// The gradient of a token's row of the table belongs to the block of the token's first row in the
-// micro-batch. That block walks the rows from there on and adds those with its token, in order. All blocks
-// of the same columns together make at most rows^2 comparisons: at 64 Ki rows 4 * 10^9, which take a few
-// milliseconds from the cache.
+// The gradient of a token's row of the table belongs to the block of the first row in the micro-batch that
+// has the token. That block walks the rows from its own on and adds those with the token, in order. All
+// blocks of the same columns together make at most rows^2 comparisons: at 64 Ki rows 4 * 10^9, which take a
+// few milliseconds from the cache.
 #include "gpu/cuda/base.h"
 
 namespace sluice::cuda {
@@ -147,8 +147,8 @@ __global__ void __launch_bounds__(kThreads, 4) table_kernel(EmbeddingBackward<T>
     with_part(columns % kWide == 0, columns - column, [&](auto part) { a.add(token, column, part, sums); });
 }
 
-// Where each document has positions of its own, a thread looks at every row that may be at its position, in
-// order.
+// Where each document has positions of its own, a thread looks at every row that may have the thread's
+// position, in order.
 template <typename T>
 __global__ void __launch_bounds__(kThreads) positions_kernel(EmbeddingBackward<T> a) {
   const uint32_t parts = (a.columns + kWide - 1) / kWide, items = a.sequence * parts;

@@ -1,5 +1,5 @@
 // expert_linear: a linear op on the rows of one expert. The number of rows is read on the device. cuBLASLt
-// takes sizes from the host, so it cannot multiply them: tensor_product.h multiplies 16-bit operands,
+// takes sizes from the host, so it cannot multiply these rows: tensor_product.h multiplies 16-bit operands,
 // plain_product.h fp32. Every sum has one owner and an order that is a function of the shape.
 #include "gpu/cuda/expert_rows.h"
 #include "gpu/cuda/tensor_product.h"
@@ -68,7 +68,7 @@ struct WeightProduct {
   }
 };
 
-// `rows_most`: the most rows that the product may have; `rows`: as many are expected.
+// `rows_most`: the most rows that the product may have; `rows`: the number that is expected.
 template <typename P>
 void multiply(const Queue& queue, const P& p, int64_t rows_most, int64_t rows) {
   if constexpr (sizeof(typename P::A) == 2)

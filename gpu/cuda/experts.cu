@@ -98,8 +98,8 @@ void scatter(const Queue& queue, const OpCall& call, const From* x, To* y) {
 // up[row * stride + c].
 struct GatedShape {
   int64_t columns, stride;
-  int64_t up_after;  // the factors follow the gates after so many columns; 0: they are a tensor of their own,
-                     // or there are none, and each is 1
+  int64_t up_after;  // columns from the gates to the factors; 0: the factors have a tensor of their own, or
+                     // there are none and each counts as 1
 
   __device__ bool wide() const { return columns % kWide == 0; }
 };
@@ -260,7 +260,7 @@ struct SharedRows {
   int64_t rows, columns;
   const float* shares;
 
-  // The softmax of the row's two shares: that of the sum, and that of z.
+  // The softmax of the row's two shares: one for the sum, one for z.
   __device__ float of_sum(int row) const { return sigmoid(shares[2 * row] - shares[2 * row + 1]); }
   __device__ float of_z(int row) const { return sigmoid(shares[2 * row + 1] - shares[2 * row]); }
   // Calls f(first element, part) for the lane's parts of the row.
@@ -292,7 +292,7 @@ __global__ void __launch_bounds__(kThreads)
   });
 }
 
-// The gradient of share 0 is s0 s1 (dy sum - dy z), that of share 1 its opposite.
+// The gradient of share 0 is s0 s1 (dy sum - dy z). The gradient of share 1 is its negative.
 template <typename T>
 __global__ void __launch_bounds__(kThreads)
     shared_sum_gradient_kernel(SharedRows s, const T* z, const float* sum, const T* dy, Gradient<T> dx,

@@ -18,13 +18,13 @@ struct CudaPinning {
   uint64_t asked = 0;   // bytes of host memory
   uint64_t pinned = 0;  // `asked`, halved as often as it was refused; 0: none
   double seconds = 0;   // that pinning took, on memory that was not touched before
-  std::string reason;   // why not all that was asked for; empty if it was
+  std::string reason;   // why `pinned` is less than `asked`; else empty
 };
 
 struct CudaCopies {
   uint64_t bytes = 0;  // of one copy
   int times = 0;       // of which the median is taken
-  // Bytes a second; `both`: a copy each way at once, the two together.
+  // Bytes a second; `both`: of a copy each way at once, added up.
   double host_to_device = 0, device_to_host = 0, both = 0;
 };
 

@@ -52,7 +52,7 @@ void load_optimizer_kernels();
 void embedding_forward(const Queue& queue, const OpCall& call);
 void embedding_backward(const Queue& queue, const OpCall& call);
 
-// norm.cu. Backward reads its operands once, for rows of up to 8192 columns, a multiple of 8.
+// norm.cu. Backward reads its operands once if rows have at most 8192 columns and a multiple of 8.
 void layer_norm_forward(const Queue& queue, const OpCall& call);
 void layer_norm_backward(const Queue& queue, const OpCall& call);
 void rms_norm_forward(const Queue& queue, const OpCall& call);
@@ -119,8 +119,8 @@ void repeat_forward(const Queue& queue, const OpCall& call);
 void repeat_backward(const Queue& queue, const OpCall& call);
 void add_shared_sum_forward(const Queue& queue, const OpCall& call);
 void add_shared_sum_backward(const Queue& queue, const OpCall& call);
-// to [count] = addend, or zeros if it is nullptr; an expert's rows then add to it. Does nothing if `to` is
-// the addend.
+// to [count] = addend, or zeros if `addend` is nullptr. An expert's rows then add to `to`. Does nothing if
+// `to` is the addend.
 void begin_choices(const Queue& queue, float* to, const float* addend, int64_t count);
 
 // norm.cu: to[c] += the sum over rows of from[r, c]. Chunks of rows are summed in fp32, then the chunks'

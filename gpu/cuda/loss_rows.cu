@@ -1,7 +1,8 @@
 // What the loss does between its products: log-sum-exp, losses, and gradients of logits in place.
 //
-// Gradients need the sum over the whole row, so a block looks at its logits twice. Of a row whose gradients
-// are wanted it keeps as many logits as shared memory holds, so that only the others are read again.
+// Gradients need the sum over the whole row, so a block looks at its logits twice. If gradients are wanted,
+// the block keeps as many of the row's logits as shared memory holds, so that only the other logits are read
+// again.
 #include "gpu/cuda/base.h"
 
 namespace sluice::cuda {
@@ -9,8 +10,8 @@ namespace {
 
 constexpr int kThreads = 512;
 constexpr int kStep = kThreads * kWide;  // logits that a block takes at a time
-// Bytes of shared memory for all but logits. From compute capability 9.0 on, the shared memory that a kernel
-// declares includes 1 KiB of the system's.
+// Bytes of shared memory for everything but logits. From compute capability 9.0 on, the shared memory that a
+// kernel declares includes 1 KiB of the system's.
 constexpr uint64_t kOtherShared = 2 << 10;
 
 __device__ inline float block_maximum(float x, float* shared) {
@@ -99,7 +100,7 @@ __device__ inline Logits keep_logits(float* row, int64_t vocabulary, int64_t kep
 
 // Replaces a row's logits by their gradients. A gradient lies at its logit's address or before it. So each
 // round of the loop reads all of its kStep logits before it writes their first gradient. The logits of later
-// rounds lie beyond its gradients.
+// rounds lie beyond the gradients of this one.
 template <typename T, bool kCapped>
 __device__ void write_gradients(const LossRows& a, const Logits& logits, int64_t label, float maximum,
                                 const RowScale& scale, const Cap<kCapped>& cap) {
@@ -166,7 +167,7 @@ __global__ void __launch_bounds__(kThreads)
   write_gradients<T>(a, logits, label, mine.maximum, scale, cap);
 }
 
-// 1 for a row in which no logit is above the label's, 0 for others and for those that are ignored.
+// 1 for a row in which no logit is above the label's, 0 for other rows and for rows that are ignored.
 __global__ void __launch_bounds__(kThreads) right_kernel(LossRows a) {
   __shared__ float maxima[kThreads / kWarp];
   const int64_t row = blockIdx.x, label = a.labels[row];

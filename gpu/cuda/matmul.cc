@@ -72,8 +72,8 @@ uint64_t operand_bytes_max(const Product& p) {
                    bytes(1, p.n, p.precision)});
 }
 
-// Which part of a product the library may do: alternatives, the largest first. The first one for which it has
-// an algorithm is used. Sluice's own kernels do the rest.
+// Parts of a product, the largest first. The library does the first part for which it has an algorithm;
+// Sluice's own kernels do the rest.
 std::vector<Product> parts_of(Product p) {
   std::vector<Product> parts{p};
   if (p.bias) {
@@ -91,9 +91,9 @@ cublasComputeType_t compute_of(const Product& p) {
   return p.precision == DType::f32 ? CUBLAS_COMPUTE_32F_PEDANTIC : CUBLAS_COMPUTE_32F;
 }
 
-// How parts of a sum over k, each computed by other blocks, may be added. Parts in the result's type would be
-// rounded twice. So would a sum of parts to which a bias in 16 bits is added (seen with cuBLASLt 13.0 on
-// Hopper), so such a sum may have no parts.
+// How the parts of a sum over k, which different blocks compute, may be added. Parts in the result's type
+// would be rounded twice. So would a sum of parts to which a bias in 16 bits is added (seen with cuBLASLt
+// 13.0 on Hopper), so such a sum may have no parts.
 uint32_t reductions_of(const Product& p) {
   return p.bias && p.result != DType::f32 ? CUBLASLT_REDUCTION_SCHEME_NONE
                                           : CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
@@ -126,8 +126,8 @@ constexpr std::array<Attribute, kAlgorithmAttributes.size()> kAttributes = {{
 }};
 constexpr size_t kReductionAttribute = 3;
 
-// Products that differ only in `accumulate` and `scaled` share a prepared one: these are arguments of the
-// call.
+// Products that differ only in `accumulate` and `scaled` share a prepared product, since these two are
+// arguments of the call.
 Product key_of(Product product) {
   product.accumulate = product.scaled = false;
   return product;
@@ -297,7 +297,7 @@ class LtMultiplier final : public Multiplier {
     return preference;
   }
 
-  // The largest part that the library has an algorithm for, with the heuristic's first.
+  // The largest part that the library has an algorithm for, with the heuristic's first algorithm.
   PreparedProduct prepared_for(const Product& p) const {
     CHECK(!p.bias || (p.stride_c == p.n && p.result == p.precision), "a bias on a part of a matrix");
     for (const Product& part : parts_of(p)) {
@@ -354,8 +354,8 @@ class LtMultiplier final : public Multiplier {
     return values;
   }
 
-  // The library's form of `algorithm`, if the library takes it for the part and it obeys what
-  // make_preference() asks for; else nothing, and a clause in `why`.
+  // The library's form of `algorithm`. Nothing, and a clause in `why`, if the library does not take the
+  // algorithm for the part, or if the algorithm breaks what make_preference() asks for.
   std::optional<cublasLtMatmulAlgo_t> restored(const PreparedProduct& prepared, const Algorithm& algorithm,
                                                std::string& why) const {
     const Product& p = prepared.part;

@@ -42,8 +42,8 @@ class Multiplier {
 
   // Enqueues every prepared product, with and without `accumulate` where both are allowed, so that the
   // library loads its kernels. `scratch` is device memory, aligned to 256; its contents are read as operands
-  // and overwritten. Operands overlap there, so it needs the bytes of the largest operand, with whole rows,
-  // and kMatmulWorkspaceBytes. Any arena in which the products run is large enough.
+  // and overwritten. Operands overlap there, so `scratch` needs the bytes of the largest operand, with whole
+  // rows, and kMatmulWorkspaceBytes. Any arena in which the products run is large enough.
   virtual void warm_up(std::span<std::byte> scratch) = 0;
 
   // The product must have been prepared. Every operand begins at a whole row of a buffer that is aligned to

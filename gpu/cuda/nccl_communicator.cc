@@ -75,7 +75,7 @@ class NcclCommunicator final : public StreamCommunicator {
         host_(host),
         exceptions_(std::uncaught_exceptions()) {}
 
-  // After an exception, it is not certain that other ranks disconnect, so this one does not wait for them.
+  // After an exception, other ranks may not disconnect, so this rank does not wait for them.
   ~NcclCommunicator() override {
     if (rank_ && std::uncaught_exceptions() == exceptions_) disconnect();
     abort_part();
@@ -252,7 +252,7 @@ class NcclCommunicator final : public StreamCommunicator {
 
   // Exchanges among some ranks, as pairs of messages; an empty range has no message. `from` and `to` give the
   // range of each place in `among`. An NCCL group is ended whatever happened in it; otherwise the thread's
-  // later calls would belong to it.
+  // later calls would belong to the group.
   template <typename From, typename To>
   void swap(const ProcessGroup& among, const From& from, const To& to) {
     const int own = place_in(among);
@@ -341,7 +341,7 @@ class NcclCommunicator final : public StreamCommunicator {
     await_exchange("", [&] { return done_.is_reached(); });
   }
 
-  // Waits until what is in the stream is done. `purpose` as for watch(); empty: that of the last call.
+  // Waits until what is in the stream is done. `purpose` as for watch(); empty: the last call's purpose.
   template <typename Done>
   void await_exchange(std::string_view purpose, const Done& done) {
     wait_until(kExchange, purpose, [&] {
@@ -352,7 +352,7 @@ class NcclCommunicator final : public StreamCommunicator {
     throw_if_ended();
   }
 
-  // While another thread makes a call, that one looks.
+  // If another thread is making a call of NCCL, that thread looks.
   void look_at_nccl() {
     const std::unique_lock lock(calling_, std::try_to_lock);
     if (!lock) return;
@@ -377,8 +377,8 @@ class NcclCommunicator final : public StreamCommunicator {
     }
   }
 
-  // Waits until all ranks are done. NCCL does not tell them that one has failed, so they ask each other. A
-  // rank that fails between two waits answers in connect().
+  // Waits until all ranks are done. NCCL does not tell a rank that another has failed, so ranks ask each
+  // other. A rank that fails between two waits answers in connect().
   template <typename Done>
   void wait_together(const char* what, const Done& done) {
     WatchedTime waited(steady_seconds());

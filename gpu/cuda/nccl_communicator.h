@@ -15,8 +15,8 @@
 
 namespace sluice::cuda {
 
-// Accelerator::connect, for GPU `ordinal`. There is no communicator if a rank has no NCCL or another version,
-// if NCCL refuses, as it does where ranks share a GPU, or if it does not connect the ranks within a minute.
+// Accelerator::connect, for GPU `ordinal`. There is no communicator if a rank has no NCCL or another version
+// of it, if NCCL refuses, as it does where ranks share a GPU, or if connecting takes more than a minute.
 // `stream`, of that GPU, and `host` outlive the communicator.
 AcceleratorRanks connect_by_nccl(const Known<NcclApi>& api, int ordinal, const Stream& stream,
                                  Communicator& host);

@@ -1,13 +1,13 @@
 // layer_norm and rms_norm, and sums over rows for parameter gradients (those of the norms, and of biases).
 //
-// A warp owns a row. Lane l takes elements [8 l, 8 l + 8), then those 256 further on, and so on. Of rows that
-// are short enough it keeps what it loaded, so that memory is read once. Sums over rows are cut into chunks,
-// whose number is a function of the shape. A block sums columns of a chunk, each of its eight warps every
-// eighth row; a second kernel adds the chunks in order.
+// A warp owns a row. Lane l takes elements [8 l, 8 l + 8), then those 256 further on, and so on. If the row
+// is short enough, the warp keeps what it loaded, so that memory is read once. Sums over rows are cut into
+// chunks, whose number is a function of the shape. A block sums columns of a chunk, each of its eight warps
+// every eighth row; a second kernel adds the chunks in order.
 //
 // For rows that fit into a block's registers, one kernel makes the gradients of the input and of parameters,
-// so that x and dy are read once: a block owns a chunk and takes its rows one by one, each thread some of the
-// columns.
+// so that x and dy are read once. A block owns a chunk and takes the chunk's rows one by one; each thread has
+// some of the columns.
 #include "gpu/cuda/base.h"
 
 namespace sluice::cuda {
@@ -21,7 +21,7 @@ struct NormShape {
   float epsilon;
   float from;  // added to the weight of rms_norm: 1, or -0, which changes no number
   bool wide;   // rows begin at multiples of 16 bytes
-  bool parts;  // several of these rows are one of the input
+  bool parts;  // several of these rows make one row of the input
 };
 
 NormShape norm_shape(const OpShapes& s) {
@@ -303,8 +303,9 @@ void add_column_terms(const Queue& queue, ColumnTerms<T> terms, float* sums, flo
 // Columns of thread t: [8 t, 8 t + 8), and those kBlockStep further on, kParts times.
 constexpr int kBlockStep = kThreads * kWide;
 
-// Calls f with the number of parts that a thread needs, as a constant, and returns true; false for rows that
-// do not fit, and for parts of rows, which are so narrow that a block would have work for few of its threads.
+// Calls f with the number of parts that a thread needs, as a constant, and returns true. Returns false for
+// rows that do not fit, and for parts of rows, which are so narrow that few threads of a block would have
+// work.
 template <typename F>
 bool with_block_parts(const NormShape& s, F f) {
   if (!s.wide || s.parts || s.columns > 4 * kBlockStep) return false;

@@ -10,8 +10,8 @@
 namespace sluice {
 namespace {
 
-// The first part of an entry of the list of processes, which alone is read. Two numbers of 4 bytes follow it.
-// With some drivers since 535, one of 8 bytes follows them, although the function's name is the same.
+// The first part of an entry of the list of processes. Only this part is read. Two numbers of 4 bytes follow
+// it, and with some drivers since 535 another of 8 bytes, although the function's name is the same.
 struct ProcessEntry {
   unsigned pid;
   unsigned long long bytes;
@@ -104,7 +104,7 @@ std::optional<uint64_t> NvmlGpu::process_bytes() const {
     std::memcpy(&entry, list.data() + i * stride, sizeof entry);
     constexpr unsigned long long kNotAvailable = ~0ull;  // on a GPU that is cut into instances
     // 0 cannot be right, since a process that asks has a context. Drivers up to 560 report 0 in a container:
-    // they translate the process ids of the list, but not the id by which they look up the memory.
+    // they translate the process ids in the list, but look up the memory by the untranslated id.
     if (entry.pid == static_cast<unsigned>(getpid()) && entry.bytes != 0 && entry.bytes != kNotAvailable)
       return entry.bytes;
   }

@@ -36,7 +36,7 @@ struct NvmlApi {
   int (*nvmlDeviceGetMaxPcieLinkGeneration)(Gpu gpu, unsigned* generation) = nullptr;
   int (*nvmlDeviceGetCurrPcieLinkWidth)(Gpu gpu, unsigned* lanes) = nullptr;
   int (*nvmlDeviceGetMaxPcieLinkWidth)(Gpu gpu, unsigned* lanes) = nullptr;
-  // `count`: the entries that `processes` has room for; on return, the number that there are.
+  // `count`: the entries that `processes` has room for; on return, the number of processes.
   int (*nvmlDeviceGetComputeRunningProcesses_v3)(Gpu gpu, unsigned* count, void* processes) = nullptr;
 };
 

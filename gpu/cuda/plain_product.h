@@ -41,9 +41,9 @@ __device__ void load_four(const T* data, int64_t stride, int row, int rows, int 
   for (int i = 0; i < 4; ++i) out[i] = row < rows && column + i < columns ? widen(from[i]) : 0.0f;
 }
 
-// A tile of an operand in shared memory: for each depth the rows (or columns) of the product. Fours of
-// columns are permuted for threads that read kWide columns, two fours, each: all their first fours lie in
-// different banks, and so do all second fours.
+// A tile of an operand in shared memory: for each depth the rows (or columns) of the product. Threads read
+// kWide columns each, as two fours. Fours of columns are permuted so that the first fours of all threads lie
+// in different banks, and so do all second fours.
 template <int kOuter>
 struct PlainTile {
   float value[kPlainDepth][kOuter + 4];

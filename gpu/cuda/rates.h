@@ -29,7 +29,7 @@ struct TimedProduct {
   std::string name;  // its sizes and types
   double flops = 0;
   double first = 0;   // flops a second by the algorithm that cuBLASLt proposes first
-  double chosen = 0;  // and by the one that is chosen
+  double chosen = 0;  // the same by the algorithm that is chosen
   int candidates = 0;
 };
 
@@ -39,7 +39,7 @@ struct AlgorithmMeasurement {
   std::vector<Product> products;  // of one precision; equal ones are timed once
   int candidates = 8;             // of a product, at most: those that cuBLASLt proposes first
   int timings = 7;                // of each; the median counts
-  double seconds_least = 0;       // of one timing, which repeats the product to last so long
+  double seconds_least = 0;       // of one timing, which repeats the product until then
   double (*clock)() = nullptr;    // seconds
   std::function<void(const TimedProduct&)> timed;  // called for each product as soon as it is timed
 };

@@ -15,7 +15,7 @@ struct alignas(8) Turn {
 };
 static_assert(sizeof(Turn) == kTurnBytes);
 
-// Frequencies reach the GPU as arguments of launches, some of them in each.
+// Frequencies reach the GPU as arguments of launches. A launch has so many of them at most.
 constexpr int kFrequencies = 64;
 struct Frequencies {
   double of[kFrequencies];

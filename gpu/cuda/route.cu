@@ -58,8 +58,8 @@ struct Key {
   }
 };
 
-// The first key behind `last` (nobody's: the first of all) among those of begin, begin + step, ... below
-// `end`.
+// The first key behind `last` among the keys of begin, begin + step, ... below `end`; if `last` is nobody's,
+// the first of them all.
 template <typename F>
 __device__ Key first_behind(const Key& last, int begin, int end, int step, F key) {
   Key best{0, INT_MAX};
@@ -109,7 +109,7 @@ struct Groups {
   }
 };
 
-// What the weights of a row's chosen experts are before they are normalized and scaled.
+// The weights of a row's chosen experts before normalization and scaling.
 struct Parts {
   Scores scores;
   LogitSum sum;  // of all logits, or of the chosen experts'
@@ -254,7 +254,7 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-// A choice of -1 has no place; entries behind those of all experts become -1.
+// A choice of -1 has no place. The entries behind the last expert's become -1.
 __global__ void __launch_bounds__(kThreads)
     place_kernel(const int32_t* choices, int64_t count, int experts, const int32_t* places,
                  const int32_t* begins, int32_t* entries) {
@@ -334,7 +334,7 @@ __global__ void __launch_bounds__(kThreads)
   const Parts parts(s, of_row, chosen);
   const auto part = [&](int j) { return parts.of(of_row[chosen[j]]); };
   const auto dw = [&](int j) { return s.factor * d_weights[first_choice + j]; };
-  float mean = 0, product = 0;  // mean: of gradients, by weight
+  float mean = 0, product = 0;  // mean: the weighted average of gradients
   if (s.normalized) {
     for (int j = lane; j < s.chosen; j += kWarp) mean += dw(j) * part(j) / parts.divisor;
     mean = warp_sum(mean);

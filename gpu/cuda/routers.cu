@@ -1,8 +1,8 @@
 // router, router_statistics and router_loss. route.cu chooses.
 //
-// A router's gradients are products of fp32 gradients of logits and 16-bit operands, which no tensor core
-// multiplies. Statistics are cut into chunks of rows, which are summed in fp32; then the chunks' sums are
-// added in double, both in order.
+// A router's gradients are products of fp32 gradients of logits and 16-bit operands. No tensor core
+// multiplies these two types. Statistics are cut into chunks of rows, which are summed in fp32; then the
+// chunks' sums are added in double, both in order.
 #include "engine/graph/routing.h"
 #include "gpu/cuda/router_rows.h"
 #include "gpu/cuda/tensor_product.h"

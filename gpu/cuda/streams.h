@@ -1,5 +1,5 @@
-// Streams of the cuda device: the compute lane's, which runs the kernels, one for each direction of copies,
-// and the one on which NCCL exchanges bytes with other ranks. gpu/accelerator.h has the contract.
+// Streams of the cuda device: one for the compute lane, which runs the kernels, one for each direction of
+// copies, and one on which NCCL exchanges bytes with other ranks. gpu/accelerator.h has the contract.
 #pragma once
 
 #include <algorithm>

@@ -203,8 +203,8 @@ void load_tensor_kernels() {
   load(tensor_kernel<P, SmallTiles>, SmallTiles::kSharedBytes);
 }
 
-// `rows_most`: the most rows that the product may have; `rows`: as many are expected. Small tiles are used
-// where large tiles would leave multiprocessors idle.
+// `rows_most`: the most rows that the product may have; `rows`: the number that is expected. Small tiles are
+// used where large tiles would leave multiprocessors idle.
 template <typename P>
 void tensor_product(const Queue& queue, const P& p, int64_t rows_most, int64_t rows) {
   const auto run = [&]<typename Tiles>(Tiles) {

@@ -82,7 +82,7 @@ __device__ inline void mma_half(float (&d)[4], const uint32_t (&a)[4], const uin
 #endif
 }
 
-// Returns x in such a way that the compiler computes nothing from it ahead of a loop: that would hold
+// Returns x in such a way that the compiler computes nothing from x ahead of a loop: the result would hold
 // registers throughout the loop.
 __device__ inline int unhoisted(int x) {
   asm volatile("" : "+r"(x));

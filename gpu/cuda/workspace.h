@@ -15,10 +15,10 @@ constexpr uint64_t kMatmulWorkspaceBytes = kLibraryWorkspaceBytes + kLibraryWork
 
 // Sums over rows: chunks of rows, each with a float for every column.
 constexpr int64_t column_sum_chunks(int64_t rows) { return std::min<int64_t>(128, (rows + 31) / 32); }
-// The same for a norm's backward, which has one block a chunk: up to two for each multiprocessor of large
-// GPUs. A chunk's sums are written and read: 8 bytes for each column and parameter. Its x, dy and dx in 16
-// bits are 6 bytes for each column and row. So with 8 rows for each parameter, the sums are 8 / (6 x 8), a
-// sixth, of these.
+// Chunks of rows in a norm's backward, which has one block a chunk: up to two for each multiprocessor of
+// large GPUs. A chunk's sums are written and read: 8 bytes for each column and parameter. Its x, dy and dx in
+// 16 bits are 6 bytes for each column and row. So with 8 rows for each parameter, the sums are 8 / (6 x 8), a
+// sixth, of these bytes.
 constexpr int64_t norm_chunks(int64_t rows, int64_t parameters) {
   const int64_t rows_of_chunk = 8 * parameters;
   return std::min<int64_t>(256, (rows + rows_of_chunk - 1) / rows_of_chunk);
@@ -39,7 +39,7 @@ constexpr uint64_t kTurnBytes = 8;
 constexpr uint64_t kRouterRowBytes = 8;
 constexpr int64_t statistics_chunks(int64_t rows) { return std::min<int64_t>(128, (rows + 31) / 32); }
 // route: for each chunk of choices and expert a count; for each row and group a key, and whether the group is
-// open; for each choice, unless all are taken, the expert that takes it.
+// open; for each choice, if choices can be dropped, the expert that takes it.
 constexpr int kRouteChunk = 256;
 constexpr int64_t route_chunks(int64_t choices) { return (choices + kRouteChunk - 1) / kRouteChunk; }
 

@@ -42,15 +42,15 @@ class Communicator {
   // Part i of `parts` goes to the i-th rank of `among`. `received` gets what the ranks of `among` have for
   // this rank, in the order of ranks. `parts` and `received` do not overlap.
   virtual void all_to_all(const ProcessGroup& among, const void* parts, uint64_t bytes, void* received) = 0;
-  // The same for parts that lie anywhere and have lengths of their own, by rank of `among`. Sender and
-  // receiver give the same length for a part.
+  // Like all_to_all, for parts that lie anywhere and have lengths of their own, by rank of `among`. Sender
+  // and receiver give the same length for a part.
   virtual void exchange(const ProcessGroup& among, std::span<const std::span<const std::byte>> parts,
                         std::span<const std::span<std::byte>> received);
   // The root's bytes to every rank.
   virtual void broadcast(void* data, uint64_t bytes, int root) = 0;
   // Returns when every rank has called it.
   virtual void barrier() = 0;
-  // From one rank to another; both call.
+  // From one rank to another. The sender calls send(), the receiver receive().
   virtual void send(const void* data, uint64_t bytes, int to) = 0;
   virtual void receive(void* data, uint64_t bytes, int from) = 0;
   // Returns when the memory of all calls so far may be used again.

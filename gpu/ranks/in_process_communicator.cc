@@ -1,5 +1,5 @@
-// Ranks that are threads: each posts where its bytes are, then copies what it needs out of the others'
-// memory.
+// Ranks that are threads: each posts where its bytes are, then copies what it needs out of the memory of
+// other ranks.
 //
 // A collective has two meetings. At the first, a rank waits until every rank has posted or one aborts. Then
 // all copy. At the second, each waits until all have copied, even after an abort, because until then other

@@ -1,7 +1,7 @@
 // The MPI module: communicators over Open MPI, in a shared library of its own, so that a run without a
 // launcher needs no MPI.
 //
-// libsluice_mpi.so lies beside the command or, where that is installed, in ../lib/sluice. It exports one
+// libsluice_mpi.so lies beside the command or, if the command is installed, in ../lib/sluice. It exports one
 // function, kMpiEntry of type OpenMpi. The main thread calls it, once; what it returns lives until the
 // process ends.
 #pragma once
@@ -21,8 +21,8 @@ constexpr int kNobody = -1;
 struct MpiHooks {
   std::function<bool()> terminated;  // whether a SIGTERM has come
   std::function<void()> unharmed;    // called repeatedly after a SIGTERM, as long as no rank is missing
-  // Called once, on the rank that first finds that another rank hangs. `rank`: the one that found it.
-  // `missing`: the one that hangs, or kNobody if that cannot be told.
+  // Called once, on the rank that first finds that another rank hangs. `rank`: the rank that found it.
+  // `missing`: the rank that hangs, or kNobody if that cannot be told.
   std::function<void(int rank, int missing, const std::string& reason)> found;
   // Called when a rank was lost some time ago and this process still lives.
   std::function<void(int rank, const std::string& reason)> abandon;

@@ -15,7 +15,7 @@ struct AttentionSizes {
   double scale, soft_cap;
   int64_t window;
   bool packed;
-  std::optional<size_t> documents;  // the index of that input
+  std::optional<size_t> documents;  // index of the input that says where they begin
   bool sinks;
 
   explicit AttentionSizes(const OpShapes& s)

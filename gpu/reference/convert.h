@@ -1,6 +1,6 @@
 // Scalar conversions of the reference device between the working precisions and double, and views that read
-// and write tensors as double. They are written for clarity and share nothing with the vectorised
-// conversions, which are compared with them.
+// and write tensors as double. They are written for clarity. The vectorised conversions share nothing with
+// them and are compared with them.
 #pragma once
 
 #include <algorithm>

@@ -24,7 +24,7 @@ struct Rows {
   int64_t count;
 };
 
-// Sets all elements to their addends, or to 0. Elements that are not the expert's stay so.
+// Sets all elements to their addends, or to 0. Elements that are not the expert's keep these values.
 template <typename T>
 void put_nothing(const Values<T>& to, int64_t elements) {
   if (to.addend == to.data) return;
@@ -47,8 +47,8 @@ double weight_of(const OpCall& call, const Rows& rows, int64_t i) {
   return static_cast<const float*>(call.inputs.back().data)[rows.choice(i)];
 }
 
-// The gradient of all rows' weights. The op adds to the elements of the expert's rows. Without data where it
-// is not wanted.
+// The gradient of all rows' weights. The op adds to the elements of the expert's rows. Has no data where the
+// gradient is not wanted.
 Values<float> weight_gradient(const OpCall& call, const Rows& rows) {
   if (!call.shapes->attributes.routing.weighted) return Values<float>({});
   const Values<float> gradient(call.input_gradients.back());
@@ -303,7 +303,7 @@ void add_shared_sum_forward(const OpCall& call) {
   });
 }
 
-// The gradient of share 0 is s0 s1 (dy sum - dy z), that of share 1 its opposite.
+// The gradient of share 0 is s0 s1 (dy sum - dy z). The gradient of share 1 is its negative.
 void add_shared_sum_backward(const OpCall& call) {
   with_precision(call.shapes->precision, [&]<typename T>(T) {
     const Values<T> z(call.inputs[1]), dy(call.output_gradients[0]);

@@ -4,8 +4,8 @@
 // Operands are read in the working precision and widened to double, all arithmetic is double, and every
 // result is rounded once to the type of its output. The gradient of a parameter is added to the fp32
 // accumulator before it is rounded. gpu/device.h says what operands, nullptr and addends mean. Kernels
-// use the call's workspace, which the *_workspace_bytes functions size (an op without one needs none).
-// Caller: the reference device, one call at a time.
+// use the call's workspace, whose size the *_workspace_bytes functions tell (an op without such a function
+// needs none). Caller: the reference device, one call at a time.
 #pragma once
 
 #include <cstdint>

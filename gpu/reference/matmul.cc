@@ -34,7 +34,7 @@ void multiply(int64_t rows, int64_t columns, int64_t depth, Left left, Right rig
 struct LinearSizes {
   int64_t rows, inputs, outputs;
   double factor;                        // of products
-  int64_t input_stride, output_stride;  // of the weight, for one more input or output column
+  int64_t input_stride, output_stride;  // of the weight, from an input or output column to the next
 
   explicit LinearSizes(const OpShapes& s)
       : rows(s.inputs[0][0]),

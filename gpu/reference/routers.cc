@@ -79,7 +79,7 @@ class Row {
                    [&](int64_t e) { return std::ranges::find(groups, e / of_group) != groups.end(); });
   }
 
-  // What the weights of the chosen experts are before they are normalized and scaled.
+  // The weights of the chosen experts before normalization and scaling.
   std::vector<double> parts(const std::vector<int64_t>& chosen) const {
     const auto of_chosen = [&](int64_t j) { return logit(chosen[static_cast<size_t>(j)]); };
     const LogSum sum = routing_.scores == Scores::softmax ? all() : log_sum(routing_.chosen, of_chosen);
@@ -88,7 +88,7 @@ class Row {
       parts.push_back(routing_.scores == Scores::sigmoid ? sigmoid(logit(e)) : sum.probability(logit(e)));
     return parts;
   }
-  // By which parts are divided.
+  // What the normalization divides the parts by.
   double divisor(const std::vector<double>& parts) const {
     if (!routing_.normalized) return 1;
     double sum = routing_.scores == Scores::sigmoid ? 1e-20 : 0;
@@ -101,7 +101,7 @@ class Row {
   std::vector<double> gradient(const std::vector<int64_t>& chosen, const float* dw) const {
     const std::vector<double> a = parts(chosen);
     const double divisor = this->divisor(a);
-    double mean = 0;  // of gradients, by weight
+    double mean = 0;  // the weighted average of the gradients
     if (routing_.normalized)
       for (size_t j = 0; j < a.size(); ++j) mean += routing_.factor() * dw[j] * a[j] / divisor;
     std::vector<double> da, d_logits(static_cast<size_t>(routing_.experts), 0.0);
@@ -176,8 +176,8 @@ void router_backward(const OpCall& call) {
 
 namespace {
 
-// For each choice, whether it is tried: all but second choices whose random number is too large for their
-// weight. Empty: all are tried. Needs the weights in output 0.
+// For each choice, whether it is tried. A second choice is not tried if its random number is too large for
+// its weight. Empty: all choices are tried. Needs the weights in output 0.
 std::vector<bool> tried_choices(const OpCall& call) {
   if (!call.shapes->attributes.routing.random_second) return {};
   const Draws draws = draws_of(static_cast<const int32_t*>(call.inputs[1].data));

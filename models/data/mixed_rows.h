@@ -1,11 +1,12 @@
 // Rows of several sources in fixed shares.
 //
 // Row r of the run is the next row of one source. Let W be the sum of all weights. Of the first r rows, a
-// source with weight w has r * w / W, less than one more or less: its j-th row, counted from 0, stands in
-// rows [floor(j * W / w), ceil((j + 1) * W / w)). If several sources may have a row, the one whose range ends
-// first has it, of equals the first. So all rows find a place (Baruah, Cohen, Plaxton, Varvel, "Proportionate
-// Progress", 1996, for one processor). After W rows each source has had exactly its weight in rows, and the
-// order repeats. It depends on the weights alone. Owner: one thread.
+// source with weight w has r * w / W, with an error below one: its j-th row, counted from 0, is one of rows
+// [floor(j * W / w), ceil((j + 1) * W / w)). If several sources may have a row, it goes to the source whose
+// range ends first, and of several such sources to the first. Then all rows find a place (Baruah, Cohen,
+// Plaxton, Varvel, "Proportionate Progress", 1996, for one processor). After W rows each source has had
+// exactly its weight in rows, and the order repeats. The order depends on the weights alone. Owner: one
+// thread.
 #pragma once
 
 #include <cstdint>
@@ -23,7 +24,7 @@ class MixOrder {
     uint64_t row = 0;  // of that source
     bool operator==(const Place&) const = default;
   };
-  // Weights above 0, of 2^62 at most together.
+  // Weights are above 0; their sum is at most 2^62.
   explicit MixOrder(std::vector<uint64_t> weights);
 
   // Takes time for each row that it passes over, W at most; ascending rows are fast.
@@ -33,7 +34,7 @@ class MixOrder {
   struct Source {
     uint64_t weight = 0;
     uint64_t rows = 0;              // of the period so far
-    uint64_t release = 0, end = 0;  // rows of the period in which the source's next may stand
+    uint64_t release = 0, end = 0;  // range of the source's next row, in the period
   };
   void begin_period();
   size_t step();  // the source of row_

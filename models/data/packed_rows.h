@@ -46,7 +46,7 @@ struct EpochFacts {
 class PackedRows : public RowSource {
  public:
   // `set` must outlive this. Throws Error(malformed_file) for a set that gives no row, Error(usage) for a
-  // sample that is too long where those are refused.
+  // sample that is too long where such samples are refused.
   PackedRows(const PreparedSet& set, SampleChoice samples, const PackingChoice& choice);
 
   bool has_documents() const override { return choice_.packed; }
@@ -86,9 +86,9 @@ class PackedRows : public RowSource {
   std::vector<Group> groups_;  // of epoch_
   EpochFacts facts_;
   uint64_t epoch_ = ~uint64_t{0}, first_row_ = 0;  // of the run
-  uint64_t loaded_ = ~uint64_t{0};                 // group whose pieces are below
+  uint64_t loaded_ = ~uint64_t{0};                 // group whose pieces are in pieces_
   std::vector<Piece> pieces_;
-  std::vector<uint32_t> order_, starts_;  // pieces by row; where those of a row begin, by row of the group
+  std::vector<uint32_t> order_, starts_;            // pieces by row; index of each row's first
   std::vector<uint32_t> room_, next_, first_with_;  // of fill_rows
   std::vector<uint64_t> occupied_;
   std::vector<uint8_t> marks_;

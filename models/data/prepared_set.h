@@ -1,7 +1,7 @@
 // A prepared set: samples as token ids, each with a mark whether it is trained. `sluice prepare` writes it.
 //
 // A set is a directory of parts and of set.json. Parts are written one by one; a part is complete when it has
-// its name. set.json is written last and makes the set complete. A part, little-endian:
+// its final name. set.json is written last and makes the set complete. A part, little-endian:
 //   u32 ids[tokens]; u8 marks[(tokens + 7) / 8], bit i % 8 of byte i / 8 for token i; zeros up to a multiple
 //   of 8 bytes; PreparedSample samples[samples]; notes, and zeros up to a multiple of 8 bytes; PartEnd.
 // Samples lie in the order of the data. Sizes are checked when a set is opened, ids as they are read,
@@ -27,7 +27,7 @@ struct PreparedSample {
   uint64_t begin = 0;  // index of its first token in the part; from PreparedSet::read_samples(), in the set
   uint32_t tokens = 0;
   uint32_t trained = 0;  // tokens that are marked; the first token of a sample never is
-  uint32_t first_trained = 0, last_trained = 0;  // of its tokens, by index; 0 where none is marked
+  uint32_t first_trained = 0, last_trained = 0;  // indices in the sample; 0: none is marked
   uint32_t is_text = 0;                          // 1: of no conversation
   uint32_t goes_on = 0;                          // 1: of the same record as the sample before it
   bool operator==(const PreparedSample&) const = default;

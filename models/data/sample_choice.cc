@@ -103,9 +103,9 @@ uint64_t HeldOut::take(uint64_t samples, uint64_t tokens, Side& side) {
   return is_held ? tokens : 0;
 }
 
-// Holds out stretches of a divided text. Stretch j of all divided texts ends where the j-th equal share of
-// their tokens does, or later if its text begins too late for that. It has as many tokens as are due there
-// and not held out yet. Returns how many tokens of this text are held out.
+// Holds out stretches of a divided text. All divided texts together are cut into equal shares of tokens.
+// Stretch j ends where share j ends, or later if its text begins too late for that. It has as many tokens as
+// are due there and not held out yet. Returns how many tokens of this text are held out.
 uint64_t HeldOut::divide(uint64_t sample, uint64_t tokens, Side& side) {
   const uint64_t before = side.held, first = side.seen;
   uint64_t at = 0;
@@ -149,7 +149,7 @@ SampleStretch SampleChoice::at(uint64_t index) const {
   if (!of_) return {index, 0, 0};
   const std::vector<uint64_t>& held = of_->held_;
   if (takes_held_) return of_->entry(held[index]);
-  uint64_t least = 0, most = held.size();  // how many entries that are held out lie before the one sought
+  uint64_t least = 0, most = held.size();  // bounds of the number of held-out entries before the one sought
   while (least < most) {
     const uint64_t middle = least + (most - least) / 2;
     if (held[middle] - middle > index)

@@ -2,10 +2,10 @@
 //
 // The part that is held out counts tokens. It is spread evenly over the set and does not depend on a seed.
 // What came of one record stays on one side, so that no conversation is in part trained and in part validated
-// on. Only a text is divided, if it is longer than kStretchTokens or than all that is to be held out:
-// stretches of the text, of about kStretchTokens at most, are held out. Memory: 8 bytes for each sample that
-// is held out, 32 for each stretch. Pure but for reads of the set; a HeldOut never changes and may be used
-// from several threads.
+// on. Only a text is divided, if it has more tokens than kStretchTokens or than are to be held out in all:
+// then stretches of the text, of about kStretchTokens at most, are held out. Memory: 8 bytes for each sample
+// that is held out, 32 for each stretch. Pure but for reads of the set; a HeldOut never changes and may be
+// used from several threads.
 #pragma once
 
 #include <cstdint>
@@ -27,19 +27,19 @@ class HeldOut {
  public:
   static constexpr uint64_t kStretchTokens = 1 << 15;
 
-  // Holds out so many percent, 0 < percent < 100. Throws Error(usage) where nothing would be left on one
-  // side.
+  // Holds out `percent` of the tokens, 0 < percent < 100. Throws Error(usage) where nothing would be left on
+  // one side.
   HeldOut(const PreparedSet& set, double percent);
 
   uint64_t tokens() const { return tokens_; }    // that are held out
-  uint64_t records() const { return records_; }  // of which something is
+  uint64_t records() const { return records_; }  // that are held out, at least in part
 
  private:
   friend class SampleChoice;
   struct Side {                    // the records that are not divided, or the texts that are
-    uint64_t all = 0, wanted = 0;  // tokens; that are to be held out
+    uint64_t all = 0, wanted = 0;  // tokens; those to be held out
     uint64_t stretches = 1;
-    uint64_t seen = 0, held = 0;  // tokens so far
+    uint64_t seen = 0, held = 0;  // tokens so far; those held out
   };
   uint64_t take(uint64_t samples, uint64_t tokens, Side& side);
   uint64_t divide(uint64_t sample, uint64_t tokens, Side& side);

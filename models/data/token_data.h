@@ -25,7 +25,7 @@ class TokenData {
   // Throws Error: malformed_file for empty or truncated files, for those whose header contradicts their size,
   // for text with another vocabulary than bytes, for raw integers of 64 bits (also if `type` is uint32), and
   // under `automatic` for other formats, such as .npy; usage for a missing file, an unknown kind of file,
-  // Megatron's, which is planned, and a raw file that `automatic` would take for uint16 though it looks like
+  // Megatron's format (planned), and a raw file that `automatic` would take for uint16 though it looks like
   // text or uint32, or though the vocabulary needs more than 16 bits.
   static TokenData open(const std::vector<std::string>& paths, int64_t vocabulary,
                         TokenType type = TokenType::automatic);

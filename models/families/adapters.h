@@ -34,11 +34,11 @@ constexpr std::string_view kAdapterDown = ".lora_A.weight", kAdapterUp = ".lora_
 std::string linear_name(std::string_view weight);
 
 // The adapters beside those matrices of a group that are targets. `in_out`: the matrices are [in, out].
-// Throws Error(usage) for a rank above that of a matrix.
+// Throws Error(usage) for a rank above a side of such a matrix.
 std::vector<Parameter> adapter_parameters(const Adapters& adapters, std::span<const Parameter> group,
                                           bool in_out);
 
-// Throws Error(usage) for targets that no matrix of the layers' groups has.
+// Throws Error(usage) for a target that names no matrix of the layers' groups.
 void check_targets(const Adapters& adapters, std::span<const Group> layers);
 
 }  // namespace sluice

@@ -38,8 +38,8 @@ bool is_unused(const std::string& key) {
   return std::ranges::find(keys, key) != keys.end();
 }
 
-// Keys that say of weights, versions or files what is not true of an export, or that config_to_json() writes
-// in another form.
+// Keys about weights, versions or files that would be wrong in an export, and keys that config_to_json()
+// writes in another form.
 bool is_of_the_original(const std::string& key) {
   const std::vector<const char*> keys = {"architectures",
                                          "model_type",

@@ -46,8 +46,8 @@ struct ModelConfig {
   double sliding_rope_theta = 0;
   RopeScaling sliding_rope_scaling;
   std::vector<LayerType> layer_types;  // layer i is of type layer_types[i % size]; empty: full
-  // Factors of embeddings, of what a layer adds to the residual stream, and of scores. 0: there is none, but
-  // for scores 1 / sqrt(head_size). Logits are divided by logits_divisor; 0: they are not.
+  // Factors of embeddings, of what a layer adds to the residual stream, and of scores. 0: no factor; of
+  // scores, 1 / sqrt(head_size). Logits are divided by logits_divisor; 0: they are not.
   double embedding_scale = 0, residual_scale = 0, attention_scale = 0, logits_divisor = 0;
   double attention_cap = 0, logits_cap = 0;  // soft caps of scores and logits; 0: none
   // A mixture of experts in place of the feed-forward part; experts 0: there is none. expert_ffn is an

@@ -112,7 +112,7 @@ void derive(ModelConfig& c, const Family& family, const ModelConfig& preset, con
   }
   if (!given.contains("kv_heads") && preset.kv_heads == preset.heads) c.kv_heads = c.heads;
   if (given.contains("width") && !given.contains("ffn")) c.ffn = family.ffn(c.width);
-  // An expert's width follows: the feed-forward part's, or in proportion to the model's.
+  // An expert's width follows the feed-forward part's, or stays in proportion to the model's.
   if ((given.contains("width") || given.contains("ffn")) && !given.contains("expert_ffn") && c.experts > 0)
     c.expert_ffn = preset.expert_ffn == preset.ffn
                        ? c.ffn

@@ -33,7 +33,7 @@ uint32_t add_norm(const Decoder& decoder, Model& model, int64_t width) {
   return add_group(model, decoder.norm, std::move(parameters));
 }
 
-// A group of parameters, and that of its adapters if it has any.
+// A group of parameters, and the group of its adapters if it has any.
 using Adapted = std::vector<uint32_t>;
 
 // A template is bound to the groups of the first layer, or of the first expert of a layer.
@@ -464,7 +464,7 @@ class Way {
     return (set == 0 ? "" : fmt::format(".{}", set)) + (known == 0 ? "" : fmt::format(".mixture.{}", known));
   }
 
-  // Sums over routers' rows: over those of all layers, or of one layer.
+  // Sums over the rows of all layers' routers, or of one layer's.
   struct Statistics {
     std::string name;  // of the head's input
     uint32_t activation;

@@ -25,7 +25,7 @@ struct Experts {
   // Expert e of layer i has parameters LAYERS.i.NAME.e.*, or LAYERS.i.NAME.* where it is not numbered.
   std::string name;
   bool numbered = true;
-  // The layer's parameter LAYERS.i.ROUTER.weight; it gets no adapter, nor do those of further_routers.
+  // The router has parameter LAYERS.i.ROUTER.weight. Neither this router nor further_routers get adapters.
   std::string router;
   std::vector<std::string> further_routers = {};
   bool adapted = true;  // whether experts get adapters

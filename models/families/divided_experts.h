@@ -25,7 +25,8 @@ class DividedExperts {
   // Binds an expert's groups to a segment that is being built.
   using Bind = std::function<void(SegmentBuilder& builder, const std::vector<uint32_t>& groups)>;
 
-  // Each rank has `count` experts of a layer. `suffix` tells these experts' segments from those of others.
+  // Each rank has `count` experts of a layer. `suffix` tells these experts' segments from the segments of
+  // other experts.
   DividedExperts(Model& model, const Experts& experts, int64_t count, const Mesh& mesh, std::string suffix,
                  Bind bind);
 
@@ -69,7 +70,7 @@ class DividedExperts {
   struct Way {
     std::optional<uint32_t> in_nodes, whole;
   } there_, back_;
-  uint32_t expert_ = 0;  // number on its rank of the expert that is being added
+  uint32_t expert_ = 0;  // number, on its rank, of the expert that is being added
 };
 
 }  // namespace sluice

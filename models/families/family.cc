@@ -69,8 +69,8 @@ void check_length(const ModelConfig& config, int64_t length, const char* option)
         fmt::format("Use {} {} or less.", option, config.context));
 }
 
-// 32 bits must suffice to number what experts get of the tokens (twice all choices, and the experts:
-// routing.h) and the logits of routers.
+// 32 bits must suffice to number twice all choices of experts plus the experts (routing.h), and the logits of
+// routers.
 void check_choices(const ModelConfig& config, int64_t sequences, int64_t tokens, const char* remedy) {
   if (config.experts == 0) return;
   const int64_t most =

@@ -53,8 +53,8 @@ constexpr std::array<SizeKey, N + M> with_keys(const std::array<SizeKey, N>& key
 // A tensor of a file, [experts, ...], that has one or two parameters of every expert of a layer. Of two
 // parameters, the rows of the first come before those of the second, or their columns alternate.
 struct Stacked {
-  const char* tensor;       // its name behind that of the layer
-  const char* first;        // a parameter's name behind that of the expert
+  const char* tensor;       // its name behind the layer's name
+  const char* first;        // a parameter's name behind the expert's name
   const char* second = "";  // "": there is only the first
   enum class Order : uint8_t { rows, columns } order = Order::rows;
 };
@@ -65,9 +65,9 @@ struct Family {
   const char* architecture;  // transformers' class
 
   std::vector<Preset> (*presets)();  // published sizes that people train; plain_preset is one of them
-  // The preset that NAME:KEY=VALUE changes. Where its kv_heads differ from its heads, a description with
-  // heads and no kv_heads keeps the preset's kv_heads. These must divide the heads of the description, so a
-  // preset with few kv_heads suits most descriptions.
+  // The preset that NAME:KEY=VALUE changes. Where the preset's kv_heads differ from its heads, a description
+  // with heads and no kv_heads keeps the preset's kv_heads. These must divide the heads of the description,
+  // so a preset with few kv_heads suits most descriptions.
   const char* plain_preset;
   std::span<const SizeKey> keys;  // beyond those of every family
   // For a description that gives another width and no ffn: the paper's rule, or a ratio near the presets'.
@@ -79,12 +79,12 @@ struct Family {
   // The name of a layer's experts behind the layer's name, such as "mlp.experts": expert e has parameters
   // model.layers.i.mlp.experts.e.*
   const char* experts = "";
-  std::span<const Stacked> stacked;  // what files may have, or with `stacks` do have, in place of these
+  std::span<const Stacked> stacked;  // what files may have, or with `stacks` do have, for experts' parameters
   bool stacks = false;
   bool peft_joins = false;  // PEFT 0.21.2 turns adapters of single experts into those of `stacked`
   bool mxfp4 = false;       // files may have matrices of `stacked` in MXFP4 (models/files/mxfp4.h)
-  // Some files have a parameter of a layer, `name`, under the name `stored`. Neither has the layer's name
-  // before it. "": no file does.
+  // Some files have a parameter of a layer, `name`, under the name `stored`. Both are without the layer's
+  // name. "": no file does.
   struct Alias {
     const char* stored = "";
     const char* name = "";
@@ -107,7 +107,7 @@ struct Family {
     const char* name = "";           // model_type of its config.json; the family's keys are under text_config
     const char* defaults = "{}";     // for keys that text_config may lack, as JSON
     const char* tensor_prefix = "";  // what its modules and checkpoints have in place of "model."
-    const char* older_prefix = "";   // which older checkpoints have before all names
+    const char* older_prefix = "";   // what older checkpoints have before all names
   } nested;
 };
 
@@ -130,13 +130,13 @@ struct GenerationSizes {
 // The model for micro-batches of `micro_batch` sequences in working precision `precision`; its parameter
 // groups are laid out, and the model is checked. `documents`: see Model. With `samples`, it also has the
 // readings of build_generation_model(). Throws Error(usage) when the sequence is longer than the context and
-// positions are learned, or a micro-batch has so many tokens that these, or twice their choices of experts,
-// or the logits of a router are 2^31 or more.
+// positions are learned, or when a micro-batch has 2^31 or more tokens, logits of a router, or choices of
+// experts times two.
 Model build_model(const ModelConfig& config, DType precision, int64_t micro_batch, int64_t sequence,
                   bool documents = false, const std::optional<GenerationSizes>& samples = {});
 
-// A sentence about sequences of `length` tokens, which `option` gives, if that is more than the context and
-// build_model() does not refuse it; else nothing. Rotary positions go on beyond the context, as they are or
+// A sentence if sequences of `length` tokens, which `option` gives, are longer than the context and
+// build_model() does not refuse them; else nothing. Rotary positions go on beyond the context, as they are or
 // as the config.json scales them.
 std::optional<std::string> length_note(const ModelConfig& config, int64_t length, const char* option);
 

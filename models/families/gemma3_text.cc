@@ -55,7 +55,7 @@ void write(const ModelConfig& c, nlohmann::ordered_json& file) {
   write_rope(c, kRope, file);
 }
 
-// The tensors of the part that sees pictures count, too.
+// The tensors of the part that sees pictures count as buffers, too.
 bool is_buffer(std::string_view tensor) {
   if (tensor.starts_with("model.")) tensor.remove_prefix(6);
   return is_rotary_buffer(tensor) || tensor.starts_with("vision_tower.") ||

@@ -2,8 +2,8 @@
 // 2021, arXiv:2101.03961), two, as in GShard and GLaM (Lepikhin et al. 2020, arXiv:2006.16668), or more.
 // Routers may have the noise of Shazeer et al. 2017 (arXiv:1701.06538), eq. 4. Residual experts, and
 // different numbers of experts by layer, are DeepSpeed-MoE's (Rajbhandari et al. 2022, arXiv:2201.05596).
-// transformers has no such model: tensors have GPT-2's names where GPT-2 has the tensor, and keys of
-// config.json are those of other families where these have the key.
+// transformers has no such model: tensors have GPT-2's names where GPT-2 has the tensor, and config.json has
+// the keys of other families where these have such a key.
 #include <algorithm>
 
 #include "models/families/family.h"

@@ -1,5 +1,5 @@
-// GPT-2 with experts as numbers: sizes of descriptions, and config.json, whose keys are those of
-// other families where they have the key.
+// GPT-2 with experts as numbers: sizes of descriptions, and config.json, with the keys of other families
+// where these have such a key.
 #include "models/families/gpt2_moe_config.h"
 
 #include <fmt/format.h>

@@ -343,7 +343,7 @@ class LayerOps {
   SegmentBuilder& b_;
 };
 
-// transformers multiplies by the root in the type of the embedding.
+// transformers multiplies by the root after rounding it to the type of the embedding.
 double root_of_width(const ModelConfig& c, DType precision) {
   const float root = std::sqrt(static_cast<float>(c.width));
   float rounded = 0;

@@ -20,8 +20,8 @@ namespace sluice {
 // What transformers' class of the family takes for keys that a file does not have. The values here are
 // LlamaConfig's.
 struct RotaryDefaults {
-  int64_t kv_heads = 0;   // 0: as many as heads, which null always means
-  int64_t head_size = 0;  // 0: width / heads, which null always means
+  int64_t kv_heads = 0;   // 0: as many as heads; a null in the file always means that
+  int64_t head_size = 0;  // 0: width / heads; a null in the file always means that
   double epsilon = 1e-6;
   bool tied = false;
 };
@@ -35,18 +35,19 @@ void write_rotary_sizes(const ModelConfig& config, nlohmann::ordered_json& file)
 // layer_types: "full_attention" or "sliding_attention" for each layer. Absent: `pattern`, over and over.
 void read_layer_types(const ConfigReader& file, std::vector<LayerType> pattern, ModelConfig& config);
 void write_layer_types(const ModelConfig& config, nlohmann::ordered_json& file);
-// sliding_window: null, or the window of all layers; `absent` where there is no such key, 0 for none.
+// sliding_window: null, or the window of all layers. `absent`: the window where there is no such key; 0:
+// none.
 void read_window(const ConfigReader& file, int64_t absent, ModelConfig& config);
 void write_window(const ModelConfig& config, nlohmann::ordered_json& file);
 // The keys of Qwen: with use_sliding_window and a sliding_window that is not null, the layers that slide are
 // those from max_window_layers on, or those that layer_types names.
 void read_late_window(const ConfigReader& file, ModelConfig& config);
 void write_late_window(const ModelConfig& config, nlohmann::ordered_json& file);
-// `sliding` layers, then one that sees all keys.
+// As many sliding layers as `sliding` says, then one that sees all keys.
 std::vector<LayerType> sliding_pattern(int64_t sliding);
 
-// Complains about keys that ask for what relatives of Llama compute and this family does not. Keys in `known`
-// are the family's own.
+// Complains about keys that ask for something which relatives of Llama compute and this family does not. Keys
+// in `known` are the family's own.
 void reject_foreign_keys(const ConfigReader& file, std::initializer_list<std::string_view> known = {});
 
 inline constexpr SizeKey kRotarySizeKeys[] = {

@@ -22,7 +22,8 @@ std::string lower(std::string text) {
   return text;
 }
 
-// Whether the name is that of data, or of a kind whose refusal says how to turn it into data.
+// Whether the name is one of data, or of another kind of file that is refused with a hint how to turn it into
+// data.
 bool may_hold_data(const fs::path& path) {
   static constexpr std::array kExtensions = {".jsonl", ".json", ".ndjson", ".txt",     ".md",   ".bin",
                                              ".gz",    ".zst",  ".xz",     ".parquet", ".arrow"};

@@ -15,8 +15,8 @@ struct DataFiles {
   std::vector<std::string> left_out;  // in folders: what does not look like data, such as README.md or .git
 };
 
-// A file as it is; a folder as its files, with those of folders in it, in the order of their paths. Throws
-// Error(usage) for a folder without a file that could hold data.
+// Of each path: the file, or all files in the folder and in folders within it, in the order of their paths.
+// Throws Error(usage) for a folder without a file that could hold data.
 DataFiles files_of(const std::vector<std::string>& paths);
 
 // A sentence for a user where files of folders are left out; else empty.

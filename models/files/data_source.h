@@ -11,8 +11,8 @@
 namespace sluice {
 
 struct DataSource {
-  std::string path;                // without the weight; empty: all that was given, without weights
-  std::vector<std::string> files;  // folders as their files
+  std::string path;                // without the weight; empty: the one source of all values
+  std::vector<std::string> files;  // with the files of folders in their place
   // In millionths, divided by the greatest common divisor of all weights; 0: none is given.
   uint64_t weight = 0;
 };

@@ -1,5 +1,6 @@
 // MXFP4: 4-bit floats in blocks of 32 that share a power of two (Open Compute Project, "OCP Microscaling
-// Formats (MX) Specification v1.0", 2023), as gpt-oss's files have the matrices of all experts of a layer.
+// Formats (MX) Specification v1.0", 2023), in which gpt-oss's files store the matrices of all experts of a
+// layer.
 //
 // Such a matrix NAME is two tensors of a file, NAME_blocks, U8 [experts, out, groups, 16], and NAME_scales,
 // U8 [experts, out, groups]: a byte has two values, the low four bits first, and a scale s stands for 2^(s -
@@ -30,9 +31,9 @@ struct Mxfp4Tensor {
 Shape mxfp4_shape(const SafetensorsTensor& blocks, const SafetensorsTensor& scales);
 
 // Reads such matrices. A matrix is the transpose of what is stored: each of its rows has a part of every
-// stored row. So the reader keeps the stored bytes of an expert's matrix, and its next ranges cost no reads.
-// It keeps two such matrices, since the threads that load an expert are in its first matrix and in its last
-// at once. Any thread; the files outlive the reader.
+// stored row. So the reader keeps the stored bytes of an expert's matrix, and later ranges of that matrix
+// cost no reads. It keeps two such matrices, since threads that load an expert may read its first and its
+// last matrix at the same time. Any thread; the files outlive the reader.
 class Mxfp4Reader {
  public:
   // Elements first, first + step, ..., `count` of them, of the matrices that `tensor` makes, as fp32. All
@@ -41,7 +42,7 @@ class Mxfp4Reader {
   // reads stands for no number or makes a value of 2^128 or more, Error(io) as InputFile.
   void read(const Mxfp4Tensor& tensor, uint64_t first, uint64_t step, uint64_t count, float* out);
 
-  // The memory that it keeps at most, if no expert's matrix has more elements.
+  // The memory that it keeps at most, where an expert's matrix has at most `elements`.
   static uint64_t bytes_most(uint64_t elements);
 
  private:

@@ -2,7 +2,7 @@
 // better.
 //
 // Sources: transformers 5.23, tokenization_utils_base.py and utils/chat_template_utils.py; conversions to
-// GGUF take the template of tokenizer_config.json before that of chat_template.jinja. Callers: export, train.
+// GGUF prefer the template of tokenizer_config.json to chat_template.jinja. Callers: export, train.
 #pragma once
 
 #include <cstddef>

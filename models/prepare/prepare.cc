@@ -22,7 +22,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr uint64_t kVersion = 9;  // to be raised when given data make other samples, or sets say other things
+constexpr uint64_t kVersion = 9;  // to be raised when the same data would make another set
 constexpr uint64_t kStretchBytesLeast = 1 << 20;
 constexpr uint64_t kStretchesMost = 256;     // about, so that a set has few files
 constexpr uint64_t kListStretchesMost = 16;  // each scans its list from the beginning
@@ -151,7 +151,8 @@ std::string unlearned_end(const TextModel& model, const PreparedCounts& counts, 
     else
       ended += count;
   }
-  // Texts are taken to end with it: an answer does if more samples do than there are texts.
+  // Texts are taken to end with the chosen end. So an answer does if it ends more samples than there are
+  // texts.
   if (answers <= counts.texts || ended > counts.texts) return "";
   return fmt::format(
       "No answer of the data ends with {}, the end that --eos-token names: a run on these data does not "

@@ -89,18 +89,18 @@ class Preparation {
   TextModel model_;
 };
 
-// What is to be told of all parts of a set. Throws Error(malformed_file) where they are damaged.
+// The notes of all parts of a set together. Throws Error(malformed_file) where they are damaged.
 SampleNotes notes_of(const PreparedSet& set);
 
-// The ends of answers that data teach: those that the model knows, and the other control tokens behind
-// trained answers if no conversation of the data ends in a known one or if, in data of texts alone, more
-// texts end in others than in known ones. `trained`: how many answers and texts end in each; `texts`: how
-// many of these are texts.
+// The ends of answers that data teach: the ends that the model knows and, in two cases, the other control
+// tokens behind trained answers. In the first case, no conversation of the data ends in a known end. In the
+// second, all data are texts, and more of them end in other tokens than in known ends. `trained`: how many
+// answers and texts end in each token; `texts`: how many of these are texts.
 std::vector<uint32_t> ends_with(const std::vector<uint32_t>& known,
                                 const std::map<uint32_t, uint64_t>& trained, uint64_t texts);
 
 struct LearnedEnds {
-  std::vector<uint32_t> ids;  // all of them; empty: no others than the model knows
+  std::vector<uint32_t> ids;  // all ends; empty: none but those that the model knows
   std::string sentence;       // that names them
 };
 LearnedEnds learned_ends(const TextModel& model, const PreparedCounts& counts, const SampleNotes& notes);
@@ -111,8 +111,8 @@ std::string unlearned_end(const TextModel& model, const PreparedCounts& counts, 
 // What to know about prepared data beyond their numbers: sentences without a full stop; often none.
 std::vector<std::string> remarks_on(const PreparedCounts& counts, const SampleNotes& notes);
 
-// Whether a file of data is prepared with a tokenizer (.jsonl, .json, .ndjson, .parquet; .txt and .md where
-// there is a tokenizer).
+// Whether a file has records, which are prepared with a tokenizer (.jsonl, .json, .ndjson, .parquet); whether
+// it is text, which is prepared where there is a tokenizer (.txt, .md).
 bool is_record_file(const std::string& path);
 bool is_text_file(const std::string& path);
 

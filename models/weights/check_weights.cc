@@ -114,8 +114,8 @@ class WrongExperts {
   ByLayer missing_, beyond_;
 };
 
-// The parameter with which the last op makes the loss, or a reading's logits: of a tied model, the embedding.
-// nullptr: there is none.
+// The parameter with which the last op makes the loss, or a reading's logits. In a tied model, it is the
+// embedding. nullptr: there is none.
 const Parameter* head_parameter(const Model& model) {
   if (model.layers.empty()) return nullptr;
   const SegmentUse& use = model.layers.back().segments.back();

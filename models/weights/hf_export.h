@@ -3,9 +3,9 @@
 // (torch.distributed.checkpoint.HuggingFaceStorageReader): the rows of every tensor are divided among files
 // shard-RRRRR-model-IIIII-of-NNNNN.safetensors, whose metadata say where the rows begin.
 //
-// Streamed: memory is bounded whatever the model's size. Every file appears complete or not at all, and
-// config.json comes last: without it no reader takes the directory for a model. Caller: the verb export, one
-// thread.
+// The export is streamed, so its memory is bounded whatever the model's size. Every file appears complete or
+// not at all, and config.json comes last: without it no reader takes the directory for a model. Caller: the
+// verb export, one thread.
 #pragma once
 
 #include <cstdint>
@@ -35,8 +35,8 @@ struct ExportOptions {
   std::string config_json;                  // written as config.json
   bool adapters = false;            // a PEFT directory (peft.h): adapter_config.json and one file of weights
   std::string tokenizer_directory;  // the tokenizer's files are copied from here; empty: none
-  std::optional<std::string> chat_template;  // in place of the copied one
-  std::vector<uint32_t> ends;                // in place of those in generation_config.json; empty: those stay
+  std::optional<std::string> chat_template;  // written in place of the copied one
+  std::vector<uint32_t> ends;                // end tokens for generation_config.json; empty: its own stay
   std::map<std::string, std::string> special_tokens;  // for a generation_config.json, if none was copied
 };
 

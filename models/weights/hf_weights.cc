@@ -30,7 +30,8 @@ constexpr uint64_t kIndexBytesMax = 64 << 20;  // a million tensors
 // Each byte of a header or index may take so much memory: a tensor with a name of four letters takes 55 bytes
 // there and 480 to 560 in memory.
 constexpr uint64_t kTableBytes = 16;
-// Memory for each parameter of a stacked tensor: the header has one name for all of them.
+// Memory for each parameter of a stacked tensor, for which kTableBytes does not suffice: the header has one
+// name for all these parameters.
 constexpr uint64_t kStackedBytes = 640;
 constexpr int64_t kRowsMax = int64_t{1} << 40;
 
@@ -153,7 +154,7 @@ class PairsOfFiles {
         if (name.ends_with(kMxfp4Scales)) scales_[without_suffix(name, kMxfp4Scales)] = {file, i};
       }
   }
-  // Whether the tensor of that name has the scales of blocks that are there.
+  // Whether the tensor of that name has the scales of blocks that a file has.
   bool are_scales(const std::string& name) const {
     return name.ends_with(kMxfp4Scales) && blocks_.contains(without_suffix(name, kMxfp4Scales));
   }
@@ -367,7 +368,7 @@ void HfWeights::add_tensors(const Family& family) {
                                 shown_shape(tensors[i].shape), shown_name(of_blocks.name),
                                 safetensors_type_name(of_blocks.type), shown_shape(of_blocks.shape)),
                     kDownloadAgain);
-        // Its values are exact in bf16.
+        // Values in MXFP4 are exact in bf16.
         add_parts(family, without_suffix(name, kMxfp4Blocks), shape, SafetensorsType::bf16,
                   {.file = file, .tensor = i, .scales = scales});
         continue;

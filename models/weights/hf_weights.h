@@ -1,5 +1,6 @@
 // Weights of a Hugging Face directory: model.safetensors, or the files that model.safetensors.index.json
-// names, or those of an export with --shards, each of which holds some rows of every tensor (hf_export.h).
+// names, or the files of an export with --shards, each of which holds some rows of every tensor
+// (hf_export.h).
 //
 // Names are those of Parameter::name: when the directory is opened, prefixes that Family knows are removed
 // and tensors that are no parameters (Family::is_buffer) are left out. A tensor of all experts of a layer
@@ -31,7 +32,7 @@ struct Family;
 bool has_weights(const std::string& directory);
 
 // Bytes of memory that HfWeights::open() takes at most. Reads the length of each header only. `stacked`: the
-// most parameters that stacked tensors may have (stacked_parameters() of what open() gets).
+// most parameters that stacked tensors may have (stacked_parameters() of open()'s `most`).
 uint64_t table_bytes_at_most(const std::string& directory, uint64_t stacked = 0);
 
 struct HfPlace {
@@ -63,9 +64,9 @@ struct HfTensor {
 class HfWeights {
  public:
   // Throws Error: usage when the directory or its weights do not exist; malformed_file for files and indexes
-  // that break their format or contradict each other, and, before memory is taken for them, where tensors of
-  // all experts of a layer have more experts than `most` says, or more parameters in total than its layers
-  // can have.
+  // that break their format or contradict each other. Also malformed_file, before memory is taken for
+  // tensors of all experts of a layer, where one of these has more experts than `most` says, or all together
+  // have more parameters than `most` allows.
   static HfWeights open(const std::string& directory, const std::string& family,
                         const ExpertCounts& most = {});
   static HfWeights open_adapters(const std::string& directory, const std::string& family,
@@ -77,8 +78,8 @@ class HfWeights {
   std::vector<std::string> names() const;                    // sorted
   const HfTensor* find(const std::string& parameter) const;  // nullptr: not there
 
-  // Elements [first, first + count) of a parameter that is there. Throws as SafetensorsFile::read_f32 and
-  // Mxfp4Reader, which keeps what it reads.
+  // Elements [first, first + count) of a parameter that find() finds. Throws as SafetensorsFile::read_f32
+  // and Mxfp4Reader::read. Matrices read from MXFP4 stay in memory (mxfp4.h).
   void read(const std::string& parameter, uint64_t first, uint64_t count, float* out) const;
 
  private:
@@ -103,20 +104,20 @@ class HfWeights {
   std::unique_ptr<Mxfp4Reader> mxfp4_ = std::make_unique<Mxfp4Reader>();
 };
 
-// Whether the weights are those of the group. Weights of a model with adapters are those of its base or those
-// of its adapters; weights of any other model are those of all groups.
+// Whether `weights` has the parameters of the group. A directory for a model with adapters has either its
+// base or its adapters; a directory for any other model has all groups.
 bool holds(const HfWeights& weights, const Model& model, const Group& group);
 
 // XXH3-64 of names, shapes and values of the base of a model with adapters, or of a whole model. Values are
-// sampled, as fp32: eight ranges of 1024 elements of each tensor, at equal distances from its beginning to
-// its end, or all of a tensor that has no more. So the checksum does not depend on how files are divided, nor
-// on a wider type of the same values. At most 32 KiB of a parameter are read; of one in MXFP4, all that is
-// stored of the expert, since a range has a part of many stored rows.
+// sampled as fp32: eight ranges of 1024 elements of each tensor, at equal distances from its beginning to
+// its end. A tensor of at most 8192 elements is read as a whole. So the checksum does not depend on how
+// files are divided, nor on a wider type of the same values. At most 32 KiB of a parameter are read. For a
+// parameter in MXFP4, all stored rows of its expert are read, since a range has a part of many of them.
 uint64_t sampled_checksum(const HfWeights& weights, const Model& model);
 
 // Throws one Error(malformed_file) that lists the tensors that are missing, unknown, of another shape, or of
-// no floating-point type (ten names of each, and how many there are). A head's weight stored beside a tied
-// embedding must equal it, and is skipped then.
+// no floating-point type (ten names of each, and how many there are). If a directory has a head's weight
+// beside a tied embedding, the two must be equal, and the head's is skipped.
 void check_weights(const HfWeights& weights, const Model& model);
 
 }  // namespace sluice

@@ -22,7 +22,7 @@ class MergedWeights {
   // `base` and `adapters` read the parameters of the model's base and adapters. The model outlives this.
   MergedWeights(const Model& model, const Adapters& settings, ReadParameter base, ReadParameter adapters);
 
-  // Elements of a tensor of the base, of that name and shape.
+  // Elements [first, first + count) of the base's tensor `name`, which has the shape `shape`.
   void read(const std::string& name, const Shape& shape, uint64_t first, uint64_t count, float* out);
 
  private:

@@ -53,7 +53,7 @@ bool asks_for_nothing(const Json& value) {
   return value.is_null() || value == false || ((value.is_array() || value.is_object()) && value.empty());
 }
 
-// rank_pattern, use_dora, modules_to_save and the like.
+// Complains about keys that ask for what Sluice does not do: use_dora, modules_to_save and the like.
 void reject_unknown(const Json& object, const ConfigReader& file) {
   const bool has_parameters =
       object.contains("target_parameters") && !asks_for_nothing(object["target_parameters"]);
@@ -66,7 +66,7 @@ void reject_unknown(const Json& object, const ConfigReader& file) {
       file.complain(fmt::format("it sets {}, which is not supported.", printable(key)), kOtherAdapter);
 }
 
-// PiSSA, OLoRA and others change the base when training begins: the adapter fits that base only.
+// PiSSA, OLoRA and others change the base when training begins. The adapter then fits the changed base only.
 void check_start(const Json& object, const ConfigReader& file) {
   const auto found = object.find("init_lora_weights");
   if (found == object.end() || found->is_null() || found->is_boolean()) return;
@@ -90,7 +90,7 @@ bool has_own(const Json& object, const ConfigReader& file, const char* key, cons
   return file.has(key) && object[key].contains(pattern_of(parameter));
 }
 
-// Complains about patterns that are of no targeted parameter.
+// Complains about patterns that belong to no targeted parameter.
 void check_patterns(const Json& object, const ConfigReader& file,
                     const std::vector<std::string>& parameters) {
   std::set<std::string> known;
@@ -152,7 +152,7 @@ void read_parameters(const Json& object, const ConfigReader& file, const Family*
 
 using Names = std::set<std::string>;
 
-// The parameters of a model's adapters; nothing where it cannot have them.
+// The parameters of a model's adapters; nothing where the model cannot have these adapters.
 std::optional<Names> parameters_of(const ModelConfig& base, const Adapters& adapters) {
   ModelConfig config = base;
   config.adapters = adapters;

@@ -15,8 +15,8 @@ namespace sluice {
 namespace {
 
 constexpr std::string_view kLayers = "model.layers.", kInner = ".base_layer";
-// What PEFT 0.21.2 takes for names of experts' matrices and routers only, where it joins adapters of single
-// experts (_MOE_TARGET_MODULE_MAPPING of its transformers_weight_conversion.py).
+// When PEFT 0.21.2 joins adapters of single experts, it assumes that only experts' matrices and routers have
+// these names (_MOE_TARGET_MODULE_MAPPING of its transformers_weight_conversion.py).
 constexpr std::string_view kTaken[] = {"gate", "gate_proj", "up_proj", "down_proj", "w1", "w2", "w3"};
 
 bool has_two(const Stacked& stacked) { return *stacked.second != '\0'; }
@@ -33,7 +33,7 @@ struct Factor {
   bool is_down = false;
 };
 
-// A factor of a module of a layer, by its name; an empty module: the name is of no factor.
+// The factor with this name, as its layer and module; an empty module: no factor has such a name.
 Factor factor_of(std::string_view name) {
   Factor f;
   for (const std::string_view suffix : {kAdapterDown, kAdapterUp})

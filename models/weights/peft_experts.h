@@ -6,7 +6,7 @@
 // e. The factors of the first parameter of the module "mlp.experts" are named mlp.experts.base_layer.lora_A
 // and lora_B, those of the last one mlp.experts.lora_A and lora_B. Where the parameter is two matrices, gate
 // and up, these share A, and B has the rows of both. PEFT doubles the rank of such a parameter where
-// target_modules named the two (rank_pattern).
+// target_modules named the two matrices (rank_pattern).
 //
 // Here every matrix of every expert has factors of its own, all of one rank. Smaller factors are padded by
 // zeros, which training leaves as they are: their gradients are zero. Pure functions; any thread.
@@ -44,8 +44,8 @@ struct FactorPart {
   HfRows rows;
 };
 
-// How many factors a tensor has, by its name without PEFT's prefix and its shape alone. 0: it has no factors
-// of experts, or cannot be divided into them.
+// How many factors a tensor has, judged by its shape and its name (without PEFT's prefix) alone. 0: it has no
+// factors of experts, or cannot be divided into them.
 StackSize factor_stack_size(const PeftTargets& targets, const std::string& name, const Shape& shape);
 
 // The factors of a tensor; the caller has bounded the number of experts. A tensor for which

@@ -13,7 +13,7 @@ namespace {
 
 constexpr std::string_view kLayerPrefix = "model.layers.";
 
-// "model.layers.7." of a name that begins so; "": it does not.
+// The start of a name up to its layer, "model.layers.7."; "": the name has no layer.
 std::string_view layer_of(std::string_view name) {
   if (!name.starts_with(kLayerPrefix)) return "";
   const size_t dot = name.find('.', kLayerPrefix.size());

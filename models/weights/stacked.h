@@ -15,7 +15,7 @@ namespace sluice {
 
 struct Family;
 
-// The numbers of layers and experts that a config.json has, or else the most that any may have.
+// The numbers of layers and experts that a config.json has, or else the most that any model may have.
 struct ExpertCounts {
   int64_t layers = kLayersMax, experts = kExpertsMax;
 };
@@ -34,10 +34,10 @@ struct StoredTensor {
   std::vector<TensorPart> parts;
 };
 
-// Layer and expert of a parameter; nothing: it is no expert's.
+// Layer and expert of a parameter; nothing: the parameter belongs to no expert.
 struct ExpertPlace {
   int64_t layer = 0, expert = 0;
-  std::string_view name;  // behind that of the expert, "gate_proj.weight"
+  std::string_view name;  // what follows the expert's number: "gate_proj.weight"
 };
 std::optional<ExpertPlace> expert_of(const Family& family, std::string_view parameter);
 
@@ -56,8 +56,8 @@ StackSize stack_size(const Family& family, const std::string& tensor, const Shap
 std::vector<TensorPart> stacked_parts(const Family& family, const std::string& tensor, const Shape& shape,
                                       int64_t first_expert = 0);
 
-// The tensors in which files have the model's parameters, without those of adapters, in the order of each
-// tensor's first parameter.
+// The tensors in which files have the model's parameters, ordered by the first parameter of each tensor.
+// Parameters of adapters are left out.
 std::vector<StoredTensor> stored_tensors(const Family& family, const Model& model);
 
 // Elements [first, first + count) of the tensor. `read` is called with the elements that it shall read from

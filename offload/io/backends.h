@@ -2,7 +2,7 @@
 //
 // A back end is one source file with one IoBackend, and an entry of kIoBackends. Everything else that lists
 // back ends follows from that table: the values of --io, their help and errors, what `auto` tries, doctor's
-// lines, and the tests, which hold each against the contract of the queue.
+// lines, and the tests, which check each back end against the contract of IoQueue.
 #pragma once
 
 #include <cstddef>
@@ -26,13 +26,13 @@ enum class IoObstacle : uint8_t {
 };
 struct IoStatus {
   IoObstacle obstacle = IoObstacle::none;
-  std::string reason;   // in words; empty if there is none
+  std::string reason;   // in words; empty if there is no obstacle
   std::string command;  // a shell command that removes the obstacle; empty: there is none
 };
 
 struct MadeIoQueue {
   std::unique_ptr<IoQueue> queue;  // null: `status` says why
-  std::string text;                // what it is, for people
+  std::string text;                // what the queue is, in words
   IoStatus status;
 };
 
@@ -50,11 +50,11 @@ struct IoBackend {
 extern const IoBackend kUringBackend;   // uring_queue.cc
 extern const IoBackend kThreadBackend;  // thread_queue.cc
 
-// In the order in which `auto` tries them: the one that takes the least processor time first (`sluice bench
-// --io NAME` measures it). The last works everywhere.
+// In the order in which `auto` tries them: the back end that takes the least processor time first (`sluice
+// bench --io NAME` measures it). The last works everywhere.
 constexpr const IoBackend* kIoBackends[] = {&kUringBackend, &kThreadBackend};
 
-// The registration_bytes_a_page of the back end that `choice` may become and that takes most.
+// The largest registration_bytes_a_page among the back ends that `choice` may become.
 uint64_t registration_bytes_a_page(IoChoice choice);
 
 // Makes a queue of `depth` requests (1 to 1024). A back end may pin the memory `registered` (may be empty) in

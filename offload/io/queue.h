@@ -39,9 +39,9 @@ class IoQueue {
   // Hands one request to the system; requires in_flight() < depth().
   virtual void submit(const IoRequest& request) = 0;
 
-  // Fills `done` with completions, in any order, and returns their number. If there is none yet, waits for
-  // one at most `timeout_microseconds`; 0 does not wait. May return 0 early (on a signal). Never waits when
-  // nothing is in flight.
+  // Fills `done` with completions, in any order, and returns their number. If there is no completion yet,
+  // waits for one at most `timeout_microseconds`; with 0, does not wait. May return 0 early (on a signal).
+  // Never waits when nothing is in flight.
   virtual uint32_t poll(std::span<IoCompletion> done, int64_t timeout_microseconds) = 0;
 };
 

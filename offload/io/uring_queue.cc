@@ -1,5 +1,5 @@
-// io_uring back end. It asks for no optional feature of a ring. At requests of up to 1 MiB, a system call for
-// each costs nothing; and without these features one thread can make a ring and another use it.
+// io_uring back end. It asks for no optional feature of a ring. A request has up to 1 MiB, so a system call
+// for each costs nothing. Without these features, one thread can make a ring and another use it.
 //
 // The kernel may use a request's memory from when it takes the request until the completion. When the kernel
 // refuses requests for good, those that it has not taken and all later ones complete with the errno of the

@@ -18,7 +18,7 @@ constexpr Names kVersion2{"memory.max", "memory.current", "inactive_file"};
 constexpr Names kVersion1{"memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"};
 constexpr uint64_t kVersion1NoLimit = 1ull << 60;  // "none" is written as the largest multiple of a page
 
-// Takes the level's limit if it leaves less than the levels before.
+// Takes the level's limit if it leaves less memory than the limits of the levels before.
 void look_at_level(const CgroupLevel& level, MemoryLimits& limits) {
   const Names& names = level.version2 ? kVersion2 : kVersion1;
   const std::string file = level.path + "/" + names.limit;

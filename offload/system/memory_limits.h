@@ -23,7 +23,7 @@ struct MemoryLimits {
   uint64_t cgroup_used = 0;           // at that level, less file pages that the kernel would drop first
   std::string cgroup_file;            // where that limit is written; empty when there is none
   uint64_t lockable = kNoLimit;       // soft RLIMIT_MEMLOCK
-  uint64_t lockable_hard = kNoLimit;  // as far as the process may raise it
+  uint64_t lockable_hard = kNoLimit;  // as far as the process may raise `lockable`
   uint64_t address_space = kNoLimit;  // soft RLIMIT_AS (ulimit -v)
   uint64_t address_space_used = 0;    // VmSize
   uint64_t file_size = kNoLimit;      // soft RLIMIT_FSIZE (ulimit -f): of a file that the process writes
@@ -32,9 +32,9 @@ struct MemoryLimits {
     if (cgroup_limit == kNoLimit) return kNoLimit;
     return cgroup_used < cgroup_limit ? cgroup_limit - cgroup_used : 0;
   }
-  // The smaller of what the machine and what the cgroup has.
+  // The machine's memory or the cgroup's limit, whichever is smaller.
   uint64_t physical() const { return total < cgroup_limit ? total : cgroup_limit; }
-  // The smaller of what the machine and what the cgroup has left.
+  // What the machine has available or what the cgroup has left, whichever is smaller.
   uint64_t usable() const { return available < cgroup_left() ? available : cgroup_left(); }
 };
 

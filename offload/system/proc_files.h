@@ -16,7 +16,7 @@ std::string file_text(const std::string& path);
 // The rest of the first line that begins with `key`, without white space after `key`; none: no such line.
 std::optional<std::string_view> text_field(std::string_view text, std::string_view key);
 
-// The number with which text_field() begins, or with which the file begins; none if there is none.
+// The number at the start of text_field(), or at the start of the file. None: no number stands there.
 std::optional<uint64_t> number_field(std::string_view text, std::string_view key);
 std::optional<uint64_t> number_in(const std::string& path);
 
@@ -27,9 +27,8 @@ struct CgroupLevel {
 };
 
 // The directories that may have the files of this process's cgroup for `controller` ("memory", "cpu") and of
-// the levels above it, nearest first. Both cgroup versions, also side by side ("hybrid"). The path that the
-// kernel tells may be one of the host, and not exist in a container; then only the directory of the mount has
-// files.
+// the levels above it, nearest first. Both cgroup versions, also side by side ("hybrid"). The kernel may
+// tell a path of the host that does not exist in a container. Then only the mount's own directory has files.
 std::vector<CgroupLevel> cgroup_levels(const std::string& root, const std::string& controller);
 
 }  // namespace sluice

@@ -15,12 +15,12 @@ std::vector<ProcessorSet> cores_of(const ProcessorSet& allowed);
 
 struct ProcessorShare {
   ProcessorSet processors;  // on which the rank's threads may run
-  int threads = 1;          // how many every rank may have
+  int threads = 1;          // threads that every rank may have
   bool apart = false;       // no other rank has these processors
 };
 
-// The share of rank number `rank` of `ranks`: neighbouring cores, as many as others have or one more or less.
-// Where there are fewer cores than ranks, all ranks share all cores.
+// The share of rank number `rank` of `ranks`: neighbouring cores. Two ranks' numbers of cores differ by at
+// most one. Where there are fewer cores than ranks, all ranks share all cores.
 ProcessorShare share_of(const std::vector<ProcessorSet>& cores, int rank, int ranks);
 
 }  // namespace sluice

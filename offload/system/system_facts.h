@@ -27,7 +27,7 @@ struct SystemFacts {
   std::string kernel;                     // its release
   bool container = false;                 // inside one of Docker or Podman
   int processors = 0;                     // on which this process may run
-  std::optional<double> processor_quota;  // in processors: the least of the cgroup and the levels above it
+  std::optional<double> processor_quota;  // in processors: the least limit of the cgroup and levels above
   std::string processor_quota_file;
   std::vector<NumaNode> nodes;         // by id
   std::string transparent_huge_pages;  // "always", "madvise" or "never"; empty: the kernel has none
@@ -49,7 +49,8 @@ struct FileSystem {
 // The file system of `directory`, an absolute path without symbolic links.
 std::optional<FileSystem> file_system_of(const std::string& directory, const std::string& root = "/");
 
-// Bytes that this process can lock in memory at this moment: `most`, halved as often as it takes.
+// Bytes that this process can lock in memory at this moment: `most`, halved until the system locks that
+// many.
 uint64_t lockable_bytes(uint64_t most);
 
 }  // namespace sluice

@@ -26,7 +26,7 @@ class BenchMemory {
   void fill(std::byte* to, uint64_t bytes, std::span<const std::byte> from);
   void write(std::byte* to, std::span<const std::byte> from) { fill(to, from.size(), from); }
 
-  // Seconds of one call of `work`, which calls the device, when many calls follow each other.
+  // Seconds of one call of `work` when many calls follow each other. `work` calls the device.
   Rounds rounds_of_call(const std::function<void()>& work, const Repeats& repeats);
 
  private:

@@ -14,8 +14,8 @@ TimedRate measure_round(Device& device, DType precision, uint64_t elements);
 
 // The following are for a device with memory of its own.
 
-// Bytes a second in the device's own memory. `update`: read and written by AdamW, as the planner counts them.
-// `zero`: written by zeroing.
+// Bytes a second in the device's own memory. `update`: bytes that AdamW reads and writes, as the planner
+// counts them. `zero`: bytes that zeroing writes.
 struct DeviceMemoryRates {
   TimedRate update, zero;
 };

@@ -319,7 +319,7 @@ class Bench {
     say("sizes: {} of GPU memory, {} of host memory", in_mib(*sizes.device), in_mib(sizes.host));
   }
 
-  // Ranks exchange from the memory that their programs use for it.
+  // Ranks exchange from the memory from which their programs exchange.
   void measure_ranks(const AcceleratorRanks& connected) {
     constexpr uint64_t kMessageMost = 16ull << 20;
     Communicator& communicator = connected.communicator ? *connected.communicator : *ranks_.lane;

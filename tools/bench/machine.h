@@ -13,7 +13,7 @@
 
 namespace sluice {
 
-// It uses the settled device, host memory, threads, I/O back end and nvme directories of `options`. It first
+// Uses the settled device, host memory, threads, I/O back end and nvme directories of `options`. It first
 // checks that these directories can be used. `scale` is for sufficient memory; with less, smaller buffers are
 // timed. The first rank measures its machine while the others wait, then all measure the network. Only the
 // first rank prints and returns the description. Throws as Device, NvmeFiles and Communicator do, and

@@ -8,7 +8,7 @@
 
 namespace sluice {
 
-// Each round is one run of `work`. A run before these is not timed.
+// Each round is one run of `work`. One run before the rounds is not timed.
 template <typename Work>
 Rounds time_rounds(const Work& work, const Repeats& repeats) {
   work();

@@ -39,7 +39,7 @@ struct OpSizes {
 uint64_t ops_bytes(const Device& device, std::span<const DType> precisions, const OpSizes& sizes);
 
 // Puts the rates of all kinds in one precision into `rates`. Calls `say` for each kind, with its fit and with
-// the rounds of one of its times: the one whose rounds disagree most.
+// the rounds of the time whose rounds disagree most.
 void measure_ops(Device& device, DType precision, const OpSizes& sizes, std::vector<OpRates>& rates,
                  const std::function<void(OpKind, const OpFit&, const Rounds&)>& say);
 

@@ -22,8 +22,8 @@ std::vector<DType> output_types(const OpShapes& shapes) {
   return types;
 }
 
-// What is added to ids. The ids of a cached_attention are begins: they lie so far before its rows that the
-// rows end the context.
+// What is added to ids. The ids of a cached_attention are the rows in which documents begin: so far before
+// the op's rows that the op's rows end the context.
 int32_t first_id(const OpShapes& s) {
   return s.kind == OpKind::cached_attention
              ? static_cast<int32_t>(s.attributes.sequence - s.attributes.context)

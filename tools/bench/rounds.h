@@ -40,15 +40,16 @@ struct Repeats {
 // `all`: the sum of the seconds.
 bool enough(const std::vector<double>& seconds, double all, const Repeats& repeats);
 
-// A rate, such as "linear in bf16", and the rounds that it comes from. If it comes from several times, the
-// rounds that disagree most.
+// A rate, such as "linear in bf16", and the rounds that it comes from. For a rate that comes from several
+// times: the rounds that disagree most.
 struct RatedRounds {
   std::string rate;
   Rounds rounds;
 };
 std::vector<RatedRounds> doubtful(std::vector<RatedRounds> all);
 
-// What `bench` prints at the end: a line for each doubtful rate, and what to do; or that there is none.
+// What `bench` prints at the end: a line for each doubtful rate, and what to do; or a line that says that no
+// rate is doubtful.
 std::string doubts_text(const std::vector<RatedRounds>& doubts);
 
 }  // namespace sluice

@@ -42,7 +42,7 @@ inline std::vector<double> time_ratios(const Contestant& a, const Contestant& b)
 }
 inline double time_ratio(const Contestant& a, const Contestant& b) { return median(time_ratios(a, b)); }
 
-// The first contestant's speed divided by that of the fastest other one.
+// The first contestant's speed divided by the speed of the fastest other contestant.
 inline double ratio_to_best(const std::vector<Contestant>& all) {
   double ratio = 1e300;
   for (size_t i = 1; i < all.size(); ++i) ratio = std::min(ratio, time_ratio(all[i], all[0]));

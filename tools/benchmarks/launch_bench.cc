@@ -3,10 +3,10 @@
 //
 //   launch_bench [--rounds N] [--small]
 //
-// A step is that of a model of 48 layers whose state lies on a drive. For each layer, a shard is read, copied
-// to the device, used there, copied back, updated and written, each on its lane. A lane is at most two layers
-// ahead of the next one. The work of an instruction is a copy of 8 bytes, or on the compute lane the rounding
-// of 64 numbers. The step runs
+// A step is like one of a model of 48 layers whose state lies on a drive. For each layer, a shard is read,
+// copied to the device, used there, copied back, updated and written, each on its lane. A lane is at most two
+// layers ahead of the next one. The work of an instruction is a copy of 8 bytes, or on the compute lane the
+// rounding of 64 numbers. The step runs
 //   - on one thread, in the order of the list: the peer, which wakes nobody;
 //   - over streams that do nothing, so that lanes never sleep for long;
 //   - over streams whose computes take 100 us each, so that the lanes sleep most of the time, as in training;
@@ -174,7 +174,7 @@ double seconds_of(const timeval& time) {
 class Launches {
  public:
   // on_gpu: on the cuda device of the rank's number. Otherwise on the reference device, over `streams` or, if
-  // they are nullptr, on one thread. Of several ranks, each makes its own, and they exchange.
+  // they are nullptr, on one thread. Each of several ranks makes its own Launches, and the ranks exchange.
   Launches(bool on_gpu, std::unique_ptr<Streams> streams, Ranks ranks = {})
       : device_(on_gpu ? make_cuda_device(ranks.rank()) : make_reference_device()),
         host_(kBytes),
@@ -252,7 +252,7 @@ class Launches {
   std::unique_ptr<Executor> executor_;
 };
 
-// Both ranks run the step of collectives. The processor time and the switches are those of both.
+// Both ranks run the step of collectives. Processor time and switches are summed over both ranks.
 Costs run_ranks(int steps) {
   Costs first;
   const auto rank = [&](const Ranks& ranks) {

@@ -4,8 +4,8 @@
 //   matmul_bench [THREADS] [REPEATS] [ROWS] [--peak]
 //
 // For every product of GPT-2 124M's linear layers and its loss (fp32 and bf16), prints GFLOP/s and the ratio
-// to the library; then the same for all products of a step. Medians. --peak: only the library's large
-// product, the best of five, as one JSON object in GFLOP/s.
+// to the library; then the same for all products of a step. Figures are medians. --peak: only the library's
+// large product, the best of five, as one JSON object in GFLOP/s.
 #include <cblas.h>
 #include <fmt/format.h>
 #ifdef SLUICE_WITH_ONEDNN

@@ -6,8 +6,8 @@
 // 175 billion parameters (GPT-3) with 32 micro-batches on 64 ranks; and a trillion parameters (the sizes of
 // Narayanan et al. 2021, "Efficient large-scale language model training on GPU clusters using Megatron-LM")
 // on 1024 ranks. Then times the verifier alone on llama-70b, whose micro-batches are doubled until its
-// program has 50,000 instructions. Medians of five rounds. Only tables are allocated: the budgets are those
-// of a larger machine.
+// program has 50,000 instructions. Times are medians of five rounds. Only tables are allocated: the budgets
+// are those of a larger machine.
 //
 // Then prints predictions for two clusters with built-in descriptions: for the trillion parameters, and for
 // plain data parallelism of 13 billion parameters on 80 GPUs. For the latter a step of 12.5 s was published,

@@ -3,7 +3,7 @@
 //   trace_bench [--dir DIR] [--small]
 //
 // A round times two steps. One is traced as `sluice profile` does it: the executor keeps records, and the
-// recorder copies those of the body. Each step runs alone, so that nothing hides the copy. The first
+// recorder copies the body's records. Each step runs alone, so that nothing hides the copy. The first
 // configuration is the worst case: tensors of a few KiB in two memory tiers, so that instructions are many
 // and short. The second has three tiers, with files in DIR. Prints three figures of the rounds' ratios: the
 // median, the middle half, and the range that holds the true median with a probability of 95 % (by order

@@ -16,8 +16,9 @@ struct ParsedCommand {
 };
 
 // argv[0] is the command's name. Help is at most `columns` wide. Options of --config are applied first, so
-// the command line wins; options of either count as given. With --resume, and for eval, options that a
-// manifest may bring are not required here: the verb calls check_options again once it has read the manifest.
+// the command line wins; options of the file and of the command line count as given. With --resume, and for
+// eval, options that a manifest may bring are not required here: the verb calls check_options again once it
+// has read the manifest.
 ParsedCommand parse_command_line(int argc, const char* const* argv, size_t columns = kPageColumns);
 
 }  // namespace sluice

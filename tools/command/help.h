@@ -31,7 +31,7 @@ struct HelpPage {
 };
 
 enum class HelpExtent : uint8_t {
-  first,  // --help: explains the options that one needs first (OptionHints::first_in), names the others
+  first,  // --help: explains the options that are needed first (OptionHints::first_in), names the others
   all,    // --help-all: explains every option. The same for a verb that has no first options
 };
 

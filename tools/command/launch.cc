@@ -33,10 +33,11 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// When one rank ends, a launcher ends the others, and its exit code is that of the first rank that ended.
+// When one rank ends, a launcher ends the others. The launcher's exit code is that of the first rank that
+// ended.
 // - So a rank that fails waits kGrace before it ends. Meanwhile the others hear why and write their statuses,
 //   which takes 260 ms at most.
-// - A rank that ends because of another waits longer, so that the one that failed ends first. The rank that
+// - A rank that ends because of another waits longer, so that the failed rank ends first. The rank that
 //   has found that another hangs waits kFinderGrace.
 // - All others wait kFinderGrace and kLauncherGrace, and leave it to the launcher to end them. mpirun does so
 //   two seconds after the first has ended, or at once if a second one ends before that. In the latter case, a
@@ -123,7 +124,7 @@ struct Launch::Ending {
       write_unless_held(out_directory, rank, words);
   }
 
-  // Returns on the first thread that calls; every other waits for the process to end.
+  // Returns on the first thread that calls. Every other thread that calls waits for the process to end.
   void begin() {
     if (begun.exchange(true))
       for (;;) pause();
@@ -149,8 +150,8 @@ struct Launch::Ending {
 
   // A thread of the MPI module calls the following functions.
 
-  // Also writes the status of the missing rank, which may never go on, or may be ended as soon as it does. If
-  // that rank writes a status itself, for example behind a cut network, its status stays.
+  // Also writes the status of the missing rank, which may never go on, or may be ended as soon as it goes on.
+  // If that rank writes a status itself, for example behind a cut network, its status stays.
   void found(int rank, int missing, const std::string& reason) {
     goes_first = true;
     if (missing == kNobody || !holds || !has_status(out_directory, missing, no_word())) return;

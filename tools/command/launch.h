@@ -55,14 +55,14 @@ class Launch {
 // Launch::end() does, because the command lines of other ranks may be right. Otherwise returns.
 void end_if_launched(int argc, const char* const* argv, const Error& why);
 
-// For a verb that runs in one process. Throws Error(usage) where a launcher has started several. Only one
-// rank of each machine throws it with the sentence, so that it is printed once.
+// For a verb that runs in one process. Throws Error(usage) where a launcher has started several. On all ranks
+// of a machine but one this error has no sentence, so that it is printed once.
 void check_alone(Verb verb);
 
 // nullptr: no launcher has started several processes. Throws Error(environment) where the module or MPI
-// itself is missing, Error(usage) under a launcher that starts no MPI; only one rank of each machine throws
-// with the sentence. Ends the process when not all ranks have started within `timeout` seconds, by default
-// kPatienceAtStart; a given `timeout` is also how long ranks wait for each other from then on.
+// itself is missing, Error(usage) under a launcher that starts no MPI; on all ranks of a machine but one,
+// these errors have no sentence. Ends the process when not all ranks have started within `timeout` seconds,
+// by default kPatienceAtStart; a given `timeout` is also how long ranks wait for each other from then on.
 std::unique_ptr<Launch> open_launch(const std::string& out_directory, std::optional<double> timeout);
 
 }  // namespace sluice

@@ -1,4 +1,4 @@
-// Launchers, and the environment variables by which each tells a process that it is one of several.
+// Launchers, and the environment variables by which a launcher tells a process that it is one of several.
 #pragma once
 
 #include <optional>
@@ -12,13 +12,13 @@ struct LauncherVariables {
 // In a Slurm batch script SLURM_NTASKS is set although one process runs; only srun sets SLURM_STEP_NUM_TASKS.
 constexpr LauncherVariables kSlurmStep = {"SLURM_STEP_NUM_TASKS", "SLURM_PROCID", "SLURM_LOCALID"};
 // Launchers that start MPI: Open MPI's own, srun, and those that use PMI. One may start another. The first of
-// this list whose variables are set is the one that has started this process.
+// this list whose variables are set has started this process.
 constexpr LauncherVariables kMpiLaunchers[] = {
     {"OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_LOCAL_RANK"},
     kSlurmStep,
     {"PMI_SIZE", "PMI_RANK", "PMI_RANK"}};
 constexpr LauncherVariables kTorchrun = {"WORLD_SIZE", "RANK", "LOCAL_RANK"};
-// A process finds MPI's other ranks by one of these variables. srun sets one if --mpi asks for it.
+// A process finds MPI's other ranks by one of these variables. srun sets one only if --mpi asks for it.
 constexpr const char* kPmiVariables[] = {"PMIX_RANK", "PMI_RANK"};
 
 // All launchers that may start several processes of the command.

@@ -22,7 +22,7 @@ std::string format_rate(double per_second) {
   return fmt::format("{:.0f}", per_second);
 }
 
-// The first fields of the line, as many as fit into so many columns. Two blanks separate fields.
+// The first fields of the line that fit into `columns`. Two blanks separate fields.
 std::string fields_within(const std::string& line, size_t columns) {
   if (line.size() <= columns) return line;
   const size_t end = line.rfind("  ", columns);

@@ -65,7 +65,7 @@ void write_status_for(const std::string& out_directory, int missing, const std::
   const bool is_silent = first_line(is_exchanged ? fresh : path) == no_word();
   std::error_code ignored;
   if (is_exchanged == is_silent)
-    fs::remove(fresh, ignored);  // it has the status of the start, or could not take its place
+    fs::remove(fresh, ignored);  // `fresh` has the status of the start, or could not replace the status
   else
     fs::rename(fresh, path, ignored);
 }

@@ -11,15 +11,16 @@ namespace sluice {
 
 std::string status(ExitCode code, const std::string& sentence);
 
-// The status that a rank begins with: that of one that has ended without writing another.
+// The status that a rank begins with. It stays if the rank ends without writing another.
 std::string no_word();
 
 bool has_status(const std::string& out_directory, int rank, const std::string& words);
 
 void write_status(const std::string& out_directory, int rank, const std::string& words);
 
-// Writes the status of rank `missing` in its place, if that rank has written only no_word(). What it writes
-// in the same instant stays, unless the file system cannot exchange two names. `writer`: the rank that calls.
+// Writes the status of rank `missing` in its place, if that rank has written only no_word(). What that rank
+// writes in the same instant stays, unless the file system cannot exchange two names. `writer`: the rank that
+// calls.
 void write_status_for(const std::string& out_directory, int missing, const std::string& words, int writer);
 
 // Removes the statuses of ranks `first` and above, which an earlier run with more ranks has left.

@@ -32,7 +32,7 @@ ExitCode run_report(Options options, std::FILE* out);
 // A signal ends it with the answers that are there; the exit code is ExitCode::stopped.
 ExitCode run_generate(Options options, std::FILE* out);
 
-// Calls one of the above. In tools/run_verb.cc, since it needs all verbs.
+// Calls one of the above. Defined in tools/run_verb.cc, since it needs all verbs.
 ExitCode run_verb(Verb verb, Options options, std::FILE* out);
 
 }  // namespace sluice

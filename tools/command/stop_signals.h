@@ -2,11 +2,11 @@
 //
 // Until stop_on_signals() is called, a signal ends the process at once: nothing could be lost. Afterwards the
 // first signal asks for a clean end, and is answered at once (a launcher's SIGTERM is not). A second SIGINT,
-// SIGTERM or SIGHUP ends the process at once, with the last checkpoint intact. Two within a second or two
-// count as one: timeout(1) and terminals send theirs to the process and to its group. SIGHUP, which a lost
-// terminal sends, stays ignored where it is, as under nohup. SIGUSR1 stops the ranks of a launcher: mpirun
-// passes it on to all and kills none. A rank under a launcher must print why it ends. A signal handler
-// cannot, so another thread ends the process.
+// SIGTERM or SIGHUP ends the process at once, with the last checkpoint intact. Two signals within a second or
+// two count as one, since timeout(1) and terminals send theirs both to the process and to its group. If
+// SIGHUP, which a lost terminal sends, is ignored, as under nohup, it stays ignored. SIGUSR1 stops the ranks
+// of a launcher: mpirun passes it on to all and kills none. A rank under a launcher must print why it ends. A
+// signal handler cannot, so another thread ends the process.
 #pragma once
 
 #include <atomic>

@@ -22,8 +22,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// The run keeps its tokenizer's files. Runs of earlier versions do not: then they are in the model's
-// directory, if that is still there.
+// The run keeps its tokenizer's files. Runs of earlier versions do not: their tokenizer's files are in the
+// model's directory, if that is still there.
 std::string tokenizer_of(const std::string& checkpoint, const std::string& model, std::FILE* out) {
   std::error_code ignored;
   const std::string kept = tokenizer_directory(run_of(checkpoint));
@@ -100,7 +100,7 @@ struct Exporter {
   }
 
  private:
-  // Without --dtype in fp32, as adapters were trained: they are small.
+  // Writes fp32 unless --dtype is given: adapters were trained in fp32, and are small.
   void write_adapters(ExportOptions& to) const {
     to.adapters = true;
     to.dtype = options.transfer.dtype.value_or(DType::f32);

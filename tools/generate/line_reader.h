@@ -17,7 +17,7 @@ class LineReader {
   LineReader(int descriptor, const std::atomic<bool>& stop, uint64_t longest = kLineBytesMax)
       : descriptor_(descriptor), stop_(stop), longest_(std::min(longest, kLineBytesMax)) {}
 
-  // The next line, without its end; none: there are no more, or it was stopped. Throws Error(io), and
+  // The next line, without its end; none: there are no more lines, or `stop` is set. Throws Error(io), and
   // Error(malformed_file) for a line of more than kLineBytesMax, Error(infeasible) for one above `longest`.
   std::optional<std::string> next();
 

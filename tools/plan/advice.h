@@ -1,7 +1,7 @@
 // Which other budgets, batches and options would make steps faster, in words. Callers: plan, profile.
 //
-// Whatever is advised was planned as if it had been typed, so it is accepted, and its figures are those of
-// that plan.
+// Every change that is advised was planned as if the user had typed it. So the command accepts it, and its
+// figures are those of that plan.
 #pragma once
 
 #include <string>
@@ -29,11 +29,11 @@ void type_in(const ChangeWords& words, Options& options);
 std::vector<Amounts> amounts_to_try(const Options& options, const PlanRequest& request,
                                     const Budgets& budgets);
 
-// Tasks of the programs of a plan and of all that are tried for advice: about a minute. A plan also counts
-// for kTasksOfSearch, since its search takes as long as laying out so many.
+// The most tasks that a plan and all plans tried for advice may have together: about a minute. Each plan
+// counts for kTasksOfSearch tasks more, since its search takes as long as laying out so many.
 constexpr uint64_t kAdviceTasks = 850'000, kTasksOfSearch = 37'000;
 
-// As how many of these tasks planning for the request counts.
+// The number of tasks that planning for the request counts for.
 uint64_t tasks_to_plan(const PlanRequest& request);
 
 // The changes that gain most, as lines of `sluice plan`. Changes of the training, --clip 0 and adapters, come

@@ -213,7 +213,7 @@ class Explanation {
   const Plan& plan_;
   const Machine& machine_;
   std::vector<ClassBytes> permanent_;  // by tier
-  bool has_several_waves_;             // any of what was weighed
+  bool has_several_waves_;             // any weighed candidate has
 };
 
 }  // namespace

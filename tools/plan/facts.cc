@@ -119,7 +119,7 @@ double written_a_day(const PlanFacts& f) {
 
 double days_to_endurance(const PlanFacts& f) { return kDriveEndurance / (f.drive_part * written_a_day(f)); }
 
-// The part of all that is written to files that goes to the drive that gets most.
+// The largest part of the bytes written to files that one drive gets.
 double largest_part(const Machine& machine, const MachineRates& rates) {
   double largest = 0;
   for (const Tier& tier : machine.tiers)

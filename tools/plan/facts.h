@@ -45,7 +45,7 @@ struct PlanFacts {
   std::vector<WorkSeconds> waits, path;     // waited_for and critical by kind of work, the most first
   Bottleneck bottleneck;
   uint64_t bytes_written = 0;  // to files, by all these ranks
-  double drive_part = 1;       // of bytes_written: the part that goes to the drive that gets most
+  double drive_part = 1;       // the largest part of bytes_written that one drive gets
 };
 PlanFacts facts_of(const Plan& plan, const Options& options);
 
@@ -55,7 +55,7 @@ std::string facts_text(const Plan& plan, const PlanFacts& facts, std::optional<i
 // A line for a run of so many steps whose drive would not last a year; else "".
 std::string short_wear_text(const PlanFacts& facts, int64_t steps);
 
-// Adds them to the output of `plan --json`.
+// Adds the facts to the output of `plan --json`.
 void add_facts(const Plan& plan, const PlanFacts& facts, std::optional<int64_t> steps,
                nlohmann::ordered_json& out);
 // --steps, where it is given.

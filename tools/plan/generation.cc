@@ -20,7 +20,8 @@ namespace sluice {
 
 namespace {
 
-// A reading, simulated alone: it begins when the one before has ended, from which its tokens follow.
+// A reading, simulated alone. It begins when the reading before has ended, since its tokens follow from that
+// reading.
 struct ReadingRate {
   const Reading* reading;
   double seconds = 0, tokens_per_second = 0;

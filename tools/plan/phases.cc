@@ -17,7 +17,8 @@ namespace {
 
 constexpr const char* kCollective = "collective";
 
-// The bandwidth of the highest network level, which is the slowest; without levels that of lane `collective`.
+// The bandwidth of the highest network level, which is the slowest; without levels, the bandwidth of lane
+// `collective`.
 double& bandwidth_of(const Program& program, MachineRates& rates) {
   if (!rates.network.empty()) return rates.network.back().bytes_per_second;
   const Tier& tier = exchange_tier(program.machine);

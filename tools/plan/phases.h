@@ -25,7 +25,7 @@ struct BreakEven {
 // or the second plan does not fit.
 std::optional<BreakEven> break_even(const Plan& plan, PlanRequest request);
 
-// A line for each phase but the last, and one for compression; "" for a run of one phase without it.
+// A line for each phase but the last, and one for compression; "" for a run of one phase without compression.
 std::string phases_text(const Plan& plan, const std::optional<BreakEven>& even);
 
 // Adds "phases" and "compression", where there are any.

@@ -47,7 +47,8 @@ ByClassAndTier permanent_of(const Program& program) {
 ByClassAndTier transient_of(const Program& program) {
   ByClassAndTier most = nothing_of(program);
   for (const Body& body : program.bodies) {
-    // A stay begins at twice the index of its first instruction and ends at twice that of its last, plus one.
+    // A stay begins at twice the index of its first instruction, and ends at twice the index of its last plus
+    // one.
     std::vector<std::pair<uint32_t, const Stay*>> changes;
     const std::vector<Stay> stays = stays_of(program, body);
     for (const Stay& s : stays)
@@ -84,8 +85,8 @@ std::string counted(int64_t count, const char* one, const char* several) {
 
 namespace {
 
-// For each network level: its name, who sends over it (a rank, or a member of the level below), and how many
-// bytes each of these sends in a step.
+// For each network level: its name, who sends over it (ranks, or members of the level below), and how many
+// bytes each sender sends in a step.
 struct LevelBytes {
   std::string level, unit;
   uint64_t bytes;

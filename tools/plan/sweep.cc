@@ -178,7 +178,8 @@ void rewrite_line(const std::string& text) {
   std::fflush(stderr);
 }
 
-// Throws the error of the first value if all are refused. `notes`: of the last value that is not.
+// Throws the error of the first value if all are refused. `notes` gets the notes of the last value that is
+// accepted.
 std::vector<SweepPoint> plan_points(const Options& options, const Sweep& sweep,
                                     std::vector<std::string>& notes) {
   std::vector<SweepPoint> points;

@@ -24,13 +24,13 @@ std::string resource_name(const Plan& plan, const Bottleneck& busiest) {
   return kWords[static_cast<size_t>(busiest.kind)] + bottleneck_name(plan.program, plan.rates, busiest);
 }
 
-// Two digits: it is a prediction, and the plan changes with the batch.
+// Two digits, since the count is a prediction, and the plan changes with the batch.
 std::string about(double count) {
   const double unit = std::pow(10, std::floor(std::log10(std::max(count, 1.0))) - 1);
   return fmt::format("{:.0f}", unit > 1 ? std::round(count / unit) * unit : std::round(count));
 }
 
-// The first plan from which on tokens suffice in all; the number of plans if there is none.
+// The first plan from which on tokens suffice in all plans; the number of plans if there is none.
 size_t first_to_suffice(std::span<const TokenWork> plans) {
   size_t first = plans.size();
   while (first > 0 && plans[first - 1].suffice()) --first;

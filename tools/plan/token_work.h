@@ -1,8 +1,9 @@
 // What keeps a step's resources busy: tokens, or weights and state. The work of tokens grows with the batch:
-// forwards, backwards, and transfers of activations. All other work is that of weights, gradients and
-// optimizer state; it depends on the number of waves, not of tokens. So weights and state are the bottleneck
-// of a step with few tokens, and tokens that of a step with many; models with experts need many. All figures
-// are predicted: work at full rates, in any order (Loads). Callers: plan and its sweep.
+// forwards, backwards, and transfers of activations. All other work is for weights, gradients and optimizer
+// state. It depends on the number of waves, not on the number of tokens. So weights and state are the
+// bottleneck of a step with few tokens, and tokens are the bottleneck of a step with many. Models with
+// experts need many. All figures are predicted: work at full rates, in any order (Loads). Callers: plan and
+// its sweep.
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>
@@ -23,12 +24,14 @@ struct TokenWork {
 };
 TokenWork token_work_of(const Plan& plan);
 
-// The number of tokens with which the work of tokens takes as long as that of weights and state, if the
-// former grows in proportion to them and the latter stays as it is. None if the plan has no work of one kind.
+// The number of tokens with which the work of tokens takes as long as the work of weights and state, if the
+// former grows in proportion to the number and the latter stays as it is. None if the plan has no work of one
+// kind.
 std::optional<double> tokens_to_suffice(const TokenWork& work);
 
 // The same by plans for several numbers of tokens, in ascending order: the number from which on tokens
-// suffice in all plans, interpolated between two. None if they suffice in all plans, or not in the last.
+// suffice in all plans, interpolated between two. None if tokens suffice in all plans, or do not suffice in
+// the last.
 std::optional<double> tokens_to_suffice(std::span<const TokenWork> plans);
 
 // A line of `sluice plan`, without its heading; "" if there is nothing to say.

@@ -281,7 +281,7 @@ class Life {
     const Buffer& o = program_.buffers[other];
     return o.permanent && other != buffer_ ? fmt::format(" (see --why {})", printable(o.name)) : "";
   }
-  // For a fetch that nothing in its own tier keeps from coming earlier: only the start of the step does.
+  // For a fetch that only the start of the step keeps from coming earlier, nothing in its own tier.
   std::string begin_words(const Transfer& t) const {
     const Instruction& fetch = body_.instructions[t.instruction];
     for (uint32_t i = t.instruction; i-- > 0;) {
@@ -297,7 +297,7 @@ class Life {
 
   // ---- the tasks of a step ----
 
-  // Consecutive tasks that differ in micro-batch or shard only share a line.
+  // Consecutive tasks that differ only in micro-batch or shard share a line.
   void append_uses(std::string& out) const {
     struct Uses {
       uint32_t first = 0, last = 0;  // instructions
@@ -355,7 +355,7 @@ class Life {
   const std::vector<FetchNote>& notes_;
   std::map<uint32_t, const Idle*> idle_before_;  // by the instruction that its lane then starts
   std::map<uint32_t, uint32_t> at_task_;         // index of its instruction, by task
-  double origin_ = -1;                           // of time: when lane `compute` first begins in the step
+  double origin_ = -1;                           // time 0: when lane `compute` first begins in the step
 };
 
 }  // namespace

@@ -232,7 +232,7 @@ std::vector<std::string> notes_on_unused(const Options& options, Verb verb) {
                       unused.size() == 1 ? "means" : "mean")};
 }
 
-// Data that are tokens need no tokenizer, but what the run makes of them will.
+// Data that are tokens need no tokenizer, but the run's samples and exports will.
 void check_text_options(const Options& options, const std::string& tokenizer) {
   const bool has_any = has_tokenizer(tokenizer);
   if (is_given(options, "tokenizer") && !has_any)

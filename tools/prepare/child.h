@@ -1,6 +1,7 @@
-// A child process prepares data that have to be prepared, so that its memory is its own. The child ends with
-// this process: it is asked to where signals have their default action, and killed otherwise; parts that are
-// done are kept. Callers: train, eval, profile, before they open their data.
+// A child process prepares the data if that is needed, so that preparation has memory of its own. When this
+// process ends, so does the child: a signal that has its default action is passed on to the child; otherwise
+// the child is killed. Parts that are done are kept. Callers: train, eval, profile, before they open their
+// data.
 #pragma once
 
 #include <string>

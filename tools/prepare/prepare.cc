@@ -266,7 +266,7 @@ std::optional<Prepared> prepare(const Options& options, const std::vector<std::s
     line->show_progress(p);
   };
   const std::string directory = made_directory(cache_directory(options), preparation.name(progress));
-  // A set that is complete and undamaged is not locked: its drive may be one that cannot be written.
+  // A set that is complete and undamaged is not locked: the drive may be read-only.
   const bool is_damaged = has_damage(preparation, directory, progress);
   if (is_damaged || !is_complete_set(directory)) {
     const SetLock lock(directory);

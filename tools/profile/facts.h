@@ -1,5 +1,5 @@
-// The facts of a profile as one JSON object (docs/profile.md), which profile.json holds and from which the
-// text and the page are made; and the lanes that the page draws.
+// The facts of a profile as one JSON object (docs/profile.md): profile.json holds it, and the text and the
+// page are made from it. Also the lanes that the page draws.
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>

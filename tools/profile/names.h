@@ -13,7 +13,7 @@ struct NameMeaning {
   std::string name, meaning;  // "s.GROUP.SHARD", "optimizer state of a shard"
 };
 
-// Names of instructions, then those of the buffers that `program` has.
+// Names of instructions, then names of the buffers that `program` has.
 std::vector<NameMeaning> instruction_names();
 std::vector<NameMeaning> buffer_names(const Program& program);
 

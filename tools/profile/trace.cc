@@ -30,7 +30,7 @@ class TraceText {
  private:
   static std::string quoted(const std::string& text) { return safe_json(nlohmann::ordered_json(text)); }
   // Whole nanoseconds, as Perfetto counts. A duration is the difference of two of these, so that events that
-  // do not overlap here do not overlap there: Perfetto drops events that overlap on a thread.
+  // do not overlap here do not overlap in Perfetto, which drops events that overlap on a thread.
   static int64_t nano(double seconds) { return std::llround(seconds * 1e9); }
   static std::string micro(int64_t nanoseconds) {
     return fmt::format("{}.{:03}", nanoseconds / 1000, nanoseconds % 1000);

@@ -7,9 +7,9 @@
 
 namespace sluice {
 
-// A lane is a thread of the trace. Its instructions are complete events. On an overlapping lane they are
-// asynchronous events, each within one that is named after the lane. Counters are bytes of every tier by
-// class. Times are microseconds since the first begin.
+// A lane is a thread of the trace. Its instructions are complete events. On an overlapping lane, instructions
+// are asynchronous events, each within an event that has the lane's name. Counters are bytes of every tier by
+// class. Times are microseconds since the first instruction began.
 std::string profile_trace(const ProfiledRun& run);
 
 }  // namespace sluice

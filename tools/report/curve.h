@@ -25,9 +25,9 @@ constexpr size_t kColumns = 1000;
 // left.
 Curve thinned(const Curve& curve, size_t columns = kColumns);
 
-// Exponential moving average that forgets within about a fiftieth of the points, at least 5. Each value is
-// divided by the sum of its weights, so that the first ones are not drawn towards 0 (as the moments of Adam:
-// Kingma, Ba 2015, section 3).
+// Exponential moving average that forgets within about a fiftieth of the points, at least 5. Each average is
+// divided by the sum of its weights, so that the first averages are not drawn towards 0 (as the moments of
+// Adam: Kingma, Ba 2015, section 3).
 Curve smoothed(const Curve& curve);
 
 }  // namespace sluice

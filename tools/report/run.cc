@@ -130,7 +130,7 @@ void set_best_validation(ReportedRun& run, const Curve& validation) {
   }
 }
 
-// At most so many, at equal distances, with the first and the last.
+// At most `most` samples, at equal distances, the first and the last among them.
 std::vector<SampleMetrics> spread(std::vector<SampleMetrics> all, size_t most) {
   if (all.size() <= most) return all;
   std::vector<SampleMetrics> some;

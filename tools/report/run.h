@@ -32,9 +32,9 @@ struct ReportedRun {
 };
 constexpr size_t kSampledSteps = 20;
 
-// If a step stands twice in the file, the run went back before it: its first record, and all records between
-// that and the second, are left out. Changes no file. Throws Error(usage) for a directory that holds no run
-// or no step yet, and as read_metrics() does.
+// If a step stands twice in the file, the run went back to an earlier step. The step's first record, and all
+// records between its two records, are left out. Changes no file. Throws Error(usage) for a directory that
+// holds no run or no step yet, and as read_metrics() does.
 ReportedRun read_run(const std::string& directory);
 
 }  // namespace sluice

@@ -12,7 +12,7 @@ namespace {
 
 constexpr double kNear = 1.1;       // times the prediction: not worth a word about lanes
 constexpr double kOther = 1.25;     // times the prediction, or the other way round: another machine's rates
-constexpr double kPartNamed = 0.1;  // of a step: what a lane must be busy to be named
+constexpr double kPartNamed = 0.1;  // of a step: a lane that is busy for less is not named
 
 double median(std::vector<double> values) {
   const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);

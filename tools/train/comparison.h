@@ -32,7 +32,7 @@ class Comparison {
   double predicted_;          // seconds of a step
   std::vector<double> busy_;  // by lane, predicted
   bool is_described_;         // the machine was named
-  bool is_one_phase_;         // all steps are like the one that was predicted
+  bool is_one_phase_;         // all steps are like the predicted step
   std::optional<KillLoss> loss_;
   size_t steps_ = 0;
   std::vector<double> seconds_;                    // of the steps that count

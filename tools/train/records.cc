@@ -60,7 +60,7 @@ Records::Records(const Options& options, const std::string& metrics, int64_t don
   if (options.run.tensorboard) events_.emplace(options.run.out, done, unix_seconds());
 }
 
-// A sentence if a stop may take longer than --stop-within. At the start, less than that was predicted.
+// A sentence if a stop may take longer than --stop-within. The prediction at the start was within that limit.
 std::optional<std::string> Records::late_stop(const StepMetrics& newest) {
   if (stop_within_ == 0 || !forecast_.has_measured()) return std::nullopt;
   const double most = forecast_.longest(steps_before_stop(newest.seconds));

@@ -44,7 +44,7 @@ class Records {
   Progress progress_;
   RouterWatch routers_;
   StopForecast& forecast_;
-  double stop_within_;  // seconds; 0: as long as it takes, or it was told that stops take longer
+  double stop_within_;  // seconds; 0: no limit, or the user was told that a stop takes longer
 };
 
 }  // namespace sluice

@@ -1,5 +1,5 @@
-// What a run says of its routers, each once: that nearly all tokens choose one expert, and that experts have
-// had no token for a long time.
+// What a run says of its routers, each sentence once: that nearly all tokens choose one expert, and that
+// experts have had no token for a long time.
 #pragma once
 
 #include <cstdint>

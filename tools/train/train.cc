@@ -63,7 +63,7 @@ void check_checkpoint_place(const Options& options, const RunStart& run) {
                 "Make it writable for this user, or " + other_out(run) + ".");
 }
 
-// Throws if this process may not write files as large as those of a checkpoint.
+// Throws if this process may not write files as large as the files of a checkpoint.
 void check_file_size(const Options& options, const Plan& plan) {
   const uint64_t largest = largest_checkpoint_file(plan, options.optimizer.kind);
   if (const uint64_t limit = memory_limits().file_size; largest > limit)
@@ -159,7 +159,7 @@ std::string stop_answer(const Options& options, const Plan& plan, std::FILE* out
 constexpr const char* kSecondSignal =
     " A second signal ends the run at once, with the last checkpoint intact.\n";
 
-// While it lives, the answer says how long a stop takes.
+// While an object lives, the answer to a signal says how long a stop takes.
 struct Forecast : StopForecast {
   explicit Forecast(const StopParts& predicted) : StopForecast(predicted) { forecast_stops(this); }
   ~Forecast() { forecast_stops(nullptr); }
@@ -264,8 +264,8 @@ std::vector<Fact> facts_of(const Options& options, const Start& start) {
   return facts;
 }
 
-// Fewer updates than that hardly teach anything at the usual learning rates. So few come about unnoticed
-// where many short samples share the long sequences that are the default.
+// Fewer updates than that hardly teach anything at the usual learning rates. A run can have so few without
+// anyone noticing, since many short samples share a sequence, which is long by default.
 constexpr int64_t kFewSteps = 20;
 
 // What is validated on, and how much of it a validation reads.
@@ -309,8 +309,8 @@ std::string data_text(const RunData& data, const Options& options) {
   return text;
 }
 
-// For a run that ends before all its data are checked, as a run of a few steps may, or before a fault in the
-// data could end it.
+// For a run that ends before all its data are checked, which a run of a few steps may do, or before a fault
+// that the check has found could end it.
 std::string check_text(const RangeCheck& check, const RunData& data) {
   if (const std::exception_ptr fault = check.fault()) try {
       std::rethrow_exception(fault);

@@ -46,7 +46,7 @@ inline F16 to_f16(float x) {
   uint32_t out;
   if (magnitude > 0x7F800000u) {
     out = 0x7E00u | ((magnitude >> 13) & 0x3FFu);
-  } else if (magnitude >= 0x477FF000u) {  // 65520 lies half-way from 65504 to 2^16: to even, infinity
+  } else if (magnitude >= 0x477FF000u) {  // 65520, half-way from 65504 to 2^16, goes to even: infinity
     out = 0x7C00u;
   } else if (magnitude < 0x38800000u) {  // below 2^-14: adding 1/2, whose last place is 2^-24, rounds
     out = std::bit_cast<uint32_t>(std::bit_cast<float>(magnitude) + 0.5f) - 0x3F000000u;
@@ -81,7 +81,7 @@ decltype(auto) with_precision(DType precision, F&& f) {
   return f(float{});
 }
 
-// Calls f with one value of each of a conversion's two types: they are the same type, or one of them is fp32.
+// Calls f with a value of the type `from` and one of the type `to`: the same type, or one of them is fp32.
 template <class F>
 decltype(auto) with_precisions(DType from, DType to, F&& f) {
   CHECK(from == to || from == DType::f32 || to == DType::f32, "a 16-bit format is not turned into the other");

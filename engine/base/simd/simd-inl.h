@@ -120,8 +120,8 @@ HWY_INLINE void store(FloatVector v, Floats, T* p) {
   hn::StoreU(rounded_bits(v, T{}), d16, reinterpret_cast<uint16_t*>(p));
 }
 
-// Stores past the caches; p is aligned to the size of the 16-bit vector. Others may read after
-// hwy::FlushStream().
+// Stores past the caches; p is aligned to the size of the 16-bit vector. Other threads may read the bytes
+// after hwy::FlushStream().
 template <class T>
 HWY_INLINE void stream(FloatVector v, Floats, T* p) {
   const hn::Rebind<uint16_t, Floats> d16;
@@ -144,8 +144,8 @@ HWY_INLINE void store_n(FloatVector v, Floats d, T* p, size_t n) {
   std::memcpy(p, lanes, n * sizeof(T));
 }
 
-// A whole vector, or the first n lanes of one: a loop body written once serves for both. zero_rest clears the
-// lanes past n, before a sum.
+// Whole is a whole vector, Partial the first n lanes of one, so that a loop body is written once for both.
+// zero_rest clears the lanes past n, before a sum.
 struct Whole {
   HWY_INLINE FloatVector zero_rest(FloatVector v) const { return v; }
   template <class T>

@@ -54,7 +54,7 @@ class AccessMap {
     records_.erase(std::next(first), records_.find(end));
   }
 
-  // What an access of [begin, end) depends on when the next body makes it.
+  // Adds to `needs` what an access of [begin, end) by the next body depends on.
   void needs_of(uint64_t begin, uint64_t end, bool writes, LaneCounts& needs) const {
     auto it = records_.upper_bound(begin);
     if (it != records_.begin()) --it;

@@ -17,7 +17,7 @@ constexpr uint64_t kWaitBytes = chunk(3 * sizeof(Wait));
 constexpr uint64_t kWaitBeforeBytes = chunk(2 * sizeof(std::vector<Wait>)) + kWaitBytes;
 
 // Boundaries between tiers that an operand of the task may cross: the boundaries below the highest unit that
-// runs the task, or one to a home above.
+// runs the task. If there is none, one to a home above.
 uint64_t boundaries_of(const Machine& machine, TaskKind kind) {
   uint64_t most = machine.tiers.size() > 1 ? 1 : 0;
   for (const Unit& unit : machine.units)
@@ -38,7 +38,7 @@ uint64_t more_waits_bytes(const Body& body, uint64_t instructions) {
   return instructions * sizeof(std::vector<Wait>) * (std::max(body.predecessors.size(), kCounted) - kCounted);
 }
 
-// A transfer of what is picked has a third operand.
+// A transfer of a pick has a third operand, the index.
 uint64_t index_bytes(uint64_t picked_transfers) {
   return picked_transfers * (chunk(3 * sizeof(Operand)) - chunk(2 * sizeof(Operand)) +
                              chunk(3 * sizeof(Place)) - chunk(2 * sizeof(Place)));

@@ -1,4 +1,4 @@
-// How large a program may become, known from its tasks alone: before homes are chosen, and whatever they are.
+// How large a program may become, whatever its homes: computed from its tasks, before homes are chosen.
 #pragma once
 
 #include <cstdint>
@@ -14,9 +14,9 @@ struct ProgramSize {
   uint64_t table_bytes = 0;          // of buffers, with their names and cuts, and of waits beyond the usual
 };
 
-// The largest size that a program of this lowering may have. `lowered` has tasks only. On its way to a task,
-// each piece of an operand is fetched at most once over every boundary between two tiers, and what the task
-// writes is stored at most once over each (stage.h).
+// The largest size that a program of this lowering may have. `lowered` has tasks only. For a task, each piece
+// of an operand is fetched at most once over each boundary between two tiers, and each piece that the task
+// writes is stored at most once over each boundary (stage.h).
 ProgramSize size_at_most(const Program& lowered);
 
 // The size of an assembled program.
@@ -25,7 +25,7 @@ ProgramSize size_of(const Program& program);
 // The larger of the two in each field.
 ProgramSize larger_of(const ProgramSize& a, const ProgramSize& b);
 
-// Bytes of memory that such a program takes, with what malloc adds to each of its vectors.
+// Bytes of memory that a program of this size takes, with what malloc adds to each of its vectors.
 uint64_t program_bytes(const ProgramSize& size);
 
 }  // namespace sluice

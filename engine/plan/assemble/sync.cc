@@ -8,7 +8,7 @@ namespace sluice {
 
 namespace {
 
-struct Exposure {  // an access that meets what the body before left
+struct Exposure {  // an access to bytes that the body has not written before
   uint32_t instruction;
   uint32_t space;
   uint64_t begin, end;
@@ -120,7 +120,7 @@ class Synchroniser {
     raise(needs, found);
   }
 
-  // The waits of `needs` that neither `known` nor another of them implies.
+  // The waits for `needs` that neither `known` nor another of these waits implies.
   template <typename KnownAtEnd>
   std::vector<Wait> reduce(const LaneCounts& needs, const LaneCounts& known,
                            const KnownAtEnd& known_at_end) const {

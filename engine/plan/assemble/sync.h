@@ -6,8 +6,8 @@
 //    ones of its own lane.
 // 2. Drop the waits that follow from the lane's order, or from what another wait implies (vector clocks over
 //    the lanes).
-// 3. For every legal pair of bodies: bytes that a body touches before it has written them depend on accesses
-//    of the body before.
+// 3. For every legal pair of bodies: an access to bytes that the body has not written before depends on
+//    accesses of the body before.
 //
 // Pairs are enough: no lane starts body n of a run before every lane has completed body n - 2.
 #pragma once

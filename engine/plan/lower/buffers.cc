@@ -148,8 +148,8 @@ class BufferMaker {
 
   void make_weights(const Group& g, GroupBuffers& b, const std::vector<uint64_t>& whole) {
     const auto kind = BufferClass::weights;
-    // Where gathered weights stay, the rank's own part of them is transient. It stays, too, if it holds
-    // master weights (in fp32) or frozen weights that are saved.
+    // Where gathered weights are permanent, the rank's own part of them is transient, unless it holds master
+    // weights (in fp32) or frozen weights that are saved.
     const bool gathered =
         sharing_.shares_state() && (!sharing_.shares_weights() || sharing_.weights_in_node_group);
     const bool stays = !gathered || (g.trainable ? model_.precision == DType::f32 : b.saved);

@@ -15,8 +15,8 @@ constexpr uint64_t kPieceAlignment = 4096;  // O_DIRECT: every range that may go
 
 inline bool any(const std::vector<bool>& v) { return std::find(v.begin(), v.end(), true) != v.end(); }
 
-// A segment use of one of a layer's experts in a reading that has fewer places than experts (Pick). The first
-// uses, one for each place, run what is picked, and the others do not run.
+// A segment use of an expert, in a reading that has fewer places than the layer has experts (Pick). The first
+// uses, one for each place, run what is picked, and the other uses do not run.
 struct PickedUse {
   std::vector<BufferId> weights;  // by slot; empty: nothing is picked
   BufferId index = kNone;
@@ -37,8 +37,8 @@ struct SliceBuffers {
 BufferId add_flat_buffer(Program& program, std::string name, BufferClass kind, uint64_t bytes,
                          bool permanent = false);
 
-// Adds the buffers to the program, and fills `lowering` but for phases. `segments`, `slices`, waves, mesh and
-// sharing of `lowering` must be set already.
+// Adds the buffers to the program, and fills all of `lowering` but its phases. `segments`, `slices`, waves,
+// mesh and sharing of `lowering` must be set already.
 SliceBuffers make_buffers(const Model& model, const LowerOptions& options, Program& program,
                           Lowering& lowering);
 

@@ -299,8 +299,8 @@ class Lowerer {
     return drain.finish();
   }
 
-  // Groups in the same slot of the same segment are alike, unless they are of different experts: the first
-  // stands in for all.
+  // Groups in the same slot of the same segment and expert are alike, if all are trainable or none is. The
+  // first stands in for the others.
   std::vector<uint32_t> find_stand_ins() const {
     std::vector<uint32_t> stand_ins(model_.groups.size());
     for (uint32_t g = 0; g < stand_ins.size(); ++g) stand_ins[g] = g;

@@ -28,7 +28,7 @@ class Finder {
   }
 
  private:
-  // How many uses of one segment stand here, with the same inputs and experts 0, 1, 2 and so on.
+  // How many uses of one segment follow each other from `u` on, with the same inputs and experts 0, 1, 2 ...
   uint32_t experts_from(uint32_t u) const {
     uint32_t count = 0;
     while (u + count < uses_.size() && uses_[u + count]->segment == uses_[u]->segment &&

@@ -16,7 +16,7 @@ namespace sluice {
 StateSharing sharing_of(const Mesh& mesh, Axes divided, const LowerOptions& options);
 
 // The index of a process group in the program. The group is added unless the program has one of the same
-// ranks. If its name is taken, its count and stride are appended.
+// ranks. If its name is taken, its count and stride are appended to the name.
 uint8_t process_group(const ProcessGroup& group, Program& program);
 
 // Adds the process groups that a sharing needs to the program.
@@ -45,8 +45,8 @@ class RankTasks {
   // Where weights are shared, gathers them whole: once in a body for all forwards, or once for all backwards,
   // as `weights` says.
   void gather_weights(BodyBuilder& body, uint32_t g, SharedBuffers GroupBuffers::*weights) const;
-  // After the owner has written its part of the weights: at stages 1 and 2 gathers them whole; where they are
-  // shared within a node group only, gathers them across node groups; else does nothing.
+  // Called after the owner has written its part of the weights. Gathers them whole at stages 1 and 2, and
+  // across node groups where they are shared within a node group only. Else does nothing.
   void gather_updated(BodyBuilder& body, uint32_t g, uint32_t shard) const;
 
  private:

@@ -1,8 +1,8 @@
 // Which ranks share a parameter group's training state, and which parts of this state they share.
 //
-// Every shard is divided into one part for each rank, its owner. Whole gradients are rounded and exchanged;
-// each owner sums its part. The stage of ZeRO (Rajbhandari et al. 2020, "ZeRO: memory optimizations toward
-// training trillion parameter models") says what else is shared:
+// Every shard is divided into parts. Each part has one rank as its owner. Whole gradients are rounded and
+// exchanged; each owner sums its part. The stage of ZeRO (Rajbhandari et al. 2020, "ZeRO: memory
+// optimizations toward training trillion parameter models") says what else is shared:
 //   0     nothing: the sums are gathered, and every rank updates everything
 //   1, 2  optimizer state: the owner updates its part, then updated weights are gathered. Every rank keeps
 //         whole weights. The stages differ only in when a rank may drop its whole gradient; here, both drop
@@ -26,8 +26,8 @@ namespace sluice {
 
 struct StateSharing {
   ProcessGroup all{"all"};
-  // With several node groups: the ranks of this node group, and the ranks at the same place in each. Else
-  // `all` and this rank alone.
+  // With several node groups: the ranks of this rank's node group, and the ranks at the same place in each
+  // node group. With one node group: `all`, and this rank alone.
   ProcessGroup in_node_group{"block"}, across_node_groups{"across"};
   int zero_stage = 3;
   // Stage 3: weights are shared, and gathered for forwards and backwards, within node groups only

@@ -1,5 +1,5 @@
-// What a body holds at its fullest, wherever its buffers live. Most candidates that do not fit keep more than
-// all tiers hold together, which this shows without an arrangement. Called in the search.
+// The bytes of a body at its fullest moment, wherever its buffers live. Most candidates that do not fit have
+// more bytes than all tiers together, and this shows it without an arrangement. Called in the search.
 #pragma once
 
 #include <cstdint>
@@ -8,8 +8,9 @@
 
 namespace sluice {
 
-// Bytes that all tiers hold together at some moment, in any arrangement: permanent buffers, and pieces of the
-// others from the task that writes them to the last that uses what it wrote. The body needs no instructions.
+// Bytes that all tiers together hold at some moment, in any arrangement: permanent buffers, and each piece of
+// a transient buffer from the task that writes it to the last task that uses what was written. The body needs
+// no instructions.
 uint64_t bytes_at_once(const Program& program, const Body& body);
 
 }  // namespace sluice

@@ -22,7 +22,7 @@ namespace sluice {
 using ClassTurns = std::array<uint8_t, 3>;
 // A model that only generates has no state: its caches claim in the turn of state. If a model that trains
 // writes samples, the caches of the samples claim before all classes, and only in the lowest memory tier:
-// they are small, and a drive would be written for every token.
+// they are small, and would be written to a drive for every token.
 constexpr std::array<BufferClass, 3> kHomeClasses{BufferClass::weights, BufferClass::gradients,
                                                   BufferClass::state};
 constexpr std::array<ClassTurns, 5> kClassOrders{{{0, 1, 2}, {1, 2, 0}, {2, 0, 1}, {0, 2, 1}, {0, 0, 0}}};
@@ -41,7 +41,7 @@ constexpr uint32_t kAllEighths = 8;
 // raised from level to level, one layer after the other. So layers have at most two levels at a time, and
 // layers of one level are neighbours.
 struct KeptLayers {
-  uint32_t raised = 0;  // how often a layer was raised by a level
+  uint32_t raised = 0;  // raises of one layer by one level, over all layers
   bool first = false;   // the first layers are raised before the last, else after them
   auto operator<=>(const KeptLayers&) const = default;
 };
@@ -49,7 +49,7 @@ struct KeptLayers {
 Recompute level_of(const KeptLayers& kept, const std::vector<Recompute>& levels, uint32_t layer,
                    uint32_t layers);
 
-// A level of all layers: what they keep for backward, and what it takes to make the rest again.
+// All layers at one level: what they keep for backward, and the seconds of their forwards and backwards.
 struct LevelCost {
   Recompute level = Recompute::all;
   uint64_t bytes = 0;
@@ -59,13 +59,13 @@ struct LevelCost {
 // and seconds as one of these.
 std::vector<Recompute> worthwhile(std::vector<LevelCost> levels);
 
-// Of so many groups in a row, a candidate says how many are updated in backward.
+// Of each kBackwardParts groups in a row, a candidate updates equally many in backward.
 constexpr uint32_t kBackwardParts = 8;
 
 struct Candidate {
   KeptLayers kept;                 // what layers keep for backward
   uint32_t working = 20;           // tenths left in the lowest memory tier
-  uint32_t upper = kUpperLevels;   // level of what is left above it
+  uint32_t upper = kUpperLevels;   // level of what is left in higher tiers
   uint32_t order = kWeightsFirst;  // of kClassOrders
   // By class: how many eighths of the class may live in the lowest memory tier.
   std::array<uint32_t, 3> eighths{kAllEighths, kAllEighths, kAllEighths};
@@ -82,14 +82,14 @@ bool has_choice_of_home(const Buffer& buffer);
 // Whether the buffer claims homes with class `kind` of kHomeClasses. `samples`: caches are those of samples.
 bool claims_with(const Buffer& buffer, BufferClass kind, bool samples);
 
-// Replaces an earlier move of the same buffer. Does not check whether it fits.
+// Replaces an earlier move of the same buffer. Does not check whether the buffer fits.
 Candidate with_moved(Candidate candidate, BufferId buffer, TierId tier);
 
 // By group. The chosen groups are spread evenly over layers. If updates wait for the norm of all gradients,
-// those of the first layer are left out: their gradients are complete only when the norm is known.
+// the first layer's groups are left out: soon after their gradients are complete, the norm is known.
 std::vector<bool> updated_in_backward(const Candidate& candidate, const Model& model, bool waits_for_norm);
 
-// The class that claims homes before the others; none where several claim alike.
+// The class that claims homes before the others; none: several classes claim first.
 std::optional<BufferClass> first_class(const Candidate& candidate);
 
 // By buffer, the home of each permanent one. From the top memory tier down, classes claim homes in the
@@ -105,7 +105,7 @@ HomeRule home_rule(const Candidate& candidate, const Program& program,
 // The values that the search may give to a candidate.
 struct CandidateChoices {
   std::vector<uint32_t> workings, uppers, orders;
-  bool free = false;  // all three may vary; else only levels, leads and updates in backward do
+  bool free = false;  // all three may vary; else only levels, leads, waves and updates in backward do
 };
 CandidateChoices choices_for(Placement placement);
 

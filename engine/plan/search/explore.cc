@@ -90,7 +90,7 @@ uint64_t Search::repaid_work() const {
       std::min(kRepayingSteps * best_seconds_ / kMicrosecond, static_cast<double>(request_.search_work)));
 }
 
-// Each buffer that may move is a candidate or more.
+// Each buffer that may move makes one or more candidates.
 bool Search::has_few_buffers() const {
   const std::vector<Buffer>& buffers = base(first_).plan.program.buffers;
   return std::ranges::count_if(buffers, has_choice_of_home) <= kBuffersMoved;
@@ -125,8 +125,8 @@ std::vector<Candidate> Search::best_first(std::vector<Candidate> candidates) {
   return candidates;
 }
 
-// One start with the fewest groups updated in backward, and one with the most; the best comes first. With the
-// most, homes that are given layer by layer and long leads spread the copies over the step.
+// One start with the fewest groups updated in backward, and one with the most; the better one comes first.
+// The start with the most has homes given layer by layer and long leads: these spread copies over the step.
 std::vector<Candidate> Search::coarse_starts(const Candidate& from) {
   Candidate fewest = from, most = from;
   fewest.backward = std::ranges::min(backwards_);
@@ -172,7 +172,7 @@ Candidate Search::vary_coarsely(const Candidate& from) {
   Candidate best = from;
   double seconds = weigh(from, kNotFeasible);
   const auto halves = static_cast<uint32_t>(2 * (levels_.size() - 1));
-  // Those that keep most come first: a slow one does not rule out those that keep less.
+  // Candidates that keep most come first: a slow candidate does not rule out those that keep less.
   for (uint32_t half = halves + 1; half-- > 0;)
     for (const uint32_t upper : uppers) {
       Candidate c = from;
@@ -361,7 +361,7 @@ class Search::Round {
       if (!better_) take_if_better(std::move(c));
   }
 
-  // One buffer alone may not fit where the other is.
+  // Exchanges two buffers, since one alone may not fit where the other is.
   void exchange_buffers() {
     const std::vector<TierId> homes = search_.homes_of_candidate(from_);
     for (BufferId a = 0; !better_ && a < buffers_.size(); ++a)
@@ -379,7 +379,7 @@ class Search::Round {
 
 bool Search::improve(Candidate& from, Vary what) { return Round(*this, from, what).run(); }
 
-// With few layers, every number is a choice; otherwise those at some distances from the given one are.
+// With few layers, every number of raises is a choice; else numbers at some distances from the given one.
 std::vector<KeptLayers> Search::kept_choices(KeptLayers given) const {
   std::vector<KeptLayers> choices;
   if (layers_ <= kFewLayers) {

@@ -3,18 +3,17 @@
 //
 // 1. Transient buffers live in the lowest tier. Where that does not suffice, some of them live higher, in the
 //    few choices of raise.h.
-// 2. Permanent homes fill the lowest tier, then the lowest memory tier, then those above it: weights,
-//    gradients, caches, state, one after the other, each where the one before left room. So as long as
-//    everything else fits below, only state rises above the lowest memory tier, and is then updated there.
+// 2. Permanent homes fill the lowest tier, then the lowest memory tier, then the tiers above it. Weights come
+//    first, then gradients, caches and state, each where the class before left room. So as long as all other
+//    classes fit below, only state rises above the lowest memory tier, and is then updated there.
 // 3. What tasks need beside permanent homes is found by laying out a few arrangements without looking at
 //    capacities: all homes as low as possible; all state and caches in an upper tier; all movable homes in an
 //    upper tier. In none of them are copies for two different tasks alive at once. So a mixture of them, as
-//    step 2 makes, needs no more. Where bodies are long (kSegmentTasksWhole), that is done for the choice
-//    that raises nothing only. For the others, transient buffers are laid out without the transfers of
-//    permanent ones. In the top tier that makes no difference. In each tier between the top and the lowest,
-//    what the same tier needs under the choice that raises nothing is added. Bodies without transient buffers
-//    are not laid out again, but may need more in the lowest tier. What they need under the choice that
-//    raises nothing counts for them.
+//    step 2 makes, needs no more. Where bodies are long (kSegmentTasksWhole), only the first choice, which
+//    raises nothing, is laid out so. For the other choices, transient buffers are laid out without the
+//    transfers of permanent ones. In the top tier that makes no difference. In each tier between the top and
+//    the lowest, what that tier needs under the first choice is added. Bodies without transient buffers may
+//    need more in the lowest tier. They are not laid out again: what they need under the first choice counts.
 //
 // Capacities suffice if these figures fit into them for some choice of step 1. The figures do not depend on
 // capacities, and with less memory, every home stays where it is or moves up. So what fits in some memory
@@ -40,12 +39,12 @@ class Least {
   // Programs with at most so many forwards and backwards are laid out for every choice of step 1.
   static constexpr uint64_t kSegmentTasksWhole = 4000;
 
-  // The least of one tier that works with the others as given; nullopt where `most` does not suffice.
+  // The least size of one tier that works with the other tiers as given; nullopt: `most` does not suffice.
   static constexpr uint64_t kPlenty = UINT64_MAX / 4;
   std::optional<uint64_t> of_tier(TierId tier, std::vector<uint64_t> capacities,
                                   uint64_t most = kPlenty) const;
-  // The least of the top tier, then of the next one given that, and so on. The lowest memory tier has at
-  // least `memory_bytes`.
+  // By tier: the least size of the top tier; given that, the least of the next tier; and so on. The lowest
+  // memory tier has at least `memory_bytes`.
   std::vector<uint64_t> together(uint64_t memory_bytes = 0) const;
 
   // Bytes of a tier while all homes are as low as they can be: what the largest task needs beside permanent
@@ -53,16 +52,16 @@ class Least {
   uint64_t working_bytes(TierId tier) const { return lowest_together_[tier] - permanent_[tier]; }
   uint64_t permanent_bytes(TierId tier) const { return permanent_[tier]; }
   // The body and the task that need most of a tier while permanent homes are as low as they can be. Messages
-  // name them. The choice of transient homes is the one of step 1 that suffices for these capacities; if none
-  // does, it is the one that suffices for those of together().
+  // name them. Transient homes are those of the first choice of step 1 that suffices for these capacities, or
+  // else of the choice that together() takes.
   BodyShortage largest_task(TierId tier, const std::vector<uint64_t>& capacities) const;
 
  private:
   struct Choice {               // of step 1
     std::vector<TierId> homes;  // with permanent ones in the lowest tier
-    // Bytes by tier beside movable homes: `low`: no movable home lies above memory_; `with_upper`: some do.
-    // Both are empty until they are asked for, but for `low` of the first choice; `with_upper` is not less
-    // than `low`. `at_least` is a lower bound of both that is quickly computed.
+    // Bytes by tier beside movable homes: `low` if no movable home lies above memory_, `with_upper` if some
+    // do. Except for `low` of the first choice, both are empty until they are asked for. `with_upper` is not
+    // less than `low`. `at_least` is a lower bound of `low` that is quickly computed.
     std::vector<uint64_t> at_least = {}, low = {}, with_upper = {};
   };
 
@@ -93,7 +92,7 @@ class Least {
                                   std::vector<uint64_t> used, TierId highest) const;
   std::optional<Arrangement> arrangement(size_t choice, const std::vector<uint64_t>& capacities) const;
   std::optional<size_t> sufficient(const std::vector<uint64_t>& capacities) const;
-  // With movable homes in the lowest tier.
+  // Adds the movable homes, all in the lowest tier.
   std::vector<uint64_t> with_movable(std::vector<uint64_t> bytes) const;
   size_t lowest_choice() const;
 

@@ -1,14 +1,14 @@
 // The lower bound: the time that a step takes at least, whatever lives where. Plans are held against it.
 //
-// 1. Every task's work is done, none of it twice (nothing is made again). Tasks that may run on either of two
-//    lanes are divided between these, parts of tasks too, so that the lane that ends last ends soonest.
-// 2. Over the boundary below a tier, every wave of a step moves permanent buffers. Up: the bytes that tasks
-//    of this tier or above still have to read before anything writes them anew, at the moment when these are
-//    most, less the capacity of these tiers; the forward and the backward of a wave each have such a moment.
+// 1. The work of every task is done once (nothing is made again). Tasks that may run on either of two lanes
+//    are divided between these lanes, parts of tasks too, so that the later lane ends as early as possible.
+// 2. Over the boundary below a tier, every wave of a step moves permanent buffers. Up: at any moment, tasks
+//    of this tier or above still have to read some bytes before anything writes them anew. The largest number
+//    of these bytes counts, less the capacity of these tiers, for the forward and for the backward of a wave.
 //    Down: the bytes that these tasks write and that have content after the wave, less the same capacity.
 //    Transient buffers might never leave, so they do not count.
-// 3. The bound is the longest time that tasks and moves take on any lane, pool or drive at its full rate, as
-//    if all were busy all of the time.
+// 3. The bound is the longest time that tasks and moves take on any lane, pool or drive, as if it were busy
+//    at its full rate all of the time.
 #pragma once
 
 #include "engine/plan/lower/lower.h"

@@ -22,7 +22,8 @@ namespace {
 
 constexpr double kSmallerWorthwhile = 0.95;  // of the larger micro-batch's seconds
 
-// What a program itself takes of the lowest memory tier, beside its arena. A larger budget never leaves less.
+// What a program itself takes of the lowest memory tier, beside its arena. With a larger budget, the arena
+// never has less.
 class ProgramShare {
  public:
   explicit ProgramShare(const PlanRequest& request)

@@ -17,19 +17,19 @@ namespace sluice {
 using Raised = std::vector<uint32_t>;
 constexpr uint32_t kRaisedPortions = 8;
 
-// Every choice: the one that raises nothing first, then by how much is raised, and how high.
+// Every choice, ordered by how much it raises, then by how high. The first raises nothing.
 std::vector<Raised> raised_choices(const Machine& machine);
 
 // Transient buffers whose home is a choice, the longest life first.
 std::vector<BufferId> raisable(const Program& program);
 
-// Homes by buffer; all others in the lowest tier.
+// Homes by buffer. Buffers that are not in `raisable` have their home in the lowest tier.
 std::vector<TierId> raised_homes(const Program& program, const std::vector<BufferId>& raisable,
                                  const Raised& raised);
 
 // By tier, the least bytes that transient buffers with these homes take in any arrangement: the most that
-// lives in the tier at one moment. Above the lowest tier, this includes what a task brings that can run in
-// this tier and in none below: its operands whose home is lower, and all permanent ones.
+// lives in the tier at one moment. Above the lowest tier, this includes what tasks bring whose lowest tier is
+// this one: operands whose home is lower, and all permanent ones.
 std::vector<uint64_t> transient_bytes_at_least(const Program& program, const std::vector<TierId>& homes);
 
 }  // namespace sluice

@@ -26,7 +26,7 @@ constexpr double kHopeless = 1.3;          // of the best seconds: above that, k
 // A long program counts for more, since all else that is done with it takes longer, too.
 uint64_t work_of(uint64_t instructions) { return 200 + 4 * instructions + instructions * instructions / 500; }
 constexpr uint64_t kRepeatWork = 1;      // to simulate an instruction once more
-constexpr uint64_t kStepsSimulated = 3;  // steady_step_seconds() takes the seconds of one from those of two
+constexpr uint64_t kStepsSimulated = 3;  // steady_step_seconds() simulates one step, then two
 
 // Counts the bodies that have tasks.
 template <typename Length>
@@ -37,8 +37,8 @@ uint64_t work_of_bodies(const Program& program, Length length) {
   return work;
 }
 
-// As steady_step_seconds(). Of many waves, only kWavesSimulated are simulated. Each further wave in the
-// middle takes as long as one more of these would.
+// As steady_step_seconds(), but of many waves only kWavesSimulated are simulated. Each further wave counts as
+// long as one more simulated wave in the middle takes.
 constexpr size_t kWavesSimulated = 4;
 double estimated_step_seconds(const Program& program, const MachineRates& rates,
                               const std::vector<BodyId>& step) {
@@ -73,7 +73,7 @@ void keep_only(Program& program, const std::vector<BodyId>& bodies) {
 
 }  // namespace
 
-// As a rule the smallest micro-batch needs least memory. Not always: more micro-batches round up more.
+// As a rule the smallest micro-batch needs least memory, but more micro-batches have more padding.
 Infeasible better_of(Infeasible a, Infeasible b) {
   if (b.least_together < a.least_together) std::swap(a, b);
   for (size_t t = 0; t < a.least.size(); ++t) {
@@ -106,7 +106,7 @@ Search::Search(const PlanRequest& request, int64_t micro_batch, uint64_t program
 }
 
 // Lowers with large shards, since what layers keep and make again does not depend on shards. `all` comes
-// first: of equal levels it stands for the others.
+// first: of levels with equal costs, worthwhile() takes the first.
 std::vector<Recompute> Search::find_levels() const {
   std::vector<LevelCost> costs;
   for (size_t l = kRecomputes.size(); l-- > 0;) {
@@ -177,7 +177,7 @@ std::vector<uint32_t> Search::least_waves() const {
 
 double Search::weigh(const Candidate& c, double to_beat, bool whatever_the_work) {
   const bool has_work = work_left_ > 0 || (whatever_the_work && tasks_weighed_ < kTasksInAnyCase);
-  // Making a base takes long.
+  // Without work left, a candidate that needs another base is not weighed: making a base takes long.
   if (!has_work && std::ranges::none_of(weighed_, [&](const auto& known) {
         return known.first.backward == c.backward && known.first.waves == c.waves;
       }))
@@ -241,8 +241,8 @@ bool Search::is_feasible() {
   return feasible_waves(capacities_).has_value();
 }
 
-// If layers have different levels, tasks may have a few more operands. What counts is the size of the whole
-// program.
+// If layers have different levels, single tasks may have a few more operands than with one level. Only the
+// size of the whole program counts.
 bool Search::size_fits(const ProgramSize& size) const {
   const auto& bytes = request_.program_memory.running;
   return !bytes || bytes(size) <= program_bytes_;
@@ -374,9 +374,9 @@ std::optional<Plan> Search::assembled(const Outcome& o) const {
   return finished(std::move(whole), is_known ? o.seconds : 0, orders, arrangement, std::move(rule));
 }
 
-// The fastest first; of equals, those that are known to fit whole. Outcomes about as fast as the best are
-// then ordered by bytes written to files: those that write at most half as much as the best go before the
-// others, those that write at most a quarter before these, and so on.
+// The fastest first; of equals, those that are known to fit whole. Outcomes about as fast as the best then
+// form classes by bytes written to files, compared with the best: at most half as many, at most a quarter,
+// and so on. The class that writes least comes first.
 std::vector<const Search::Outcome*> Search::ranked() const {
   std::vector<const Outcome*> list;
   for (const auto& [way, outcome] : weighed_)

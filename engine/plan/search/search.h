@@ -5,17 +5,17 @@
 // 2. A candidate (candidate.h) is lowered, its step body assembled and simulated. The rules of Placement are
 //    among the candidates, so that none of them is better than the result.
 // 3. The two quantities that contend for the upper tiers, kept tensors and homes, are varied together,
-//    coarsely: with the fewest updates in backward, and with the most. Then one quantity at a time is varied,
-//    from the best so far, until a round brings nothing; then single buffers move, and layers keep more or
-//    less. The same is done again from the first candidate, from one that keeps all, from the rules, from
-//    every class as a whole in each tier, and from other numbers of layers that keep more. The search ends
-//    when enough work was done, which for large models is early. Under a rule only levels, leads and what is
-//    updated in backward vary. Candidates that come down to the same homes, levels, lead and updates in
-//    backward are weighed once. Only the levels of Recompute that are worthwhile (candidate.h) take part.
-// 4. Large models are searched with fewer, larger shards where those fit, unless there are nearly as many of
-//    them, as with small experts. This changes no bits, and moves the boundary between two homes by less than
-//    a shard. In such a search, single buffers and classes do not move: each shard of state is a buffer, so
-//    the search's buffers are not those of the plan.
+//    coarsely: once with the fewest updates in backward, once with the most. Then one quantity at a time is
+//    varied, from the best so far, until a round brings nothing; then single buffers move, and layers keep
+//    more or less. The same is done again from other starts: the first candidate, one that keeps all, the
+//    rules, candidates with each class whole in one tier, and others in which more or fewer layers keep more.
+//    The search ends when enough work was done, which for large models is early. Under a rule, only levels,
+//    leads, waves and updates in backward vary. Candidates that come down to the same homes, levels, lead,
+//    waves and updates in backward are weighed once. Only worthwhile levels (candidate.h) take part.
+// 4. Large models are searched with larger shards where these fit, unless they are nearly as many as the
+//    plan's own shards, as with small experts. This changes no bits, and moves the boundary between two homes
+//    by less than a shard. In such a search, single buffers and classes do not move: each shard of state is a
+//    buffer, so the search's buffers are not those of the plan.
 // 5. The fastest candidate wins, unless another is about as fast and writes half as much to drives. The
 //    winner is assembled whole. If another body does not fit, or the step takes longer than it had seemed,
 //    the next best are tried. If none fits, the homes of the least arrangement are taken: with leads and kept
@@ -37,21 +37,21 @@
 
 namespace sluice {
 
-// Returns the refusal that needs less memory, with the smaller least of both for each tier.
+// Returns the refusal that needs less memory. For each tier, it gets the smaller Infeasible::least of both.
 Infeasible better_of(Infeasible a, Infeasible b);
 
 class Search {
  public:
   static constexpr double kNotFeasible = 1e300;
 
-  // The request's capacities are without what the program takes: at most `program_bytes`.
+  // The request's capacities leave out what the program takes, which is at most `program_bytes`.
   Search(const PlanRequest& request, int64_t micro_batch, uint64_t program_bytes);
   Search(const Search&) = delete;
   Search& operator=(const Search&) = delete;
 
-  // Weighs candidates until `work` is spent or nothing improves; none if the least arrangement does not fit.
-  // Returns the seconds of the best so far, kNotFeasible if none fits. A second call adds the rules, even
-  // where no work is left, and moves single buffers; models of few layers get more work for that.
+  // Weighs candidates until `work` is spent or nothing improves. Weighs none if the least arrangement does
+  // not fit. Returns the seconds of the best so far, kNotFeasible if none fits. A second call adds the rules,
+  // even where no work is left, and moves single buffers; models of few layers get more work for that.
   double explore(uint64_t work);
   int64_t micro_batch() const { return model_.micro_batch; }
   uint64_t work_left() const { return work_left_; }
@@ -60,23 +60,23 @@ class Search {
   // Frees memory. What is needed again later is made again, which takes time.
   void free_bases() { bases_.clear(); }
 
-  // Whether the least arrangement fits, and so finish() gives a plan. If that is not clear with larger shards
-  // (step 4), what was searched with them is given up.
+  // Whether the least arrangement fits, and so finish() gives a plan. If larger shards (step 4) leave that
+  // open, all that was searched with larger shards is given up.
   bool is_feasible();
 
-  // The best candidate, assembled whole, or else the least arrangement; or why even that does not fit. Arenas
-  // have `memory_bytes` of the lowest memory tier in any case, since planning takes these. The sizes that a
-  // refusal names take that into account.
+  // The best candidate, assembled whole, or else the least arrangement; or why even that does not fit. The
+  // arena of the lowest memory tier can have `memory_bytes` in any case, since planning takes them before:
+  // a refusal's least_together is not less.
   std::variant<Plan, Infeasible> finish(uint64_t memory_bytes);
 
  private:
   static constexpr double kWorthwhile = 0.998;    // a tie is no reason to move
   static constexpr double kNearLeast = 1.01;      // of the lower bound: waves could gain next to nothing
-  static constexpr double kRepayingSteps = 1000;  // a search that takes longer would not soon be worth it
+  static constexpr double kRepayingSteps = 1000;  // a search that takes longer is not soon worth it
   static constexpr uint32_t kFewLayers = 10;  // eight between embedding and head: searched more thoroughly
 
-  // While all weighed candidates together have fewer tasks, weigh() can be told to weigh even if no work is
-  // left.
+  // While all weighed candidates together have fewer tasks than this, weigh() can be told to weigh even if no
+  // work is left.
   static constexpr uint64_t kTasksInAnyCase = 250'000;
   static constexpr int64_t kBuffersMoved = 4096;  // if more could move, none moves alone
 
@@ -111,8 +111,8 @@ class Search {
   std::vector<Candidate> best_first(std::vector<Candidate> candidates);  // that fit
   std::vector<KeptLayers> kept_choices(KeptLayers given) const;
   // Returns the candidate's seconds. If these are less than `to_beat`, or than the best so far, the other
-  // bodies must fit, too, or it returns kNotFeasible. In a search with larger shards they need not fit, since
-  // finish() assembles the plan with the plan's own shards.
+  // bodies must fit, too, or it returns kNotFeasible. In a search with larger shards, the other bodies need
+  // not fit, since finish() assembles the plan with the plan's own shards.
   double weigh(const Candidate& c, double to_beat = 0, bool whatever_the_work = false);
   Outcome simulated(const Candidate& c);
   bool other_bodies_fit(const Candidate& c);
@@ -128,9 +128,9 @@ class Search {
   const Base& base(uint32_t waves) const {
     return base(Candidate{.backward = first_.backward, .waves = waves});
   }
-  // The first of least_waves() with which the least arrangement fits, and the numbers of waves that may need
-  // least memory.
+  // The first of least_waves() with which the least arrangement fits.
   std::optional<uint32_t> feasible_waves(const std::vector<uint64_t>& capacities) const;
+  // The numbers of waves that may need least memory.
   std::vector<uint32_t> least_waves() const;
 
   std::vector<Recompute> recompute_of(const Candidate& c) const;

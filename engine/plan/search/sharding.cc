@@ -11,8 +11,8 @@ namespace {
 
 constexpr double kLessSharedWorthwhile = 0.95;  // of the seconds with more shared
 
-// The lower bound of a step with any of the request's micro-batches. A result below `enough` may be that of
-// some of them alone.
+// The lower bound of a step with any of the request's micro-batches. Once it is below `enough`, further
+// micro-batches are left out.
 double least_seconds(const PlanRequest& request, const Machine& largest, double enough) {
   double least = std::numeric_limits<double>::infinity();
   for (const int64_t micro_batch : request.micro_batches) {  // lowering the largest takes least time

@@ -182,8 +182,8 @@ class Emitter {
   };
 
   // What a use writes is written back if another tier or another allocation reads it before this allocation
-  // writes it again, and before anything overwrites it unread. The last write of a permanent buffer that has
-  // content after the body is written back, too.
+  // writes it again and before anything overwrites it. The last write of a permanent buffer that has content
+  // after the body is written back, too.
   void plan_stores(const Storage& s, const std::vector<Touch>& touches) {
     const Buffer& b = tier_.program.buffers[s.buffer];
     const bool stays = b.permanent && !b.is_empty_in(body_.end);

@@ -73,9 +73,9 @@ uint64_t peak_of(const Allocations& allocations) {
   return peak;
 }
 
-// For the least arrangement, in a tier above the lowest. Buffers that live here are laid out by themselves,
-// then all that is staged for one position as one block beside them. If more homes are here, less is staged,
-// and no block needs more.
+// For the least arrangement, in a tier above the lowest. Buffers that live here are laid out by themselves.
+// Beside them, each position has one block for all that is staged for it. If more homes are here, less is
+// staged, and no block needs more.
 uint64_t lay_out_in_blocks(Allocations& allocations) {
   const TierUses& tier = allocations.tier();
   const uint64_t base = tier.options.base;

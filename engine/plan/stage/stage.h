@@ -1,7 +1,7 @@
 // Stages and lays out one tier of one body. Every use of a range whose home is elsewhere becomes an
 // allocation in this tier. If the home is below, transfers go over the links to the tier below, and are then
-// uses of that tier. If the home is above, as only that of a permanent buffer can be, transfers go to and
-// from the home itself. A transient buffer whose home is this tier has one allocation for its whole life.
+// uses of that tier. If the home is above, which permanent buffers alone can have, transfers go to and from
+// the home itself. A transient buffer whose home is this tier has one allocation for its whole life.
 // Tiers are staged from the top down.
 //
 // 1. Collect the uses of each buffer in list order, and the accesses to it in the tier that it is staged from
@@ -12,14 +12,14 @@
 // 3. A staged copy is kept over the gap to the next use that reads it, shortest gaps first, while memory
 //    lasts (clairvoyant replacement: Belady 1966). Kept gaps join intervals into one allocation.
 // 4. Offsets: by engine/base/pack.h, tried with both orders of PackOrder. An allocation that finds no hole
-//    takes the place that costs the fewest leads, lags and kept gaps. If there is none, 2 and 3 start over
+//    takes the place that costs the fewest leads, lags and kept gaps. If it has no place, 2 and 3 start over
 //    without the leads, lags and gaps in its way. As the last resort there are no leads, lags and kept gaps,
 //    and the layout ignores the capacity. So a body that fits a tier also fits a larger one.
 // 5. Fetches grow backwards while their own byte range stays free (early prefetching: Cao, Felten, Karlin, Li
 //    1995), and never pass a fetch that is needed earlier.
-// 6. Emit the list: fetches in front of their position, write-backs behind a write if another allocation
-//    reads the content before the next write, and behind a body's last write of a permanent buffer that has
-//    content after the body.
+// 6. Emit the list. A fetch stands in front of its position. A write-back stands behind a write if another
+//    allocation reads the content before the next write, and behind a body's last write of a permanent buffer
+//    that has content after the body.
 #pragma once
 
 #include <optional>

@@ -38,7 +38,7 @@ struct Use {         // one operand in this tier whose storage is not a permanen
   bool fetches = false;  // some piece must be fetched if the allocation begins here
 };
 
-struct AwayEvent {  // the same storage touched in the tiers that it is staged from
+struct AwayEvent {  // a touch of the storage in a tier that it is staged from
   uint32_t at;
   Operand o;
 };
@@ -108,7 +108,7 @@ class Allocations {
   // Makes the allocation leave the positions: its lead or lag becomes shorter, or it splits into parts, which
   // keep its offset. Returns the roots of what is left.
   std::vector<uint32_t> leave(uint32_t root, uint32_t from, uint32_t to);
-  // Gives up all of its gaps. Returns the roots of its parts.
+  // Gives up all gaps of the allocation. Returns the roots of its parts.
   std::vector<uint32_t> leave_gaps(uint32_t root);
 
   const TierUses& tier() const { return tier_; }
@@ -126,7 +126,7 @@ class Allocations {
   }
   uint64_t most_bytes() const;  // at any position, beside permanent homes
 
-  // A shortage that names the task at the position of the largest load, or the next one after it.
+  // A shortage that names the task at the position of the largest load, or the next task if none is there.
   Shortage shortage(uint64_t bytes_needed) const;
 
  private:
@@ -182,8 +182,8 @@ TierUses collect_uses(const Program& program, const Body& body, const StageOptio
 // Returns the peak, with permanent homes. If it is above the capacity, the body does not fit.
 uint64_t lay_out(Allocations& allocations);
 void grow_fetches(Allocations& allocations);
-// Gives all of the `unplaced` roots places beside the others. Returns one that can have no place, or has none
-// when `looks` are used up. A look is at an allocation that may be in the way of another.
+// Gives all of the `unplaced` roots places beside the others. Returns an allocation that can have no place,
+// or has none when `looks` are used up. One look is at one allocation that may be in the way of another.
 std::optional<Interval> make_way(Allocations& allocations, std::vector<uint32_t> unplaced, uint64_t& looks);
 // `body` is the one that the uses were collected from. Fetches are noted if `bounds` is not empty.
 void emit(const Allocations& allocations, const std::vector<StartBound>& bounds, Body& body);

@@ -35,15 +35,16 @@ struct ExecutorOptions {
   std::function<void()> on_error;  // called on the lane's thread that failed, once error() is set
 };
 
-// What a run that ends may drop of the bodies under way: all that changes nothing that a checkpoint has. By
-// body, in list order.
+// What a run that ends may drop of the bodies in flight: instructions that change nothing which a checkpoint
+// has. By body.
 struct Droppable {
   std::vector<std::vector<bool>> changes;  // by instruction: whether it changes what a checkpoint has
-  std::vector<uint32_t> needed;  // once such an instruction has begun, the first so many must be done
+  // Once such an instruction has begun, this many instructions from the list's start must be done.
+  std::vector<uint32_t> needed;
 };
 
-// What a drop leaves of issued bodies: those before `ticket` and, of that ticket's body, all or what is
-// needed.
+// What a drop leaves of issued bodies: the bodies before `ticket`, and of the ticket's body all instructions
+// (`whole`) or those that are needed (Droppable).
 struct Kept {
   uint64_t ticket = 0;
   bool whole = true;
@@ -59,7 +60,7 @@ class Executor {
   virtual void await_idle_lane() = 0;
   // After make_room(). Returns a ticket, from 1.
   virtual uint64_t issue(BodyId body, const RingPositions& rings) = 0;
-  // Blocks until all lanes have completed the ticket's body, or until the wait on that body holds.
+  // Blocks until all lanes have completed the ticket's body, or until `until`, a wait on that body, is met.
   virtual void wait(uint64_t ticket) = 0;
   virtual void wait(uint64_t ticket, const Wait& until) = 0;
   virtual std::exception_ptr error() const = 0;  // null: none
@@ -67,10 +68,10 @@ class Executor {
   // Called before the first body: allows drop(). False: this executor drops nothing.
   virtual bool allow_drop(Droppable) { return false; }
   // While the caller waits in one of the calls above, `work` is called every now and then. It may call
-  // drop(). An empty `work` ends that.
+  // drop(). An empty `work` ends these calls.
   virtual void set_meanwhile(std::function<void()>) {}
-  // Drops what may be dropped of issued bodies. As soon as the rest of them is done, they count as done.
-  // Instructions that have begun are completed.
+  // Drops what may be dropped of issued bodies. The bodies count as done as soon as their other instructions
+  // are. Instructions that have begun are completed.
   virtual Kept drop() { return {}; }
   // After drop(): no instruction of the next body is carried out. That body only leads from one state of the
   // program to another.

@@ -92,7 +92,7 @@ void LaneProgress::stop() {
   wake_ready(lock);
 }
 
-// Two bodies are in flight at most, so the one before these is complete.
+// Two bodies are in flight at most, so the body before these two is complete.
 Kept LaneProgress::drop() {
   const std::lock_guard lock(mutex_);
   uint64_t complete = issued_;

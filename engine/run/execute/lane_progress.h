@@ -67,8 +67,8 @@ class LaneProgress {
   const IssuedBody& body(uint64_t ticket) const { return bodies_[ticket % kIssuedMax]; }
   void enter(size_t thread, uint64_t ticket);  // from now on the thread reads no body before the ticket's
 
-  // An instruction's waits: await() blocks until all are met, holds() says whether they are. As what it was
-  // blocked on, the record gets the last wait that was not met.
+  // An instruction's waits: await() blocks until all are met, holds() says whether they are. The wait that
+  // was found unmet last becomes the record's blocked_on.
   void await(size_t thread, const IssuedBody& issued, const Instruction& in, TraceRecord& record);
   bool holds(const IssuedBody& issued, const Instruction& in, TraceRecord& record) const;
   // Calls f(wait, whether it is on the body before) for each of the instruction's waits.
@@ -112,8 +112,8 @@ class LaneProgress {
   // Whether the instruction is to be carried out: nothing has failed, and it was not dropped. To be asked
   // once, right before the instruction is carried out.
   bool begins(uint64_t ticket, uint32_t index);
-  // The thread that enqueues on a stream tells the one that counts that the lane's `number`-th instruction
-  // was dropped. None of the dropped bodies' later instructions is enqueued either.
+  // Called by the thread that enqueues on a stream, for the thread that counts: the lane's `number`-th
+  // instruction was dropped. Later instructions of dropped bodies are not enqueued either.
   void note_dropped(LaneId lane, uint64_t number);
   bool was_dropped(LaneId lane, uint64_t number, uint64_t ticket) const;
 
@@ -159,7 +159,7 @@ class LaneProgress {
   bool is_complete(uint64_t ticket) const;  // with the mutex held
   // To be called after every change of what conditions read. No wake-up is lost: a thread whose condition
   // became true either sleeps by now and is found here, or has yet to look at its condition. A thread is
-  // notified without the lock, since it would only wait for that.
+  // notified without the lock, since it would only wait for the lock.
   void wake_ready(std::unique_lock<std::mutex>& lock);
 
   bool ready(const IssuedBody& issued, const Instruction& in, TraceRecord& record) const;
@@ -181,8 +181,8 @@ class LaneProgress {
   std::optional<Droppable> droppable_;
   std::function<void()> meanwhile_;
   uint64_t begun_ = 0;  // newest ticket with a begun instruction that changes what a checkpoint has
-  // Tickets above kept_.ticket, up to `dropped_`, are dropped. Unless kept_.whole, so is what is not needed
-  // of kept_.ticket.
+  // Tickets above kept_.ticket, up to `dropped_`, are dropped. Unless kept_.whole, the instructions of
+  // kept_.ticket that are not needed are dropped, too.
   Kept kept_;
   uint64_t dropped_ = 0;
   std::vector<uint64_t> dropped_from_;  // by lane that is a stream; 0: all was enqueued

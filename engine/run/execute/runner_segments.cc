@@ -26,7 +26,7 @@ void Runner::check_operands(const Task& task) const {
 }
 
 // A loss or another sum that the task writes, rather than adds to, begins at zero, since ops only add to it.
-// So do those parts of an accumulator that no op overwrites.
+// The parts of an accumulator that no op overwrites begin at zero, too.
 void Runner::run_segment(const Task& task, const Instruction& in, const RingPositions& rings) {
   const SegmentPlan& plan = plan_.lowering.plans()[plan_.lowering.uses[task.subject].plan];
   const Segment& segment = plan_.model.segments[plan.segment];
@@ -144,7 +144,7 @@ int64_t Runner::of_rank(const Op& op, uint32_t part) const {
   return here ? op.attributes.routing.over.place_of(static_cast<uint32_t>(ranks_.rank())) : part;
 }
 
-// Moves the views of divided tensors to the next part. Gradients of the other tensors are added to.
+// Moves the views of divided tensors to the next part. That part adds to the gradients of the other tensors.
 void Runner::shift_to_next_part(const Segment& segment, const Op& op, const OpShapes& shapes) {
   auto& [inputs, outputs, parameters, output_gradients, input_gradients, parameter_gradients] = views_;
   const auto shift = [](TensorView& view, uint64_t bytes) {

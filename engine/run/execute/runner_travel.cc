@@ -14,8 +14,8 @@ constexpr uint64_t kTravellingBytes = 4;  // of an element of routing, or of a w
 // Positions of the op's operands (engine/graph/op.h).
 enum AllToAllvInput : size_t { kOwnRouting, kRoutingOfAll, kRows };
 
-// The rows of an all_to_allv, by its step (TravelStep). Rows that leave a rank lie where the op's input has
-// them, rows that come where its output has them. In backward, the rows that came go back.
+// The rows of an all_to_allv, by its step (TravelStep). Rows that leave a rank lie as in the op's input. Rows
+// that arrive lie as in the op's output. In backward, the rows that came go back.
 struct TravellingRows {
   const Routing& routing;
   TravelStep step;
@@ -53,7 +53,8 @@ struct TravellingRows {
 
   // In each round, ranks send one range to each other.
   int64_t rounds() const { return step == TravelStep::in_nodes ? nodes() : 1; }
-  // The ranges for and from a rank, by its place among those that exchange with this one.
+  // The range that goes to a rank, and the one that comes from it, by its place among those that exchange
+  // with this rank.
   Range leaves(int64_t round, int64_t to) const {
     switch (step) {
       case TravelStep::in_nodes:

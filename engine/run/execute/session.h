@@ -34,10 +34,10 @@ struct SessionOptions {
   std::string system_root = "/";  // tests describe another machine's cards here
 };
 
-// How many of `threads` threads update parameters, on so many processors. Of eight processors or more, two
-// are left to the threads of the lanes. These sleep most of the time, but what they hand out late keeps a GPU
-// or a drive idle; an update that is bound by memory loses next to nothing. With fewer processors, all
-// threads update.
+// How many of `threads` threads update parameters, on a machine with so many processors. Of eight processors
+// or more, two are left to the threads of the lanes. These sleep most of the time, but if they hand out work
+// late, a GPU or a drive idles; an update that is bound by memory loses next to nothing. With fewer
+// processors, all threads update.
 int optimizer_threads(int threads, int processors);
 
 // What an accelerator allocates for a plan: its arena, streams, and whatever its ops look up or load. It
@@ -87,7 +87,7 @@ class Session {
  private:
   const Plan& plan_;
   const Ranks ranks_;
-  std::vector<Arena> arenas_;  // by tier; empty for files and for an accelerator's
+  std::vector<Arena> arenas_;  // by tier; empty for files and for an accelerator's memory
   std::shared_ptr<std::byte> device_arena_;
   std::vector<std::shared_ptr<void>> pinned_;
   std::unique_ptr<Streams> streams_;

@@ -160,7 +160,7 @@ class ThreadedExecutor final : public Executor {
 
   size_t lanes() const { return program_.machine.lanes.size(); }
   bool is_stream(LaneId lane) const { return streams_ && streams_->has(lane); }
-  // Index of the thread that counts for a stream; the one that enqueues has the lane's index.
+  // Index of the thread that counts for a stream; the thread that enqueues has the lane's index.
   size_t counter_thread(LaneId lane) const { return lanes() + lane; }
 
   // Whether any of the lane's instructions meets the condition.
@@ -256,8 +256,8 @@ class ThreadedExecutor final : public Executor {
     });
   }
 
-  // A device may report an error at any later call, so the sentence says which instruction saw it. What is
-  // wrong with other ranks does not depend on that.
+  // A device may report an error at any later call, so the sentence says which instruction saw it. Errors
+  // about lost ranks stay as they are.
   template <typename Work>
   void guarded(const IssuedBody& issued, uint32_t index, const char* doing, const Work& work) {
     progress_.guarded([&] {
@@ -270,8 +270,8 @@ class ThreadedExecutor final : public Executor {
     });
   }
 
-  // After an error it synchronises no more, since marks may be missing, and abandons what may be enqueued.
-  // What is left in the streams ends before the arenas do.
+  // Counts a stream's instructions. After an error it does not synchronise, since marks may be missing, and
+  // abandons what may be enqueued. Work that is left in the streams ends before the arenas do.
   void count_lane(LaneId lane) {
     const size_t thread = counter_thread(lane);
     progress_.guarded([&] { streams_->enter_thread(); });

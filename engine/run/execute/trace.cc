@@ -10,8 +10,8 @@ namespace {
 
 constexpr size_t kBodiesHeld = 5;
 
-// Whether the lane does no work below the first tier; links to or from that tier are work in it. A lane that
-// worked in it and below would have nobody who waits for what it enqueues.
+// Whether the lane does no work below the first tier. Links to or from that tier count as work in it. CHECKs
+// that no lane works both in that tier and below: nobody would wait for what it enqueues.
 bool works_in_first_tier(const Machine& machine, LaneId lane) {
   size_t first = 0, below = 0;
   for (const Unit& unit : machine.units)

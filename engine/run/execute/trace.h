@@ -27,8 +27,8 @@ struct TraceRecord {
 class Trace {
  public:
   explicit Trace(const Program& program);
-  // For a program with a body of `longest` instructions in which every lane has at least as many of its own
-  // as in any other body. Steps are such bodies: those that load or save are shorter.
+  // For a program whose longest body has `longest` instructions, if no other body has more instructions on
+  // any lane. A step is such a body: bodies that load or save are shorter.
   static uint64_t bytes_at_most(uint64_t longest);
 
   void add(LaneId lane, const TraceRecord& record) {
@@ -39,7 +39,7 @@ class Trace {
   }
   // Seconds during which at least one instruction of the ticket's body was being executed on the lane.
   double busy_seconds(LaneId lane, uint64_t ticket) const;
-  // The lane's record of that number, counted from 1 since the start. Requires an executor that adds a record
+  // The lane's `number`-th record, counted from 1 since the start. Requires an executor that adds a record
   // whenever it counts an instruction. The caller must have seen the record's instruction counted.
   const TraceRecord& completed(LaneId lane, uint64_t number) const;
   // Calls f(lane, record) for every record of the ticket's body that is still there.

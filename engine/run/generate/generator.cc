@@ -33,7 +33,7 @@ void check_prompt(const std::vector<uint32_t>& tokens, int64_t context, int64_t 
 
 // A prompt and its answer.
 struct Generator::Sequence {
-  std::vector<uint32_t> tokens;  // of both
+  std::vector<uint32_t> tokens;  // of the prompt, then of the answer
   uint64_t number = 0;
   size_t prompt = 0;  // tokens of the prompt
   size_t tokens_max = 0, context = 0;

@@ -1,10 +1,10 @@
-// Generation: the prompts of a batch are read in chunks, all at once. Then tokens are drawn for each, one
-// after the other, until all answers have ended.
+// Generation: the prompts of a batch are read in chunks, all prompts together. Then the tokens of each answer
+// are drawn, one after the other, until all answers have ended.
 //
 // Needs a session, with weights loaded, of a plan whose model generates (Model::readings: decode, then
 // prefill). One body is in flight at a time, since each token decides what the next one reads. A sequence's
-// rows are idle when it has ended, or while others still read their prompts. All ranks take the same way: the
-// first one draws. Owner: the verb, the trainer, or a test; one thread.
+// rows are idle when it has ended, or while others still read their prompts. All ranks take the same path,
+// since the first rank draws for all. Owner: the verb, the trainer, or a test; one thread.
 #pragma once
 
 #include <atomic>
@@ -22,7 +22,7 @@ namespace sluice {
 enum class Ending : uint8_t {
   none,     // it goes on
   token,    // an end token, which is not part of the answer
-  text,     // the caller ended it behind a token
+  text,     // the caller ended it after a token
   length,   // as many tokens as were asked for
   context,  // the sequence has as many tokens as the plan has room for
   stopped,  // it was interrupted
@@ -39,7 +39,7 @@ struct Prompt {
 };
 
 // Throws Error(usage) for a prompt that is empty, leaves no room for an answer, or has a token that the model
-// has not.
+// does not have.
 void check_prompt(const std::vector<uint32_t>& tokens, int64_t context, int64_t vocabulary);
 
 class Generator {
@@ -53,10 +53,10 @@ class Generator {
   int64_t context() const { return session_.plan().model.readings.front().context; }
 
   // Answers up to sequences() prompts at once, each with up to `tokens_max` tokens. `said` gets each token as
-  // it comes, with the prompt's place among `prompts`, and returns whether the answer goes on, the same on
-  // all ranks. With `continues`, what the call before cached in a place is used as far as the prompt in that
-  // place begins with it. Throws the session's error, and as check_prompt() and drawn_token() do, on all
-  // ranks.
+  // it comes, with the prompt's place among `prompts`. It returns whether the answer goes on, and must return
+  // the same on all ranks. With `continues`, tokens that the call before cached in a place are not read
+  // again, as far as the prompt in that place begins with them. Throws the session's error, and as
+  // check_prompt() and drawn_token() do, on all ranks.
   std::vector<Answer> answer(std::span<const Prompt> prompts, int64_t tokens_max, bool continues,
                              const std::function<bool(size_t, uint32_t)>& said,
                              const std::atomic<bool>& stop);
@@ -83,7 +83,7 @@ class Generator {
   std::vector<uint32_t> ends_;
   std::vector<std::vector<uint32_t>> cached_;  // by place: the tokens whose keys and values are cached
   std::vector<float> logits_;                  // of one row
-  uint64_t position_ = 0;                      // of the ring, of the body that ran last
+  uint64_t position_ = 0;                      // the ring's, of the body that ran last
   int64_t tokens_read_ = 0, tokens_drawn_ = 0;
 };
 

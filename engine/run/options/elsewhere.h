@@ -143,7 +143,7 @@ inline constexpr NotHere kNotHere[] = {
     {"ema model-ema ema-decay swa", kRuns, "Means of weights are not there."},
 };
 
-// The sentence for a name of the table; nullptr if `verb` answers none of that name. - and _ are the same.
+// The sentence for `name`; nullptr if the table has none for `verb`. - and _ are the same.
 const char* not_here(const std::string& name, Verb verb);
 
 }  // namespace sluice

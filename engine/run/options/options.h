@@ -89,7 +89,7 @@ enum class BadRecords : uint8_t { refused, skipped };
 struct TextOptions {
   std::string tokenizer;      // directory; empty: that of the model, or of the run that goes on
   std::string chat_template;  // file; empty: the model's
-  std::string end_token;      // of answers and texts; empty: as files of the model say, and what is learned
+  std::string end_token;      // of answers and texts; empty: the ends that the model knows, and learned ones
   std::vector<std::string> template_values;  // NAME=JSON, variables of the template
   RecordForm form = RecordForm::automatic;
   std::vector<std::string> keys;  // NAME=KEY, other names of keys and roles
@@ -149,12 +149,13 @@ struct MemoryOptions {
   Overlap overlap = Overlap::automatic;
   IoChoice io = nullptr;
   std::string machine;  // name or file of a machine description; empty: the built-in default
-  // File whose algorithms of matrix products are used; "none": none; empty: those of the run that goes on.
+  // File whose algorithms of matrix products are used; "none": none; empty: the algorithms of the run that
+  // goes on.
   std::string matmul_algorithms;
   std::string chosen_algorithms;  // the file's, or the run's, as text that only the device reads
 };
 
-// Which ranks share the weights at --zero 3: all, or those of a node.
+// Which ranks share the weights at --zero 3: all, or the ranks of each node.
 enum class WeightShards : uint8_t { all, node };
 
 // How gradients are compressed between ranks: by PowerSGD, or not.
@@ -165,7 +166,7 @@ struct Compression {
 struct RankOptions {
   int64_t gpus = 1;                           // ranks of this process
   int64_t count = 1;                          // all ranks: `plan` is given it, other verbs set it
-  bool launched = false;                      // by a launcher, so `count` is not that of --gpus
+  bool launched = false;                      // by a launcher, which then decides on `count`
   int64_t here = 0;                           // the number of this rank; verbs set it
   int64_t experts_over = 1;                   // ranks that experts are divided over
   int64_t per_node = 0;                       // ranks of one node; 0: as in the machine description, else all
@@ -184,7 +185,7 @@ struct RunOptions {
   std::string resume;                          // empty: no; "auto"; or a checkpoint
   Interval checkpoint_every{.is_auto = true};  // never: only at the end; auto: as in saving.h
   int64_t keep = 2;                            // newest checkpoints that stay
-  bool keep_best = false;                      // beside these, the one with the lowest validation loss
+  bool keep_best = false;                      // also keep the one with the lowest validation loss
   Interval stop_within;  // seconds that a stop may take at most; never: as long as it takes
   std::string config;    // file that options were read from
 };
@@ -344,16 +345,16 @@ struct Range {
 enum class OnResume : uint8_t {
   own,       // of one command, such as what it prints: no manifest has it
   kept,      // never changes bits: a value in this command replaces the manifest's, and a line says so
-  replaced,  // the same for what changes bits from here on: steps, learning rate, where the data are
-  fixed,     // changes bits: the manifest's value holds; another one in this command is an error
+  replaced,  // as `kept`, but changes bits from here on: steps, learning rate, where the data are
+  fixed,     // changes bits: the manifest's value holds; another value in this command is an error
 };
 
 // What helps those who do not know an option's name or values yet: --help, completion and errors read it.
 struct OptionHints {
   const char* elsewhere = "";   // names that other tools have for it, with blanks between them
-  const char* unlike = "";      // names for what has another form here, which `difference` tells
+  const char* unlike = "";      // other tools' options that have another form here: `difference`
   const char* difference = "";  // a sentence
-  uint32_t first_in = 0;        // verb_bit()s of the verbs whose --help explains it before all others
+  uint32_t first_in = 0;        // verb_bit()s of the verbs whose --help explains the option first
   // Values with a name, beside those that the type has. `none` empties a list.
   std::vector<std::string> (*words)() = nullptr;
 };
@@ -370,7 +371,7 @@ struct OptionRow {
   Range range = {};                  // where the value is a number
   std::string (*known)() = nullptr;  // fills in {} in help with a list that is kept elsewhere
   OptionHints hints = {};
-  bool is_newer = false;  // checkpoints of earlier versions lack it, and mean its default
+  bool is_newer = false;  // checkpoints of earlier versions lack the option, and mean its default
 };
 
 std::span<const OptionRow> option_table();
@@ -394,8 +395,8 @@ bool is_given(const Options& options, const std::string& name);
 // switch takes "true" or "false". Throws Error(usage) naming the option.
 void set_option(Options& options, const OptionRow& row, const std::vector<std::string>& values);
 
-// The row's value as text from which set_option restores the same bits. Empty for a text or list that is
-// empty.
+// The row's value as text from which set_option restores the same bits. The result is empty for an empty text
+// or list.
 std::vector<std::string> option_values(const Options& options, const OptionRow& row);
 
 // Throws Error(usage) where options of one verb are missing or contradict each other. Options that a manifest
@@ -404,13 +405,13 @@ enum class ManifestUse : uint8_t { none, awaited, applied };
 void check_options(const Options& options, Verb verb, ManifestUse manifest);
 // Whether a step of so many ranks can have the waves that are asked for.
 bool waves_fit(const Options& options, int64_t ranks);
-// By what the command line says.
+// The argument of check_options() before a manifest is applied.
 inline ManifestUse manifest_use(const Options& options) {
   return options.run.resume.empty() ? ManifestUse::none : ManifestUse::awaited;
 }
 
-// A checkpoint's manifest has all options of the run but two kinds: those of OnResume::own, and those without
-// a value that are newer or of OnResume::kept. `sequence` and `micro_batch` must have been resolved.
+// A checkpoint's manifest has all options of the run but two kinds: options of OnResume::own, and options
+// without a value that are newer or of OnResume::kept. `sequence` and `micro_batch` must have been resolved.
 struct ManifestOption {
   std::string name;
   std::vector<std::string> values;

@@ -21,8 +21,8 @@ namespace sluice {
 struct Ranks {
   Communicator* lane = nullptr;     // the collective lane's; nullptr where there is one rank
   Communicator* trainer = nullptr;  // the trainer's; nullptr where there is one rank
-  int here = 0, all_here = 1;       // this rank's index among the ranks of this machine, and how many these
-                                    // are; they share its cores, memory and GPUs
+  int here = 0, all_here = 1;       // this rank's index among the ranks of this machine, and the number of
+                                    // these ranks, which share its cores, memory and GPUs
   int first_here = 0;               // first rank of this machine, by which the machine is told from others
   int in_process = 1;               // ranks of this process
   StreamCommunicator* device = nullptr;  // the collective lane's for an accelerator's memory; nullptr: none
@@ -31,8 +31,8 @@ struct Ranks {
   int rank() const { return lane ? lane->rank() : 0; }
   bool is_first() const { return rank() == 0; }
 
-  // Every rank's value, in order of rank. The trainers of all ranks call it; the same holds for the next
-  // five.
+  // Every rank's value, in order of rank. The trainers of all ranks call it; the same holds for the next five
+  // functions.
   template <typename T>
   std::vector<T> all(const T& mine) const {
     static_assert(std::is_trivially_copyable_v<T>);
@@ -76,7 +76,7 @@ struct Ranks {
   }
   // How long a rank waits for another before it gives up.
   void set_patience(double seconds) const;
-  // Says what the trainer's next calls are for; the error names it when one of them waits too long.
+  // Says what the trainer's next calls are for. If one of them waits too long, the error has this text.
   void note(std::string_view purpose) const;
   // Ends the calls of all ranks.
   void abort(const std::string& reason) const noexcept {

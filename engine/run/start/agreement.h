@@ -19,7 +19,7 @@ struct Fact {
 void check_same_program(const Ranks& ranks);
 
 // Compares facts, which have the same names on all ranks. Throws Error(usage) on every rank, naming the first
-// rank and the first thing that differ from rank 0's.
+// rank that differs from rank 0, and the first fact in which it does.
 void check_facts(const std::vector<Fact>& facts, const Ranks& ranks);
 
 // Calls check_facts(), then compares the collectives of the ranks' programs.

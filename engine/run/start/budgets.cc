@@ -130,7 +130,7 @@ uint64_t address_space_beside_arenas(int threads) {
 
 void TierBudget::set_aside(uint64_t bytes) {
   reserve = bytes;
-  // The largest arena whose taken_by() is at most `room`. 0: the planner's error says what would do.
+  // The largest arena whose taken_by() is at most `room`. 0: the planner's error says which limit would do.
   const uint64_t room = limit - std::min(limit, bytes), with_pages = room + kRegistrationInReserve;
   const uint64_t pages = with_pages / (kPage + bytes_a_page), rest = with_pages % (kPage + bytes_a_page);
   const uint64_t fits = pages * kPage + rest - std::min(rest, bytes_a_page);

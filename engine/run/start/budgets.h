@@ -30,7 +30,8 @@ struct TierBudget {
   uint64_t bytes_a_page = 0;
 
   void set_aside(uint64_t bytes);  // as the reserve
-  // What an arena takes of the limit: its granules, and kernel memory for its pages beyond the reserve's.
+  // What an arena takes of the limit: its granules, and the kernel memory for its pages that the reserve does
+  // not cover.
   uint64_t taken_by(uint64_t arena_bytes) const;
   uint64_t limit_for(uint64_t arena_bytes) const;  // to grant for an arena of that size
 };
@@ -47,14 +48,15 @@ struct Budgets {
 
   std::vector<const TierBudget*> by_tier() const;  // in the order of the machine tables
   TierCapacities arenas() const;
-  std::vector<uint64_t> most_arenas() const;  // by tier: if each limit were what the machine has
+  std::vector<uint64_t> most_arenas() const;  // by tier, if each limit were `most`
   // Takes `bytes` of tables, such as names and places of weights, from the host's arena, as far as they
   // exceed what the reserve has for tables.
   void reserve_table(uint64_t bytes);
   // The limits to grant, by tier, for arenas of these sizes.
   std::vector<uint64_t> limits_for(const std::vector<uint64_t>& arena_bytes) const;
-  // By tier: the limit for an arena of `alone` bytes, while the other limits stay as given. Where these
-  // suffice for arenas of `together`, it is the limit for those if that is less (fewer page tables).
+  // By tier: the limit for an arena of `alone` bytes, while the other limits stay as given. If the other
+  // limits suffice for arenas of `together`, it is at most the limit for these arenas, which may be less
+  // (fewer page tables).
   std::vector<std::optional<uint64_t>> limits_alone(const std::vector<std::optional<uint64_t>>& alone,
                                                     const std::vector<uint64_t>& together) const;
   // The same budgets with another host limit. A driver's reserve then has page tables for that limit.
@@ -70,9 +72,9 @@ struct AcceleratorUse {
   bool is_here = true;
 };
 
-// What a library of matrix products may load while a device is prepared: so many bytes of device memory, and
-// as many of host memory. An assumption, not a measurement; where it is too small, start_session() plans
-// anew.
+// The bytes of device memory that a library of matrix products may load while a device is prepared, and the
+// same number of host memory. It is an assumption, not a measurement. If it is too small, start_session()
+// plans anew.
 constexpr uint64_t kLibraryKernelBytes = 192ull << 20;
 
 // --threads, or one for each processor that this thread may run on.
@@ -86,24 +88,25 @@ uint64_t runtime_reserve_bytes(int threads);
 // Address space that is mapped outside the arenas, most of it never touched.
 uint64_t address_space_beside_arenas(int threads);
 
-// What a program takes beyond the 24 MiB that the reserve has for it: while it runs, with its trace, and
-// while it is planned, which ends before the arenas are filled.
+// Host memory that a program takes beyond the 24 MiB that the reserve has for it: while it runs, with its
+// trace; and while it is planned. Planning ends before the arenas are filled.
 uint64_t running_bytes_beside_reserve(const ProgramSize& size);
 uint64_t planning_bytes_beside_reserve(std::span<const ProgramSize> sizes);
 
-// What --host-mem leaves for texts that `threads` prepare or tokenize (models/prepare/record_memory.h),
-// beside what the process holds now and what the threads need.
+// The part of --host-mem that is left for texts which `threads` threads prepare or tokenize
+// (models/prepare/record_memory.h), after what the process holds and what the threads need.
 struct RecordBytes {
-  uint64_t left = 0, taken = 0;  // for records; by the process and its threads
+  uint64_t left = 0, taken = 0;  // left for records; taken by the process and its threads
 };
 RecordBytes bytes_for_records(const MemoryOptions& options, int threads);
 
 // A host limit that is smaller than the reserve leaves an arena of 0 bytes; the planner's error then says
-// what would do. A budget of the run that goes on (Size::of_run) gives way where this machine has less.
-// Throws Error(environment) for any other budget above the free memory, or a directory that cannot serve.
-// `check_free`: false for `plan`, which may ask about another machine. `sharers`: the ranks of this machine.
-// `limits` are one rank's part of memory; the space of drives is divided in here. `drive_bytes`: of another
-// machine's drives. Directories are not looked at if it is given, or if a plan has --nvme-mem in bytes.
+// which limit would do. A budget of the run that goes on (Size::of_run) gives way where this machine has
+// less. Throws Error(environment) for any other budget above the free memory, or a directory that cannot
+// serve. `check_free`: false for `plan`, which may ask about another machine. `sharers`: the ranks of this
+// machine. `limits` are one rank's part of memory; the space of drives is divided by `sharers` in here.
+// `drive_bytes`: the size of another machine's drives. Directories are not looked at if it is given, or if a
+// plan has --nvme-mem in bytes.
 Budgets resolve_budgets(const MemoryOptions& options, const MemoryLimits& limits, bool check_free,
                         const std::optional<AcceleratorUse>& accelerator = std::nullopt, int sharers = 1,
                         std::optional<uint64_t> drive_bytes = std::nullopt);

@@ -17,10 +17,10 @@
 
 namespace sluice {
 
-// The description that --machine names: a built-in one, a JSON file, or the device's default where it is
-// empty. If --nvme-dir has directories, each is matched to one of the description's drives. memory->nvme, of
-// which each described drive holds its drive share, becomes what the matched drives hold. Throws Error(usage,
-// malformed_file).
+// The description that --machine names: a built-in one, a JSON file, or, without --machine, the device's
+// default. If --nvme-dir has directories, each is matched to one of the description's drives. memory->nvme,
+// the bytes of all described drives together, becomes the sum of the matched drives' shares. Throws
+// Error(usage, malformed_file).
 MachineRates resolve_machine(const MemoryOptions& options);
 
 // The machine of --machine, if its description has sizes: `plan` then plans for it instead of this machine.
@@ -52,7 +52,7 @@ AcceleratorRanks connect_accelerators(Device& device, const Ranks& ranks);
 // The memory that the device holds by now, if it is an accelerator.
 std::optional<AcceleratorUse> accelerator_use(Device& device);
 
-// What plans ask of a device.
+// What a plan must know of the device.
 struct DeviceNeeds {
   WorkspaceBytes workspaces;
   DeviceSizes sizes;

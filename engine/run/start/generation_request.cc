@@ -34,7 +34,7 @@ std::vector<std::string> apply_generation_settings(Options& options, const Gener
   }
   take("repetition-penalty", "repetition_penalty", settings.repetition_penalty, g.repetition_penalty);
   take("max-tokens", "max_new_tokens", settings.max_tokens, g.max_tokens);
-  // As in transformers, a limit on the answer goes before one on prompt and answer together.
+  // As in transformers, a limit on the answer takes precedence over one on prompt and answer together.
   const bool has_tokens = settings.max_tokens || is_given(options, "max-tokens");
   if (!has_tokens && settings.max_length && !is_given(options, "max-context")) {
     if (*settings.max_length < std::min(context, kContextUnlessGiven))

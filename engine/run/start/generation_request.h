@@ -13,12 +13,13 @@
 
 namespace sluice {
 
-// By default: the model's context, but at most 4096 tokens; chunks that have kChunkTokens together.
+// By default, the context is the model's, but at most 4096 tokens, and the chunks of all sequences have about
+// kChunkTokens together.
 constexpr int64_t kContextUnlessGiven = 4096, kChunkTokens = 512, kPromptsAtOnce = 8;
 GenerationSizes generation_sizes(const Options& options, const ModelConfig& config, int64_t sequences);
 
 // Takes the settings of the model's generation_config.json where no option is given. `context`: the model's.
-// Returns sentences that say which hold, and which are not applied.
+// Returns sentences that say which settings are applied, and which are not.
 std::vector<std::string> apply_generation_settings(Options& options, const GenerationSettings& settings,
                                                    int64_t context);
 

@@ -99,8 +99,8 @@ std::vector<std::vector<uint32_t>> words_of(const Model& model) {
   return words;
 }
 
-// Whether the entry names the parameter. On each rank, a parameter of a divided group stands for another one.
-// An entry names all of these or none, since ranks run the same program.
+// Whether the entry names the parameter. A parameter of a divided group stands for another parameter on each
+// rank. An entry must name all of those or none, since ranks run the same program.
 bool is_named(const Entry& entry, const Group& group, const Parameter& parameter, uint32_t words) {
   for (size_t w = 0; w < std::size(kWords); ++w)
     if (entry.what == kWords[w].name) return (words >> w & 1) != 0;

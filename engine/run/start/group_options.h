@@ -1,5 +1,4 @@
-// --group-options: options of the optimizer that some parameters have for themselves. Documented in
-// docs/groups.md.
+// --group-options: options of the optimizer for some of the parameters. Documented in docs/groups.md.
 //
 // An entry is WHAT:OPTION=X[,OPTION=X...]. WHAT is experts, routers, embeddings, norms or head, by the ops
 // that use the parameters, or a pattern of their names in which * stands for any characters and ? for one. Of

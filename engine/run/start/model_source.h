@@ -14,7 +14,7 @@ namespace sluice {
 struct ModelSource {
   ModelConfig config;
   std::string directory;          // Hugging Face directory, if --model is one
-  std::string weights_directory;  // the same if its weights are the start; empty: initial weights
+  std::string weights_directory;  // whose weights are the start, or the base's; empty: none
   uint64_t table_bytes = 0;       // host memory that HfWeights of these weights keep at most
 };
 
@@ -22,7 +22,7 @@ struct ModelSource {
 // filled in; `notes` receives a sentence for what is not applied. Throws Error(usage) where --lora-from and
 // another option contradict each other, and as read_adapter_config() and HfWeights::open_adapters() do.
 Adapters settle_adapters(LoraOptions& options, std::vector<std::string>& notes, const ModelConfig& base);
-// For options of a run that are settled.
+// The same for options that are settled.
 Adapters adapters_of(const LoraOptions& options);
 
 // The base of a run with adapters: `weights` of the model must be those that `base` names. Throws

@@ -1,5 +1,5 @@
-// What --nvme-dir means for the nvme tier: the part of its bytes that each directory holds, by the rate of
-// its drive, and how much room that leaves.
+// What --nvme-dir means for the nvme tier: the part of the tier's bytes that each directory holds, by the
+// rate of the directory's drive, and how large the tier can be.
 //
 // Looks at file systems and allocates nothing there.
 #pragma once
@@ -18,8 +18,8 @@ namespace sluice {
 // where no drive is described. Throws as resolve_machine() does.
 std::vector<NvmeDirectory> nvme_directories(const MemoryOptions& options);
 
-// A sentence about several directories: the share of each, and the drive of the description that stands for
-// it.
+// A sentence about several directories: the share of each, and which drive of the description it is taken
+// for.
 std::string describe_directories(const MemoryOptions& options, const std::vector<NvmeDirectory>& directories);
 
 struct NvmeRoom {
@@ -29,8 +29,8 @@ struct NvmeRoom {
   std::vector<std::string> notes;  // sentences: which directories share a file system
 };
 
-// `margin_of`: the part of so many free bytes that stays free for others. `sharers`: ranks that divide the
-// free bytes. Throws Error(environment) for a directory that is not there.
+// `margin_of`: of a number of free bytes, the part that stays free for others. `sharers`: ranks that divide
+// the free bytes. Throws Error(environment) for a directory that is not there.
 NvmeRoom nvme_room(const std::vector<NvmeDirectory>& directories, int sharers,
                    const std::function<uint64_t(uint64_t)>& margin_of);
 

@@ -164,7 +164,7 @@ PlanRequest plan_request(const Options& options, const ModelConfig& config, cons
   batch.batch /= of_rank.mesh.data_ranks();
   r.micro_batch_tokens = busy_tokens(of_rank, needs.sizes.micro_batch_tokens);
   r.micro_batches = micro_batch_candidates(batch, sequence, r.micro_batch_tokens);
-  // An imbalance of a run is not checked: it counts all choices, some of which a capacity may drop.
+  // An imbalance that a run measured is not checked: it counts all choices, and a capacity may drop some.
   if (options.model.imbalance && is_given(options, "imbalance"))
     check_imbalance(*options.model.imbalance, r.model(r.micro_batches.back(), sequence));
   r.recompute = options.memory.recompute;

@@ -16,14 +16,14 @@ namespace sluice {
 // The most micro-batches of a step. With more, a plan is larger and takes longer to make.
 constexpr int64_t kMicroBatchesMax = 1024;
 
-// The sizes of micro-batch to consider, best first: the one given; or the divisors of the batch that make
-// at most `tokens` tokens (busy_tokens()), largest first, and 1. Throws Error(usage) where each makes more
-// than 1024 micro-batches, or a number of them that --waves does not divide.
+// The sizes of micro-batch to consider, best first: the one given; or the divisors of the batch that make at
+// most `tokens` tokens (busy_tokens()), largest first, and 1. Throws Error(usage) where every size makes more
+// than 1024 micro-batches, or a number of micro-batches that --waves does not divide.
 std::vector<int64_t> micro_batch_candidates(const BatchOptions& batch, int64_t sequence, int64_t tokens);
 
 // Tokens of a micro-batch that keeps the device busy: `tokens` (DeviceSizes::micro_batch_tokens), times a
-// factor that makes up for experts having fewer rows. It is experts / experts_per_token / ranks that divide
-// the experts (ModelConfig::mesh), or 1 if that is less.
+// factor that makes up for experts having fewer rows. The factor is experts / experts_per_token / R, or 1 if
+// that is less. The experts are divided over R ranks (ModelConfig::mesh).
 int64_t busy_tokens(const ModelConfig& config, int64_t tokens);
 
 // The model of one micro-batch. Its loss works on as many rows at a time as a device of these sizes asks for.
@@ -34,10 +34,10 @@ Model sized_model(const ModelConfig& config, DType precision, const DeviceSizes&
 // The most ranks that share a machine.
 int64_t ranks_per_node(const RankOptions& ranks, const MachineRates& rates);
 
-// How many ranks the experts are divided over. --experts-over of a run need not divide the ranks that go on
-// with it or read it; their greatest common divisor is then taken.
+// How many ranks the experts are divided over. --experts-over of an earlier run need not divide the number of
+// ranks here. The greatest common divisor of the two is then taken.
 int64_t experts_over(const Options& options);
-// A sentence where the run's number gave way to another; else "".
+// A sentence where experts_over() is not the run's number; else "".
 std::string experts_over_note(const Options& options);
 
 // What data a model is made for.

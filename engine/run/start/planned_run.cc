@@ -46,7 +46,7 @@ std::string assumed_note() {
       format_size(kDeviceBytesAssumed), format_size(kHostBytesAssumed), format_size(kLibraryKernelBytes));
 }
 
-// `ranks`: how many the plan is for. The sizes are those of each.
+// `ranks`: how many the plan is for. The sizes are of one rank.
 std::string elsewhere_note(const MachineRates& machine, int64_t ranks) {
   std::string sizes = format_size(machine.memory->host) + " of host memory";
   if (machine.memory->device) sizes = format_size(*machine.memory->device) + " of device memory, " + sizes;
@@ -122,7 +122,7 @@ PlannedDevice planned_device(const Options& options, bool here, const MachineRat
 }
 
 // Where --threads is not given, it becomes the number of threads of one rank: on this machine or, if there is
-// an `elsewhere`, on that one.
+// an `elsewhere`, on that machine.
 void settle_threads(Options& options, bool of_this_process, const MachineRates* elsewhere) {
   std::optional<int64_t>& threads = options.memory.threads;
   if (threads) return;

@@ -25,7 +25,7 @@ std::string argument(const TierBudget& row, uint64_t bytes) {
   return fmt::format("--{} {}", row.option, bytes);
 }
 
-// The largest number from 1 to `most` for which `works` holds, if it holds for all below; 0: none.
+// The largest number from 1 to `most` that `works`, provided that all smaller ones work, too; 0: none.
 template <typename F>
 int64_t largest(int64_t most, F works) {
   int64_t low = 0;
@@ -103,8 +103,8 @@ bool works_with_host(const PlanRequest& request, const Budgets& budgets, uint64_
 // copies are kept in more than one tier.
 constexpr uint64_t kUseful = 2;
 
-// The request with less host memory: no more than is useful, and so little that its page tables leave what
-// device memory must hold. None: page tables are not what is in the way.
+// The request with less host memory: no more than is useful, and so little that its page tables leave enough
+// device memory. None: page tables are not why the request is infeasible.
 std::optional<PlanRequest> with_fewer_page_tables(PlanRequest request, const Infeasible& why,
                                                   const Budgets& budgets) {
   if (!budgets.device || !budgets.device->driver) return std::nullopt;

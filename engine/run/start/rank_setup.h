@@ -1,5 +1,5 @@
 // What a rank has before it plans: its share of the machine, its device, its connection to the other ranks,
-// and its budgets. The first rank speaks for all. Every rank of `train` and `profile` makes a RankSetup.
+// and its budgets. Only the first rank prints. Every rank of `train` and `profile` makes a RankSetup.
 #pragma once
 
 #include <memory>

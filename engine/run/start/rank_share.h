@@ -42,8 +42,8 @@ RankShare rank_share(const MemoryOptions& memory, const Ranks& ranks);
 // `machines` has, by rank, the first rank of its machine.
 int ranks_together(const std::vector<int>& machines);
 
-// resolve_budgets() for an equal part of the machine's free memory. Limits that are not given in bytes are
-// those of the rank that finds least, so that all ranks make the same plan.
+// resolve_budgets() for an equal part of the machine's free memory. A limit that is not given in bytes is the
+// least that any rank finds, so that all ranks make the same plan.
 Budgets resolve_shared_budgets(const MemoryOptions& memory, const Ranks& ranks,
                                const std::optional<AcceleratorUse>& accelerator);
 

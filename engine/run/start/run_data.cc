@@ -324,7 +324,7 @@ RunData open_run_data(const Options& options, const PreparedData& prepared, cons
     tokens += set->counts().tokens, held_tokens += held->tokens();
     auto data = std::make_unique<SampleData>(set, SampleChoice::held_out(held),
                                              packing_of(options, *set, RowUse::validation));
-    const uint64_t rows = data->rows_of_epochs(1);  // as weight: each row is read once, evenly spread
+    const uint64_t rows = data->rows_of_epochs(1);  // so that each row is read once, evenly spread
     validation.push_back({source.path, std::move(data), rows});
   }
   const auto joined = [&](std::vector<MixedData::Part> parts) -> std::unique_ptr<RowData> {

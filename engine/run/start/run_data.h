@@ -32,7 +32,7 @@ class RowData {
   virtual std::vector<std::string> remarks() const { return {}; }
   // Rows in `epochs` times all data.
   virtual uint64_t rows_of_epochs(uint64_t epochs) const = 0;
-  // Token files, whose ids no one has checked yet.
+  // The token files whose ids have not been checked yet.
   virtual std::vector<const TokenData*> unchecked() const { return {}; }
   // Whether the data are a mix of several sources, by weights.
   virtual bool is_mixed() const { return false; }
@@ -42,26 +42,26 @@ class RowData {
 const std::string& tokenizer_of(const Options& options, const std::string& model_directory);
 
 // Replaces folders in --data and --val-data by the files in them, except where --data has weights. Returns a
-// sentence for each option from whose folders files are left out. Throws as files_of() and sources_of() do,
-// and Error(usage) for weights in --val-data.
+// sentence for each option whose folders have files that are left out. Throws as files_of() and sources_of()
+// do, and Error(usage) for weights in --val-data.
 std::vector<std::string> open_folders(Options& options);
 // Throws Error(usage): `value` of an option for validation data has a weight.
 [[noreturn]] void refuse_weight(const std::string& value, const char* option);
 
 // Whether the files are texts or chats, which are prepared with a tokenizer: records (is_record_file()), and
-// .txt and .md where the directory `tokenizer` has one. Throws Error(usage), which names `option`, where
-// tokens are among them.
+// .txt and .md where the directory `tokenizer` has a tokenizer. Throws Error(usage), which names `option`,
+// where token files are among them.
 bool are_texts(const Options& options, const std::vector<std::string>& files, const std::string& tokenizer,
                const char* option);
-// Whether rows of --data or of --val-data hold several documents. The model of a run is made for both.
+// Whether rows of --data or of --val-data hold several documents. One model serves training and validation.
 bool rows_have_documents(const Options& options, const std::string& model_directory);
 
 // What text and chats became before a run opens them.
 struct PreparedData {
   std::vector<std::string> train;  // prepared sets, one a source of --data; empty: token files
   std::string validation;          // the set of --val-data; empty: token files, or none
-  // All ends of answers, where --data teach others than the model knows (LearnedEnds); `ends_note`, a
-  // sentence, tells them.
+  // All ends of answers, where --data teach ends that the model does not know (LearnedEnds). `ends_note` is a
+  // sentence that tells them.
   std::vector<uint32_t> ends;
   std::string ends_note;
 };
@@ -80,8 +80,7 @@ struct RunData {
 // PreparedSet::open and PackedRows do.
 RunData open_run_data(const Options& options, const PreparedData& prepared, const ModelConfig& config);
 
-// Sets `validation` alone, to data to evaluate on: all of --data or, if --val-batches is given, at most so
-// many batches.
+// Sets `validation` alone: all of --data or, if --val-batches is given, at most that many batches.
 RunData open_evaluation_data(const Options& options, const PreparedData& prepared, const ModelConfig& config);
 
 // Steps of --epochs: the fewest batches that hold all rows.

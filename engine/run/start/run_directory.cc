@@ -110,9 +110,9 @@ void RunDirectory::create() {
   if (error)
     throw Error(ExitCode::environment, "Cannot create " + printable(path_) + ": " + error.message() + ".",
                 "Name a directory that can be written.");
-  // If a directory was made here, a lock that is held already belongs to a directory that was removed
-  // meanwhile, so the lock is taken anew. `made_` is set only once the lock is held: a run that is refused
-  // must not remove another's directory.
+  // If a directory was made here, an earlier lock belongs to a directory that was removed meanwhile, so the
+  // lock is taken anew. `made_` is set only once the lock is held: a run that is refused must not remove
+  // another's directory.
   std::vector<std::string> made = std::exchange(made_, {});
   if (!lock_ || !made.empty()) lock_.emplace(path_, "training");
   made_ = std::move(made);
@@ -156,7 +156,7 @@ void keep_text(const Options& options, const KeptText& text, bool is_kept) {
   if (!is_kept || is_given(options, "tokenizer")) {
     fs::remove_all(fresh, ignored);
     const bool has_files = copy_tokenizer(text.tokenizer, fresh) > 0;
-    // What lies in `to` is left of an attempt without a checkpoint, or of another --tokenizer.
+    // What lies in `to` is left over from an attempt without a checkpoint, or from another --tokenizer.
     if (has_files || !is_kept) fs::remove_all(to, ignored);
     if (std::error_code error; has_files && (fs::rename(fresh, to, error), error))
       throw Error(

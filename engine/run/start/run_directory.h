@@ -53,15 +53,14 @@ void adopt_kept_text(Options& options, const std::string& checkpoint);
 struct KeptText {
   std::string tokenizer;       // the directory that has its files; empty: there is none
   std::vector<uint32_t> ends;  // of answers, to replace those in generation_config.json; empty: none
-  std::map<std::string, std::string> special_tokens;  // for a generation_config.json, where there is none
+  std::map<std::string, std::string> special_tokens;  // for generation_config.json, if the tokenizer has none
 };
 // Keeps the tokenizer, and the chat template of the options, in --out. `is_kept`: the run goes on in the same
 // directory. A kill leaves all of a tokenizer or nothing.
 void keep_text(const Options& options, const KeptText& text, bool is_kept);
 
-// Checks that all ranks see, and may change, what the first rank writes into --out, since they write their
-// checkpoints together. All ranks call it, once the directory exists. Throws Error(environment) on every
-// rank.
+// Checks that all ranks see, and may change, what the first rank writes into --out, since ranks write a
+// checkpoint together. All ranks call it, once the directory exists. Throws Error(environment) on every rank.
 void check_shared(const std::string& out, const Ranks& ranks);
 
 // The checkpoint that `path` means: itself, or the newest complete one of a run directory; nullopt if it is
@@ -70,12 +69,12 @@ void check_shared(const std::string& out, const Ranks& ranks);
 // passed over, since it is damaged.
 std::optional<std::string> find_checkpoint(const std::string& path, std::vector<std::string>& notes);
 
-// A sentence.
+// A sentence that names the checkpoint and its loss.
 std::string best_words(const BestCheckpoint& best);
 
-// The checkpoint that --from means; with --best, the best one of the run. nullopt, without --best only:
-// --from is neither a checkpoint nor a run with one. `notes` receives what find_checkpoint() says and, with
-// --best, which one is the best. Throws as find_checkpoint() does, and Error(usage) where --best has no
+// The checkpoint that --from means; with --best, the best one of the run. nullopt (only without --best):
+// --from is neither a checkpoint nor a run that has one. `notes` receives what find_checkpoint() says and,
+// with --best, which one is the best. Throws as find_checkpoint() does, and Error(usage) where --best has no
 // checkpoint to choose.
 std::optional<std::string> find_source(const TransferOptions& transfer, std::vector<std::string>& notes);
 
@@ -87,8 +86,9 @@ void check_not_before_first(const std::string& run);
 std::optional<CheckpointReader> open_resume(const RunOptions& run, std::vector<std::string>& notes);
 
 // Makes `step` the last of the run: sets complete checkpoints of later steps aside, newest first, then the
-// lines of metrics. A kill in between leaves a shorter run; --resume auto cuts its metrics to its end. Says a
-// line for each checkpoint that was set aside, or that stays since it is damaged, and one for the metrics.
+// later lines of the metrics file. A kill in between leaves a shorter run; --resume auto then cuts the
+// metrics to the run's end. Says a line for each checkpoint that was set aside, or that stays since it is
+// damaged, and one for the metrics.
 void go_back_to(int64_t step, const RunOptions& run, const std::string& metrics, const Say& say);
 
 }  // namespace sluice

@@ -228,7 +228,7 @@ std::string text_directory(const RunStart& start) {
 }
 
 std::vector<Fact> start_facts(const RunStart& start) {
-  constexpr uint64_t kSample = 64;  // elements at the begin of a tensor, and at its end
+  constexpr uint64_t kSample = 64;  // elements at the start of a tensor, and at its end
   std::vector<Fact> facts{{"config.json of --model", config_to_json(start.source.config, DType::f32)}};
   std::string content;
   for (const auto* weights : {&start.weights, &start.adapters})

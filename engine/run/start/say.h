@@ -1,4 +1,5 @@
-// How a start tells the user something. Whoever starts a run prints it, since only tools know what shows it.
+// How a start tells the user something. Whoever starts a run prints the text, since only tools know where it
+// is shown.
 #pragma once
 
 #include <functional>

@@ -26,10 +26,10 @@ struct PlannedSession {
 };
 
 // Plans by `make_plan` and takes the memory, the accelerator's first. `planned` sees each plan before
-// anything is allocated for it. Libraries and page tables may then take more than was reserved for them.
-// Where the device would exceed its budget, or the host's arena no longer fits beside them, the memory is
-// given back, the reserve is set to what they take, and planning begins anew. The next plan keeps the budget,
-// or `make_plan` throws that none can.
+// anything is allocated for it. Libraries and page tables may then take more than was reserved for them. If
+// the device would exceed its budget, or the host's arena does not fit beside the libraries, the memory is
+// given back, the reserve is set to what is taken, and planning begins anew. The next plan keeps the budget,
+// or `make_plan` throws because no plan can.
 std::unique_ptr<PlannedSession> start_session(Device& device, Budgets& budgets, const SessionOptions& options,
                                               const std::function<Plan()>& make_plan,
                                               const std::function<void(const Plan&)>& planned);

@@ -10,8 +10,8 @@
 
 namespace sluice {
 
-// Seconds. `checkpoint`: from the end of a step until its checkpoint is written. `drain`: the part of it in
-// which the update ends. `longest`: the most from a signal to the end of the run.
+// Seconds. `checkpoint`: from the end of a step until its checkpoint is written. `drain`: the part of
+// `checkpoint` in which the update ends. `longest`: the most from a signal to the end of the run.
 struct StopTime {
   double checkpoint = 0, longest = 0, drain = 0;
 };

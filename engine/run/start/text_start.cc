@@ -79,8 +79,8 @@ std::shared_ptr<const SamplePrompts> with_ends(const std::shared_ptr<const Sampl
   return more;
 }
 
-// In memory, a vocabulary and its merges take four to six times their file. Bytes have no file, but their
-// tables of all characters, and of texts that an encoder met, take 4 MiB.
+// In memory, a vocabulary and its merges take four to six times their file. Where bytes are the tokens, there
+// is no file, but tables of all characters, and of texts that an encoder met, take 4 MiB.
 uint64_t tokenizer_table_bytes(const Options& options, const std::string& directory,
                                const ModelConfig& config) {
   constexpr uint64_t kTimes = 8, kOfBytes = 5 << 20;

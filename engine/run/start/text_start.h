@@ -21,7 +21,7 @@ namespace sluice {
 // open_text_model() does.
 TextModel open_text(const Options& options, const std::string& directory, const ModelConfig& config);
 
-// The samples, with `ends` in place of their own; unchanged if `ends` is empty.
+// The samples, with `ends` in place of SamplePrompts::ends; unchanged if `ends` is empty.
 std::shared_ptr<const SamplePrompts> with_ends(const std::shared_ptr<const SamplePrompts>& samples,
                                                const std::vector<uint32_t>& ends);
 

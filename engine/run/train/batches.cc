@@ -68,7 +68,7 @@ std::optional<Evaluation> evaluate(Session& session, const BodyIds& bodies, RowS
   const uint64_t rows = rows_of(session.plan()) * lowering.mesh.data_ranks();
   StepScalars::Loss mine{};
   int64_t valid = 0, issued = 0;
-  uint64_t last = 0, positions[2] = {0, 0};  // the last ticket; of two batches
+  uint64_t last = 0, positions[2] = {0, 0};  // the last body's ticket; the last two batches' positions
   const auto read = [&](int64_t batch) {
     session.check();
     mine += *reinterpret_cast<const StepScalars::Loss*>(

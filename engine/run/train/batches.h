@@ -38,7 +38,7 @@ struct Evaluation {
 
 // The loss over the first `batches` validation batches, with current weights, by the `bodies` of the current
 // phase (Lowering::phases). No update may be due (BodyState::clean). nullopt: it was cut short, since `stop`
-// was set or a rank could not read its data. On such a rank, `failure` is what reading threw.
+// was set or a rank could not read its data. On a rank that could not, `failure` is what reading threw.
 std::optional<Evaluation> evaluate(Session& session, const BodyIds& bodies, RowSource& data, int64_t batches,
                                    const std::atomic<bool>& stop, std::exception_ptr& failure);
 

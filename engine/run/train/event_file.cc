@@ -24,7 +24,8 @@ namespace fs = std::filesystem;
 
 constexpr std::string_view kPrefix = "events.out.tfevents.";
 
-// The first whole second from `time` on that is later than those in the names of the directory's event files.
+// The first whole second, `time` or later, that is after the seconds in all names of the directory's event
+// files.
 int64_t next_second(const std::string& directory, double time) {
   auto second = static_cast<int64_t>(time);
   std::error_code error;
@@ -142,7 +143,7 @@ void EventFile::add(const char* group, const char* name, double value) {
   append_bytes(content_, kValue, value_);
 }
 
-// Writes an event with `content_` as that field.
+// Writes an event whose field `field` is `content_`.
 void EventFile::write_event(int64_t step, double time, int field) {
   event_.clear();
   append_double(event_, kWallTime, time);

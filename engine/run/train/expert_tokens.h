@@ -21,7 +21,7 @@ class ExpertTokens {
   void add_wave(uint64_t position);
   // Ends a step: the sums of all ranks, by layer with experts. The trainers of all ranks call it.
   const std::vector<LayerTokens>& end_step();
-  // The first layer of the step that ended whose router had a logit that is NaN or too large.
+  // In the step that end_step() ended: the first layer whose router had a logit that is NaN or too large.
   std::optional<int64_t> not_finite() const { return not_finite_; }
 
  private:

@@ -26,7 +26,7 @@ void GrowingFile::follow_path() {
   if (::fstat(file_.get(), &own) != 0 || !S_ISREG(own.st_mode)) return;
   if (::stat(path_.c_str(), &there) == 0 && there.st_dev == own.st_dev && there.st_ino == own.st_ino) return;
   FileDescriptor anew(::open(path_.c_str(), O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC | O_NONBLOCK, 0666));
-  if (anew.get() < 0) return;  // such as in a directory that was moved: the file is where it went
+  if (anew.get() < 0) return;  // for example, the directory was moved, and the file with it
   // If another process writes the file that is there now, records of two runs would be mixed.
   if (::flock(anew.get(), LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) return;
   file_ = std::move(anew);

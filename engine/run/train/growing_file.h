@@ -1,8 +1,8 @@
 // A file that grows by a record at a time while a run goes on: metrics, and events for TensorBoard.
 //
-// A record is one write to the operating system. Records that it refuses, as on a full drive or where a
-// pipe's reader stands still, are kept and written with the next one. So a record is never torn for long, and
-// such a file neither ends a run nor holds it up. Caller: the trainer's thread.
+// A record is one write to the operating system. Records that the system refuses, as on a full drive or where
+// a pipe's reader stands still, are kept and written with the next record. So a record is never torn for
+// long, and such a file neither ends a run nor holds it up. Caller: the trainer's thread.
 #pragma once
 
 #include <cstddef>
@@ -19,8 +19,8 @@ class GrowingFile {
  public:
   // Tries again to write what is kept. Waits up to a second where a pipe's reader is slow.
   void finish();
-  // A printable sentence for the first record that could not be written; another one if writing fails anew
-  // after it had worked, and one where the file was moved or removed.
+  // Says once, in a printable sentence, that the file was moved or removed, or that writing fails. If writing
+  // works again and then fails, it says so once more.
   std::optional<std::string> trouble();
   // Records that are not in the file, in bytes.
   size_t unwritten() const { return waiting_.size(); }
@@ -46,8 +46,8 @@ class GrowingFile {
   std::string waiting_;
   std::vector<size_t> sizes_;  // of the records in waiting_; of the first, what is not written yet
   int error_ = 0;              // errno of the last write; 0: it succeeded
-  bool is_told_ = false;       // of this error
-  bool is_new_ = false;        // made anew, which trouble() has yet to tell
+  bool is_told_ = false;       // trouble() has told this error
+  bool is_new_ = false;        // the file was made anew, which trouble() has yet to tell
 };
 
 }  // namespace sluice

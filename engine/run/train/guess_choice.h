@@ -21,8 +21,8 @@ class GuessChoice {
 
   bool guesses() const { return overlap_ == Overlap::automatic ? guesses_ : overlap_ == Overlap::always; }
 
-  // Called for each step in order. `right`: its guess was right, or would have been. Steps begin to guess
-  // again only below half of the share at which they stop.
+  // Called for each step in order. `right`: its guess was right, or would have been. Steps stop guessing when
+  // the share of wrong guesses is above `break_even`, and begin again only when it is below half of that.
   void add(bool right) {
     wrong_ = wrong_ << 1 | (right ? 0u : 1u);
     const double share = static_cast<double>(std::popcount(wrong_)) / kSteps;
@@ -41,9 +41,9 @@ struct IssuedWave {                   // a body of a training step
   BodyId body = 0;
 };
 
-// The first body of the step that follows `last`, the last wave of a step; nullptr: no update is pending.
-// `guesses`: whether the step is to guess, if the plan can do both. Returns when it is known whether the last
-// guess was right.
+// The first body of the next step. `last`: the last wave of the step before; nullptr: no update is pending.
+// `guesses`: whether the next step is to guess, if the plan leaves the choice. If the step before guessed,
+// waits until it is known whether the guess was right.
 BodyId next_step(Session& session, const BodyIds& bodies, const IssuedWave* last, bool guesses);
 
 }  // namespace sluice

@@ -1,4 +1,5 @@
-// How unevenly tokens chose experts in steps that ran, as predictions assume it (engine/graph/imbalance.h).
+// How unevenly tokens chose experts in steps that ran, in the measure of predictions
+// (engine/graph/imbalance.h).
 // Pure functions; callers: plan, profile.
 #pragma once
 
@@ -16,7 +17,7 @@ double imbalance_of(const LayerTokens& layer);
 // The mean over steps and layers; none: no step has a layer with experts.
 std::optional<double> measured_imbalance(std::span<const StepMetrics> steps);
 
-// The last steps in a metrics file had this imbalance.
+// The mean imbalance of the last steps in a metrics file, at most kStepsMeasured.
 struct ImbalanceOfRun {
   double imbalance = 1;
   int64_t first = 0, last = 0;  // steps

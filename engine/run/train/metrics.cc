@@ -91,7 +91,7 @@ int64_t split_at_step(std::istream& in, std::ostream& out, std::ostream& later, 
   for (std::string line; read_line(in, line);) {
     ++number;
     const std::optional<int64_t> found = step_of(line);
-    // The last line, whose newline was never written; anything else is no metrics line.
+    // Only a last line whose newline was never written may be incomplete.
     const bool torn = in.eof() && is_torn(line);
     if (!found && !torn)
       throw foreign_line(path, number, "Move the file away, or name another one with --metrics.");

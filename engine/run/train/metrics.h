@@ -33,7 +33,7 @@ struct StepMetrics {
   std::optional<double> router_loss;  // the routers' part of `loss`; none: the model has none
   double grad_norm = 0;               // before clipping, without loss scale
   double learning_rate = 0;
-  double seconds = 0;  // from when the norm of the step before was known until its own was, less
+  double seconds = 0;  // from the end of the norm of the step before to the end of this step's norm, less
                        // validations, samples and checkpoints
   double tokens_per_second = 0;
   double trained_tokens_per_second = 0;  // of positions with a label
@@ -58,7 +58,7 @@ struct SampleMetrics {
   int64_t step = 0;                // after this many updates
   std::vector<SampledText> texts;  // by prompt
 };
-// Bytes of a prompt's end, and of a text's start, that a line holds.
+// A line holds at most so many bytes of a prompt's end, and of a text's start.
 constexpr size_t kSamplePromptBytes = 2000, kSampleTextBytes = 8000;
 
 // Append the line, with its newline, to `out`. `time` is that of unix_seconds(). Names of tiers and lanes are
@@ -81,8 +81,8 @@ class MetricsFile : public GrowingFile {
   std::string line_;  // keeps its capacity
 };
 
-// Where truncate_after_step() puts the lines that it takes from a file: beside it, or beside what a link
-// leads to.
+// The file to which truncate_after_step() moves lines of a metrics file. It lies beside the metrics file or,
+// if that is a link, beside what the link leads to.
 std::string set_aside_of(const std::string& metrics);
 
 // For a resume from a checkpoint taken after `step` updates: takes every line of a later step, and a last

@@ -16,7 +16,7 @@ namespace {
 using nlohmann::json;
 
 constexpr std::string_view kLineBegin = "{\"step\":";
-constexpr size_t kLineMost = 1 << 23;  // above any metrics line: JSON may take 6 bytes for one of a sample
+constexpr size_t kLineMost = 1 << 23;  // bytes; any metrics line has less, though JSON may take 6 for 1
 
 struct WrongType {};  // of a value whose key is known
 
@@ -105,7 +105,7 @@ SampleMetrics read_samples(const json& line, int64_t step) {
   return m;
 }
 
-// False if the text is no metrics line. `step` is filled again and again.
+// False if the text is no metrics line. `step` is storage that is used again for every line.
 bool take_line(const std::string& text, const MetricsEvents& events, StepMetrics& step) {
   const json line = json::parse(text, nullptr, false);
   if (!line.is_object() || !line.contains("step")) return false;

@@ -12,9 +12,9 @@
 
 namespace sluice {
 
-// The next line without its newline. Of a line that is longer than any metrics line, only the beginning is
-// held, and the line goes on in the next call. False at the end of the file. in.eof() after true means that
-// the line has no newline.
+// The next line without its newline. Of a line that is longer than any metrics line, a call gives only the
+// next part, so that memory stays small. False at the end of the file. If it returns true and in.eof() is
+// set, the line has no newline.
 bool read_line(std::istream& in, std::string& line);
 
 // Whether a last line without a newline is the beginning of a metrics line. Where the power failed, a file

@@ -55,8 +55,8 @@ double StopForecast::step_seconds() const {
          static_cast<double>(count);
 }
 
-// Readers load the two one after the other: what they read between these writes is wrong by a step for a
-// moment.
+// Readers load the two values one after the other: a reader that comes between these two writes is wrong by a
+// step.
 void StopForecast::expect(double steps_end, double rest) {
   steps_end_ = steps_end;
   rest_ = rest;

@@ -28,7 +28,7 @@ class StopForecast {
   explicit StopForecast(const StopParts& predicted);
   StopForecast(const StopForecast&) = delete;
 
-  // The trainer's thread; `now` and the like are steady_seconds().
+  // For the trainer's thread. Times are those of steady_seconds().
   void issued(double now, int64_t under_way);  // `under_way`: steps not read yet, with this one
   // A step was read: its norm was known at `norm_at`, `seconds` after that of the step before.
   void step_read(double norm_at, double seconds, int64_t under_way);
@@ -44,15 +44,15 @@ class StopForecast {
   // The most that a stop takes if it comes at the worst moment, when `steps` steps are under way.
   double longest(int steps) const;
 
-  // Any thread. Seconds until the run has ended if it is asked to stop `now`.
+  // For any thread. Seconds until the run has ended if it is asked to stop `now`.
   double seconds_left(double now) const;
-  // Writes a sentence about that to `to`, " That takes about 3.1 s, ...", and returns its length.
+  // Writes a sentence about seconds_left() to `to`, " That takes about 3.1 s, ...", and returns its length.
   size_t describe(double now, std::span<char> to) const;
 
  private:
-  // So many of the last steps, whose mean is taken for the next ones. The first step after a start is left
-  // out, since it also fills memory for the first time. Until there is another, the mean of that step and the
-  // prediction is taken.
+  // The next steps are expected to take the mean of so many last steps. The first step after a start is left
+  // out, since it also fills memory for the first time. Until a second step was read, the mean of the first
+  // step and the prediction is taken.
   static constexpr size_t kRecent = 4;
   double step_seconds() const;
   double drain_seconds() const { return drain_part_ * step_seconds(); }

@@ -137,7 +137,7 @@ TrainResult Trainer::train() {
   state_.pending_validation = state_.pending_validation && saves_state && data_.validation;
   state_.pending_samples = state_.pending_samples && saves_state && data_.samples;
   allow_drop();
-  // If no step is left and the last one has a checkpoint, no other is needed.
+  // If no step is left and the last one has a checkpoint, no further checkpoint is needed.
   if (saves_state && step_ == options_.batch.steps && session_.ranks().sum<int>(is_saved()) > 0)
     saved_ = step_;
   bool goes_on = run_pending(true);
@@ -146,7 +146,7 @@ TrainResult Trainer::train() {
   while (goes_on && step_ < options_.batch.steps) {
     if (metrics_.seconds > kLongStep) session_.executor().await_idle_lane();
     if (stops()) break;
-    if (steps_are_long_) read_bodies(1);  // the others must be done before the next can be issued
+    if (steps_are_long_) read_bodies(1);  // before the next is issued, all but one must be done anyway
     if (kept_) break;
     if (step_ == bodies().until) enter_next_phase();
     if (!issue_step()) break;

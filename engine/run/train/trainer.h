@@ -7,13 +7,13 @@
 //
 // If a run has to end while all lanes are well, because of a signal, of data that cannot be read or are found
 // to be bad, of a validation that fails, or of a run directory that was moved, a checkpoint is written first.
-// All ranks agree on that first. With a single rank, a stop that would take longer than --stop-within drops
+// All ranks agree before that. With a single rank, a stop that would take longer than --stop-within drops
 // the steps under way: no result depends on a step whose update has not begun. A checkpoint comes before the
 // validation and the samples of its step, and records them as pending until they are done, so that a run that
 // goes on from it makes up for what a stop or a kill has left out. Numbers that are not finite end a run
 // without a checkpoint. If a checkpoint at an interval finds no room, or its drive is away, the run goes on
-// and tries again after every step. The last checkpoint waits for room. The checkpoint of the best validation
-// (--keep-best) is left out then, since the next step changes its weights.
+// and tries again after every step. The last checkpoint waits for room. Without room, the checkpoint of the
+// best validation (--keep-best) is left out, since the next step changes its weights.
 #pragma once
 
 #include <atomic>
@@ -99,8 +99,8 @@ class Trainer {
   void record_failed();
   void note(const char* what) const;
   void drain();  // to the clean state, all steps read
-  // The step's pending validation and samples; false where they were cut short, or failed. `saved`: its
-  // weights are on the drive.
+  // The step's pending validation and samples; false where they were cut short, or failed. `saved`: the
+  // step's weights are on the drive.
   bool run_pending(bool saved);
   void record_done(bool& pending);
   void cut_short(const char* what, const char* are);
@@ -145,7 +145,7 @@ class Trainer {
   int64_t saved_ = -1;            // of which step there is a checkpoint with state_; -1: none is known
   double saved_at_ = 0;           // when the run began or the last checkpoint ended
   bool saves_by_time_ = false;    // by saved_at_, a checkpoint is due
-  bool steps_are_long_ = false;   // on any rank; all then read them at the same place
+  bool steps_are_long_ = false;   // on some rank; all ranks then read steps at the same place
   bool overdue_ = false;          // a checkpoint could not be written
   std::vector<std::vector<uint64_t>> fixed_bytes_;  // by body, lane
   StepMetrics metrics_;                             // of the last step that was read

@@ -37,8 +37,8 @@ bool Trainer::run_pending(bool saved) {
   return true;
 }
 
-// Notes in the checkpoint, if there is one, that `pending` is done. What cannot be noted is done again by a
-// run that goes on from it.
+// Notes in the step's checkpoint, if there is one, that `pending` is done. What cannot be noted is done again
+// by a run that goes on from that checkpoint.
 void Trainer::record_done(bool& pending) {
   pending = false;
   if (at_end_ != AtEnd::checkpoint) return;
@@ -188,7 +188,8 @@ bool Trainer::can_save(const char* then, bool on_the_way) {
   return !waits;
 }
 
-// A signal that came before does not count: who sends a second one wants the process to end at once.
+// A signal that came before this wait does not end the wait: whoever sends a second signal wants the process
+// to end at once.
 void Trainer::await_place() {
   const auto stopping = [&] { return session_.ranks().sum<int>(stop_) > 0; };
   const bool was_stopping = stopping();

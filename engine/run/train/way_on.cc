@@ -32,7 +32,7 @@ Found found_in(const OutDirectory& out) {
   return found;
 }
 
-// "--out OUT ", where OUT is no longer what the command names.
+// "--out OUT " if the run directory is elsewhere than the command says, else "".
 std::string new_out(const OutDirectory& out) {
   const std::optional<std::string> place = out.elsewhere();
   return place ? "--out " + printable(*place) + " " : "";

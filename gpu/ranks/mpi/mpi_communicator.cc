@@ -28,8 +28,8 @@ namespace {
 constexpr uint64_t kMessageBytes = 64ull << 20;  // of one message at most: MPI counts in int
 constexpr auto kSleepMin = std::chrono::microseconds(5), kSleepMax = std::chrono::microseconds(500);
 constexpr int kDataTag = 1;
-// Added to the patience: a rank that is gone or stopped should be named by the rank that watches it, since
-// that one knows for certain.
+// Added to the patience. A rank that is gone or stopped should be named by the rank that watches it, since
+// the watching rank knows for certain.
 constexpr double kAfterWatch = 1;  // second
 
 int int_of(uint64_t bytes) { return static_cast<int>(bytes); }
@@ -121,7 +121,7 @@ class MpiCommunicator final : public Communicator {
  private:
   struct Peer {
     int rank;
-    bool sends;  // to this one
+    bool sends;  // to this rank
     void* to;    // in the caller's memory
     uint64_t bytes;
     std::unique_ptr<std::byte[]> instead;  // memory of this object, used in place of the caller's
@@ -189,7 +189,7 @@ class MpiCommunicator final : public Communicator {
     requests_.clear(), peers_.clear(), done_.clear();
   }
 
-  // A rank that is waited for, if possible one that owes this rank bytes, since others wait for it, too.
+  // A rank that this rank waits for. One that owes bytes is preferred, since other ranks wait for it, too.
   int missing() const {
     int rank = rank_;
     for (size_t i = requests_.size(); i-- > 0;)

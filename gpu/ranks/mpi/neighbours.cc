@@ -39,7 +39,7 @@ Neighbours::Neighbours(MPI_Comm world, MPI_Comm machine) {
   for (const Name& name : names) {
     if (name.rank == rank || name.numbering != mine.numbering || mine.numbering == 0) continue;
     const long process = syscall(SYS_pidfd_open, name.process, 0);
-    if (process < 0) continue;  // then only its signs of life tell
+    if (process < 0) continue;  // only signs of life tell whether it has ended
     seen_.push_back(static_cast<int>(name.rank));
     processes_.push_back({static_cast<int>(process), POLLIN, 0});
   }

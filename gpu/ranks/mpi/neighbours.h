@@ -2,7 +2,8 @@
 // however busy the machine is.
 //
 // A rank is seen if this process can open a pidfd of the rank's process: from Linux 5.3 on, not from another
-// container. All ranks of the machine construct it together; then any thread calls, one at a time.
+// container. All ranks of the machine construct their Neighbours together; then any thread calls, one at a
+// time.
 #pragma once
 
 #include <mpi.h>

@@ -12,15 +12,15 @@ namespace sluice {
 namespace {
 
 constexpr auto kLook = std::chrono::milliseconds(10);
-// Seconds. One second after a rank has died, mpirun sends SIGTERM to the others, and SIGKILL after one more,
-// or sooner: a process that ends meanwhile may wake mpirun. Even if SIGTERM comes at once, the death of a
-// rank that is not seen is noticed, told and written down before SIGKILL: in 0.6 + 0.25 s. Twelve signs fit
-// into 0.6 s, so that a process that is short of cores is not taken for dead.
+// Seconds. One second after a rank has died, mpirun sends SIGTERM to the others, and SIGKILL one second
+// later. SIGKILL may come sooner, since a process that ends meanwhile may wake mpirun. Even if SIGTERM comes
+// at once, the death of a rank that is not seen is noticed, told and written down before SIGKILL: in 0.6 +
+// 0.25 s. Twelve signs fit into 0.6 s, so that a process that is short of cores is not taken for dead.
 constexpr double kSign = 0.05, kSilence = 0.6, kUnwinding = 0.25;
-constexpr double kKilling = 2;        // after a SIGTERM: mpirun did not mean a process that lives longer
+constexpr double kKilling = 2;        // after a SIGTERM: a process that lives longer was not meant by mpirun
 constexpr double kUnharmed = 0.9;     // after a SIGTERM: by then, a death that came first has been noticed
-constexpr double kOwnUnwinding = 10;  // of a rank that failed itself: it has time
-// Rounds of exchange() after a rank has ended, in which a reason that it sent before is heard.
+constexpr double kOwnUnwinding = 10;  // of a rank that ends by its own failure: it has time
+// Rounds of exchange() after a rank has ended. In them, a reason that the rank has sent before is heard.
 constexpr uint64_t kLastRounds = 10;
 constexpr size_t kReasonBytes = 512;
 constexpr int kReasonTag = 1, kSignTag = 2, kTerminatedTag = 3;
@@ -65,9 +65,9 @@ void Watch::throw_lost() {
 
 void Watch::tell(const std::string& reason) noexcept { set_reason(reason, Cause::own, kNobody); }
 
-// The missing rank is told last, since MPI might not return from that. It is told because it may be merely
-// stopped. mpirun wakes such a rank to end it. If the rank were not told, it would then name the others,
-// because they are gone by then.
+// The missing rank is told last, since MPI might not return from telling it. It is told because it may be
+// alive but stopped: mpirun wakes a stopped rank to end it. A rank that wakes untold would name the other
+// ranks, which are gone by then.
 void Watch::lose(int missing, const std::string& reason) noexcept {
   set_reason(reason, Cause::hang, missing);
 }
@@ -116,8 +116,8 @@ void Watch::exchange() {
   }
 }
 
-// In order from the next rank on. If a whole machine is gone, the rank after its last one notices that, and
-// in its order the lost ranks come last.
+// Sends in order from the next rank on. If a whole machine is gone, the rank after the machine's last rank
+// notices. In that rank's order the lost ranks come last.
 void Watch::send_to_all(const std::string& text, int tag, int last) {
   for (int step = 1; step < size_; ++step)
     if (const int rank = (rank_ + step) % size_; rank != last) send(text, tag, rank);

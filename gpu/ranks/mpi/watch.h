@@ -1,14 +1,14 @@
-// Finds out which ranks have given up or are lost. One for a process, with two threads of its own.
+// Finds out which ranks have given up or are lost. A process has one Watch, with two threads of its own.
 //
 // 1. A rank that ends tells every other why, on an MPI communicator of the watch's own.
 // 2. When a rank of this machine has ended, the system says so (neighbours.h). For ranks of other machines,
-//    and for those that hang, each rank sends signs of life to the next and listens for those of the one
-//    before. After a SIGTERM, a short silence of a rank that is not seen counts as its death: mpirun sends
-//    SIGTERM when a rank has died, and leaves the others one second at most. On other machines SIGTERM comes
-//    later, so a rank that gets it tells all. Otherwise silence counts only when it outlasts the patience:
-//    all may have been stopped by hand.
+//    and for ranks that hang, each rank sends signs of life to the next rank and listens for signs of the
+//    rank before. After a SIGTERM, a short silence of a rank that is not seen counts as its death: mpirun
+//    sends SIGTERM when a rank has died, and leaves the others one second at most. On other machines SIGTERM
+//    comes later, so a rank that gets it tells all. Otherwise silence counts only when it outlasts the
+//    patience: all ranks may have been stopped by hand.
 // 3. Only one of the threads calls MPI, which may never return where a connection has broken. The other
-//    thread judges silences, that of MPI too. When nobody else ends the process, this thread does, by
+//    thread judges silences, including MPI's. When nobody else ends the process, this thread does, by
 //    MpiHooks::abandon.
 #pragma once
 

@@ -41,7 +41,7 @@ std::vector<Json*> all_arguments(Json& messages) {
 
 bool has_only_blanks(const std::string& text) { return text.find_first_not_of(" \t\r\n") == text.npos; }
 
-// The object that a string has as JSON. `what`: the string's name, for what is thrown.
+// The object that a string has as JSON. `what`: the string's name, for error messages.
 Json object_in(const std::string& text, const char* what) {
   constexpr size_t kShown = 60;
   const auto refuse = [&](const std::string& why) {

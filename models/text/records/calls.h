@@ -1,5 +1,5 @@
-// Tools in a record, and calls of tools. JSON that stands there in a string is parsed, as templates expect
-// it. All functions throw as parse_record() does. Callers: parse_record(), SampleMaker.
+// Tools in a record, and calls of tools. JSON that a record has in a string is parsed, since templates
+// expect it parsed. All functions throw as parse_record() does. Callers: parse_record(), SampleMaker.
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>
@@ -14,21 +14,21 @@ namespace sluice {
 // The list of tools; null: none.
 nlohmann::ordered_json tools_of(const RecordReader& reader);
 
-// For a message whose content is calls, as ShareGPT and ms-swift write them: an object with a name, or a list
-// of such, perhaps behind a thought. The calls become "tool_calls", and the thought stays the content.
-// `number`, `role`: of the message, for what is thrown.
+// For a message whose content is calls, as ShareGPT and ms-swift write them: an object with a name, or a
+// list of such objects, perhaps behind a thought. The calls become "tool_calls", and the thought stays the
+// content. `number`, `role`: of the message, for error messages.
 void take_calls_of_text(nlohmann::ordered_json& message, size_t number, const std::string& role);
 
 // "tool_calls" and "function_call" of a message become a list of objects and an object. If empty, they are
-// removed. `number`: of the message, from 1, for what is thrown.
+// removed. `number`: of the message, from 1, for error messages.
 void parse_calls(nlohmann::ordered_json& message, size_t number);
 
-// Arguments of all calls become objects, blank ones {}. Returns, in order, for each call with arguments the
-// string that they were, if they were one. Empty: no arguments were a string.
+// Arguments of all calls become objects, blank ones {}. Returns an entry for each call with arguments, in
+// order: the string, if its arguments were given as a string. Empty: no arguments were a string.
 std::vector<std::optional<std::string>> parse_arguments(nlohmann::ordered_json& messages);
 
 // The conversation with the arguments of its calls as they were given, or all as JSON in a string. A message
-// without content gets content null. OpenAI has such strings, and null beside calls.
+// without content gets content null. OpenAI writes arguments as such strings, and content null beside calls.
 enum class Arguments : uint8_t { as_given, as_strings };
 Conversation with_arguments(const Conversation& conversation, Arguments arguments);
 

@@ -103,7 +103,8 @@ std::string which_leaves_out(const std::vector<std::string>& keys) {
                         : fmt::format(".[\"{}\"] // .", key));
 }
 
-// Whether a message, the first or the last of a list, is an answer. One without a role counts as one.
+// Whether a message, the first or the last of a list, is an answer. A message without a role counts as an
+// answer.
 bool is_answer(const Json& message, const NameMap& names) {
   for (const char* key : {"role", "from"})
     if (const auto role = message.is_object() ? message.find(key) : message.end();
@@ -139,7 +140,7 @@ std::string options_for_chosen(const RecordReader& reader) {
   return keys("text=chosen") + ", which trains questions with them";
 }
 
-// A list of messages, and whether one of them, or the first, is an answer.
+// A list of messages, whether it has an answer, and whether the first message is one.
 struct Dialog {
   std::string key;
   MessageKeys keys;
@@ -202,7 +203,7 @@ std::string keys_that_may_help(const RecordReader& reader) {
   if (!answer || !question ||
       (question == std::string_view("prompt") && answer == std::string_view("completion")))
     return ", as in --data-keys prompt=question,completion=answer";
-  // What stands beside an instruction is a part of it.
+  // A text beside the question, such as a context, is a part of what is asked.
   const std::string asked = question;
   const char* beside = nullptr;
   if (asked == "prompt")
@@ -244,7 +245,7 @@ std::optional<bool> verdict_of(const Json& mark) {
 
 RecordForm recognised(const RecordReader& reader) {
   if (const auto form = form_of(reader)) {
-    // As the messages of OpenAssistant, one a record.
+    // In OpenAssistant's data, each record is one message.
     if (form == RecordForm::text && reader.peek("role") &&
         key_among(reader.object(), {"parent_id", "message_id"}))
       throw RefusedRecord("it is a message of a tree, of which \"role\" says who says it", kPaths);

@@ -1,5 +1,5 @@
 // Which form a record has, and which records are refused whatever their form. Caller: parse_record(). All
-// throw as it does.
+// functions throw as parse_record() does.
 #pragma once
 
 #include <array>
@@ -33,7 +33,8 @@ void refuse_bad_answer(const RecordReader& reader, RecordForm form);
 inline constexpr std::array<const char*, 7> kMaskKeys = {"weight",     "train",     "training", "loss",
                                                          "loss_scale", "loss_mask", "trainable"};
 
-// What a mark of an answer says, in one of the ways in which files write true and false; none: neither.
+// Whether a mark of an answer means true or false, in any of the ways in which files write these; none:
+// neither.
 std::optional<bool> verdict_of(const nlohmann::ordered_json& mark);
 
 }  // namespace sluice

@@ -98,15 +98,15 @@ void refuse_marked_answers(const Json& message) {
   check_parts("tool_calls", "a call");
 }
 
-// Whether a field says what the message has anyway.
+// Whether a field is empty, or repeats what the message has.
 bool is_said(const Json& message, const std::string& key, const Json& value, const NameMap& names) {
   return is_empty(value) ||
          (key == "role" ? value.is_string() && role_of(value.get<std::string>(), names) == message["role"]
                         : value == message[key]);
 }
 
-// Refuses a message that lacks `known`, which is one of the two keys. The message may have its role and
-// content under other names, and messages before it may have theirs under these two.
+// Refuses a message that lacks `known`, which is `role_key` or `content_key`. The message may have its role
+// and content under other names, and messages before it may have their role and content under the two keys.
 [[noreturn]] void refuse_without(const char* known, const char* role_key, const char* content_key,
                                  const RecordReader& reader, size_t number) {
   const MessageKeys own = message_keys(reader.object());

@@ -7,7 +7,7 @@
 //   alpaca      {"instruction": ..., "input": ..., "output": ..., "system": ..., "history": [[..., ...]]}
 //   completion  {"prompt": ..., "completion": ..., "system": ...}, of strings or lists of messages
 //   text        {"text": ...}
-// A record is a conversation, or a text with a part that is prompt. In messages, "weight" or another of
+// A record is a conversation, or a text, of which a part may be a prompt. In messages, "weight" or another of
 // kMaskKeys (recognise.h), as 0 or 1, or as true or false, says whether an answer is trained. A conversation
 // may have "chat_template_kwargs", an object, and "enable_thinking": variables of the chat template, as TRL
 // has them. Records that are marked as bad, or that prefer one answer to another, are refused: trained as
@@ -31,21 +31,21 @@
 namespace sluice {
 
 // Other names that a file has for keys ("messages", "role", "content", "prompt", ...) and for roles ("user",
-// "assistant", "system", "tool"), by the name used here, which may have several. Of these, the first that an
-// object has counts.
+// "assistant", "system", "tool"), by the name used here. A name used here may have several others; the first
+// of them that an object has counts.
 using NameMap = std::multimap<std::string, std::string>;
 
 struct Conversation {
   std::shared_ptr<const nlohmann::ordered_json> messages;  // [{"role": ..., "content": ...}, ...]
   std::shared_ptr<const nlohmann::ordered_json> tools;     // a list; nullptr: none
-  std::vector<bool> trained_messages;                      // by message: an answer that is trained
+  std::vector<bool> trained_messages;   // by message: whether it is an answer that is trained
   size_t masked = 0;                    // answers that say themselves that they are not trained
-  std::vector<std::string> asked = {};  // marks of other messages, as "train of a message of user"
-  // By call, in order: its arguments as they were given, if they were a string. Empty: none were.
+  std::vector<std::string> asked = {};  // keys that ask to train other messages: "train of a message of user"
+  // By call, in order: the string, if its arguments were given as a string. Empty: no arguments were.
   std::vector<std::optional<std::string>> given_arguments = {};
   // An object: the record's own variables of the template; nullptr: none.
   std::shared_ptr<const nlohmann::ordered_json> template_values = nullptr;
-  std::vector<std::string> unread_keys = {};  // of the record: with content, but not read
+  std::vector<std::string> unread_keys = {};  // keys of the record that have content but are not read
 };
 
 struct PlainText {
@@ -59,7 +59,7 @@ struct PlainText {
 using Record = std::variant<Conversation, PlainText>;
 
 // A record that is refused although it is well-formed; `remedy` is a sentence with the option that helps, or
-// one that introduces `conversion`, a jq program that makes of each record one that can be read.
+// one that introduces `conversion`, a jq program that turns each record into one that can be read.
 struct RefusedRecord : std::invalid_argument {
   RefusedRecord(const std::string& what, std::string help, std::string program = "")
       : std::invalid_argument(what), remedy(std::move(help)), conversion(std::move(program)) {}
@@ -73,11 +73,12 @@ std::string remedy_of(const std::invalid_argument& refusal, const std::string& o
 
 // `line` is one JSON object. Throws std::invalid_argument whose what() is to be put behind "FILE, line N: ";
 // names from the line are printable in it. If the line is not JSON, what() says the column. A RefusedRecord
-// has its own remedy. A list of messages may have the keys of either form, whatever the list is called: files
-// have `conversations` of roles and contents, too. Roles that other tools write, in any case, become "user",
-// "assistant", "system" and "tool". The content of a message of role "function_call" or "tool_call" becomes
-// "tool_calls", and several such messages in a row become one list. Arguments of calls that are JSON in a
-// string, as OpenAI has them, become objects, as templates expect them, and blank ones become {}.
+// has its own remedy. A list of messages may have the keys of `messages` or of `sharegpt`, whatever the list
+// is called: some files have `conversations` of roles and contents. Roles that other tools write, in any
+// case, become "user", "assistant", "system" and "tool". The content of a message of role "function_call" or
+// "tool_call" becomes "tool_calls", and several such messages in a row become one list. Arguments of calls
+// that are JSON in a string, as OpenAI has them, become objects, as templates expect them, and blank ones
+// become {}.
 Record parse_record(const std::string& line, RecordForm form, const NameMap& names);
 
 }  // namespace sluice

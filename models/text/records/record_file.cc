@@ -16,7 +16,7 @@ namespace fs = std::filesystem;
 
 constexpr uint64_t kPieceBytes = 1 << 16;
 
-// A part of the file, so that records next to each other need one read.
+// A part of the file in memory, so that neighbouring records need one read.
 class Window {
  public:
   explicit Window(const InputFile& file) : file_(file) {}

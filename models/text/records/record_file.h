@@ -24,8 +24,8 @@ constexpr uint64_t kRecordBytesMax = uint64_t{1} << 28;
 
 struct RecordLimit {
   uint64_t longest = kRecordBytesMax;  // bytes of a record for which there is memory
-  // A longer record needs a --host-mem of memory_a_byte for each of its bytes, plus memory_beside. 0: none
-  // would suffice.
+  // A longer record needs a --host-mem of memory_a_byte for each of its bytes, plus memory_beside.
+  // memory_a_byte 0: no --host-mem would suffice.
   uint64_t memory_a_byte = 0, memory_beside = 0;
 };
 
@@ -52,13 +52,14 @@ class RecordFile {
 
   const std::string& path() const { return file_.path(); }
   uint64_t bytes() const { return file_.bytes(); }
-  // Whether the path still names what was opened, unchanged, as far as size and time of change tell.
+  // Whether the path still names the file that was opened, unchanged as far as size and time of change tell.
   bool is_as_opened() const;
   Division division() const { return division_; }
 
   // Calls record(text, begin) for every record that begins in bytes [begin, end), in order; the text is
   // without line end or separator. Stops when `record` returns false. Throws Error(malformed_file) for a
-  // record above kRecordBytesMax or a malformed list, Error(infeasible) for one above `limit`, Error(io).
+  // record above kRecordBytesMax or a malformed list, Error(infeasible) for a record above `limit`,
+  // Error(io) when reading fails.
   void read(uint64_t begin, uint64_t end,
             const std::function<bool(const std::string& text, uint64_t begin)>& record) const;
 

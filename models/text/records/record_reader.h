@@ -39,7 +39,8 @@ class RecordReader {
   // The object and the names outlive the reader.
   RecordReader(const nlohmann::ordered_json& object, const NameMap& names) : object_(object), names_(names) {}
 
-  // What the object calls the key `known`; whether --data-keys has `key` as another name.
+  // name(): what the object calls the key `known`. is_named(): whether --data-keys has `key` as another
+  // name.
   std::string name(const char* known) const;
   bool is_named(const std::string& key) const;
   // nullptr: absent, or null
@@ -51,7 +52,7 @@ class RecordReader {
   std::string text(const char* known) const;
   std::string text_or_empty(const char* known) const;
   const nlohmann::ordered_json& list(const char* known) const;
-  // The object's keys, for error messages: all, or the first.
+  // The object's keys, or the first of them, for error messages.
   std::string keys() const;
   // Keys that have content and have not been read.
   std::vector<std::string> unread() const;

@@ -18,7 +18,7 @@ size_t common_prefix(std::string_view a, std::string_view b) {
   return static_cast<size_t>(std::mismatch(a.begin(), a.end(), b.begin(), b.end()).first - a.begin());
 }
 
-// Where the tag begins that is not closed at `at`; `at` if there is none from `from` on.
+// Where the tag begins that is still open at `at`; `at` if no tag that begins at `from` or later is.
 size_t tag_begin(std::string_view text, size_t from, size_t at) {
   for (size_t i = at; i > from; --i) {
     if (text[i - 1] == '>') break;
@@ -27,7 +27,7 @@ size_t tag_begin(std::string_view text, size_t from, size_t at) {
   return at;
 }
 
-// Blanks and whole tags, such as </think>.
+// Whether the text has only blanks and whole tags, such as </think>.
 bool is_tags(std::string_view text) {
   bool is_open = false;
   for (const char c : text) {

@@ -3,15 +3,16 @@
 // The text of an answer is what the answer adds: the template's text of the messages up to and with the
 // answer, less the text of the messages before it with add_generation_prompt.
 // 1. Where a prompt ends with tags that the answer's text does not have (DeepSeek-R1's opens a thought), the
-//    answer begins where the two texts differ, if only tags stand between that place and its content.
+//    answer begins where the two texts differ, if only tags stand between that place and the answer's
+//    content.
 // 2. Where the text of the messages up to an answer ends with something that the whole text does not have
-//    there (Phi-3 ends every text), the answer ends where the two texts differ, if literals stand before that
-//    place.
+//    there (Phi-3 puts an end token behind every text), the answer ends where the two texts differ, if
+//    literals stand before that place.
 // 3. A template may render an answer otherwise once other messages follow (Qwen3 drops its thoughts). Then no
 //    answer is looked for in the whole text, and each answer has a text of its own.
 // Each answer takes two renders, so the time of a conversation grows with the square of its length. Once 16
-// MiB were rendered for one conversation, an answer is measured by an earlier one between the same literals
-// of the template: it is taken to begin and to end as that did, if all of its content is there.
+// MiB were rendered for one conversation, an answer that stands between the same literals of the template as
+// an earlier answer is taken to begin and to end as the earlier one did, if all of its content is there.
 // Caller: SampleMaker.
 #pragma once
 
@@ -25,7 +26,7 @@
 
 namespace sluice {
 
-// A part of a text that is to be trained. A token that goes beyond a cut end is no part of it.
+// A part of a text that is to be trained. A token that reaches beyond a cut end does not belong to the part.
 struct AnswerPart {
   ByteRange bytes;
   bool end_is_cut = false;
@@ -44,8 +45,8 @@ class AnswerFinder {
   AnswerFinder(const ChatRenderer& renderer, const AdaptedConversation& conversation, const Rendered& whole);
 
   // Returns the parts of the whole text that are these answers, given as indices of messages; nullopt where
-  // the template renders one of them otherwise once others follow. Throws RefusedRecord where an answer
-  // cannot be told from its prompt.
+  // the template renders one of the answers otherwise once messages follow it. Throws RefusedRecord where an
+  // answer cannot be told from its prompt.
   std::optional<std::vector<AnswerPart>> in_whole(const std::vector<size_t>& answers);
   AnswerText alone(size_t answer);
   // Returns the parts that {% generation %} marks for these answers, which ascend.
@@ -63,7 +64,7 @@ class AnswerFinder {
   // The content of one message in one text, and where the content before it ends.
   struct Content : Span {
     size_t end_before = 0;
-    bool is_complete = false;  // all that is given stands there
+    bool is_complete = false;  // the text has all of the message's content
   };
   // An answer from its first byte to its content, and AnswerText::opening.
   struct Begin {
@@ -97,9 +98,9 @@ class AnswerFinder {
   std::vector<size_t> first_source_;    // by message, and one more
   std::vector<uint32_t> role_sources_;  // ascending
   std::vector<SourceRange> content_;    // of the whole text, without roles
-  std::vector<Span> spans_;             // of the whole text, by message; empty ones where it has no content
+  std::vector<Span> spans_;             // of the whole text, by message; empty: the message has no content
   std::vector<uint64_t> used_bytes_;    // by source: bytes in the whole text that are not blank
-  std::vector<uint64_t> given_bytes_;   // and in the conversation
+  std::vector<uint64_t> given_bytes_;   // by source: bytes in the conversation that are not blank
   std::map<std::string, Border> before_, behind_;
   std::map<std::string, Begin> begins_;  // of answers in texts of their own, by the literals before them
   uint64_t rendered_bytes_ = 0;
@@ -107,7 +108,7 @@ class AnswerFinder {
   std::string opening_;
 };
 
-// Bytes of a text that are not blank: blank ones may be cut off by any template.
+// Bytes of a text that are not blank: any template may cut off blanks.
 uint64_t solid_bytes(std::string_view text);
 // By source, the bytes of the text that are not blank.
 std::vector<uint64_t> solid_bytes_by_source(const Rendered& text, size_t sources);

@@ -17,7 +17,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-// What strftime_now tells, so that the same data make the same samples on every day.
+// The day that strftime_now tells. It is fixed, so that the same data make the same samples on every day.
 std::tm fixed_day() {
   std::tm day{};
   day.tm_year = 2025 - 1900;

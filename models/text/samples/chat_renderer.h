@@ -2,7 +2,7 @@
 // text came from.
 //
 // If a model has several named templates, a conversation with tools is rendered by the one named tool_use, as
-// in transformers 5.23. A message's reasoning reaches the template under all names that templates read it by,
+// in transformers 5.23. The template gets a message's reasoning under each name by which templates read it,
 // as in transformers. A template that reads a message's content only as a string gets a list of parts as one
 // string: the texts of the parts, joined by line ends, as in vLLM and llama.cpp. Other templates get every
 // part with a text as {"type": "text"}. One renderer for each thread; the text model must outlive it. Caller:
@@ -24,7 +24,7 @@ namespace sluice {
 // Keys of a message's reasoning; the first that a message has counts.
 inline constexpr std::array kReasoningFields = {"reasoning_content", "thinking", "reasoning"};
 
-// The "type" of a part of a content; where it has none, "of " and its first key.
+// The "type" of a part of a content; if the part has no type, "of " and its first key.
 std::string type_of_part(const nlohmann::ordered_json& part);
 
 // A conversation as the template can read it.
@@ -34,8 +34,8 @@ struct AdaptedConversation : Conversation {
 
 class ChatRenderer {
  public:
-  // `template_values`: a JSON object, variables of the template. Throws std::invalid_argument where it is no
-  // object, Error(usage) where the template has no such variable.
+  // `template_values`: a JSON object, variables of the template. Throws std::invalid_argument where the text
+  // is no JSON object, Error(usage) where the template lacks one of the variables.
   ChatRenderer(const TextModel& model, const std::string& template_values);
 
   // Notes parts of contents that are left out, and variables that the template does not have. Throws
@@ -47,7 +47,7 @@ class ChatRenderer {
   // the messages.
   Rendered render(const AdaptedConversation& conversation, size_t messages, bool prompts) const;
 
-  // Whether the template of the conversation has the name, as a whole word anywhere in it.
+  // Whether the name stands anywhere in the conversation's template, as a whole word.
   bool mentions(const Conversation& conversation, const std::string& name) const;
   // Whether the template compares a message's role with `role`, as message.role == "developer" does.
   bool knows_role(const Conversation& conversation, const std::string& role) const;

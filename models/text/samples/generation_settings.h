@@ -11,7 +11,7 @@ namespace sluice {
 
 // None: the file does not say.
 struct GenerationSettings {
-  std::optional<double> temperature;  // set if do_sample; else the others hold where a user gives one
+  std::optional<double> temperature;  // set if do_sample; else the others apply only if a user gives one
   std::optional<double> top_p, min_p, repetition_penalty;
   std::optional<int64_t> top_k;          // 0: all tokens
   std::optional<int64_t> max_tokens;     // of an answer: max_new_tokens
@@ -20,8 +20,8 @@ struct GenerationSettings {
   std::vector<std::string> not_applied;  // "typical_p 0.9": what would change answers in transformers
 };
 
-// Reads the directory's file; where there is none, nothing is set. Throws Error(malformed_file) for one that
-// is no JSON.
+// Reads the directory's file; where there is none, nothing is set. Throws Error(malformed_file) for a file
+// that is no JSON.
 GenerationSettings read_generation_settings(const std::string& directory);
 
 }  // namespace sluice

@@ -11,7 +11,7 @@
 namespace sluice {
 
 // The tokens of each line: {"prompt": TEXT}, or messages as record.h has them. Blank lines are left out. The
-// maker notes what of the lines is not read. `limit`: the limit of a line. Throws Error(malformed_file,
+// maker notes what of the lines is not read. `limit`: of a line's length. Throws Error(malformed_file,
 // infeasible) with the line's number.
 std::vector<std::vector<uint32_t>> read_prompts(const std::string& path, SampleMaker& maker,
                                                 const RecordLimit& limit = {});

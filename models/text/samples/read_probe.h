@@ -1,9 +1,9 @@
 // Whether the text of a conversation depends on a value that the conversation has.
 //
-// A value is read if the template, without it or with another one in its place, refuses the conversation or
-// writes another text. Strings are found in the text itself (unread.h). Numbers, booleans, lists of them, and
-// words that templates write in their own way are not, and need a probe. One probe is for one conversation:
-// it renders that once, and up to twice more for each path and kind of value. Caller: UnreadStrings.
+// A value is read if the template refuses the conversation or writes another text once the value is removed
+// or altered. Strings are found in the text itself (unread.h). Numbers, booleans, lists of them, and words
+// that templates write in their own way are not, and need a probe. One probe is for one conversation: it
+// renders that once, and up to twice more for each path and kind of value. Caller: UnreadStrings.
 #pragma once
 
 #include <map>
@@ -16,7 +16,7 @@
 
 namespace sluice {
 
-// The path of an object's value, where the object is at `path`. All names of parameters have one path,
+// The path of the value that the object at `path` has under `key`. All names of parameters have one path,
 // "tools[].function.parameters.properties.*", since a schema may have any number of them.
 std::string path_of_value(const std::string& path, const std::string& key);
 
@@ -26,9 +26,9 @@ class ReadProbe {
   ReadProbe(const ChatRenderer& renderer, const Conversation& conversation)
       : renderer_(renderer), conversation_(conversation) {}
 
-  // Whether the template has the name, as a whole word anywhere in it.
+  // Whether the name stands anywhere in the template, as a whole word.
   bool mentions(const std::string& name) const { return renderer_.mentions(conversation_, name); }
-  // Whether any value at the path that is of the same kind as `value` is read: "message.index",
+  // Whether any value at the path is read that is of the same kind as `value`. Paths are "message.index",
   // "tools[].function.strict"; of a part of a content, "part.index".
   bool reads(const std::string& path, const nlohmann::ordered_json& value);
 

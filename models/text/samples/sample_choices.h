@@ -5,7 +5,7 @@
 
 namespace sluice {
 
-// What is trained of conversations: the answers of the assistant, the last of them, or every token.
+// What is trained of conversations: the answers of the assistant, every token, or the last answer.
 enum class TrainOn : uint8_t { answers, all, last };
 
 // Where spellings of control tokens become control tokens: only in what the template itself writes, or also

@@ -242,7 +242,7 @@ bool is_thought(const nlohmann::ordered_json& content) {
 
 }  // namespace
 
-// A template that knows no calls would render something else in their place.
+// Refuses answers that are calls if the template knows none: it would render something else in their place.
 void SampleMaker::check_calls(const Conversation& conversation) const {
   if (renderer_.mentions(conversation, "tool_calls")) return;
   const Json& messages = *conversation.messages;
@@ -256,7 +256,7 @@ void SampleMaker::check_calls(const Conversation& conversation) const {
           "assistant=tool_call trains them as texts.");
 }
 
-// Notes roles that neither Sluice nor the template knows. Refuses one that stands where an answer would,
+// Notes roles that neither Sluice nor the template knows. Refuses such a role where an answer would stand,
 // since the answer would be lost.
 void SampleMaker::check_roles(const Conversation& conversation, SampleNotes& notes) const {
   const Json& messages = *conversation.messages;
@@ -306,7 +306,7 @@ Samples SampleMaker::of_answers(const AdaptedConversation& conversation, const R
     notes.opening = finder.opening();
     return samples;
   }
-  // An answer at a time, so that only one text of a long conversation is in memory.
+  // Answers are rendered one at a time, so that only one text of a long conversation is in memory.
   for (const size_t answer : answers) {
     const AnswerText turn = finder.alone(answer);
     unread.add_sample(turn.text, answer + 1);
@@ -337,7 +337,7 @@ Samples SampleMaker::of_conversation(const Conversation& given, SampleNotes& not
     try {
       samples = of_answers(conversation, whole, answers, unread, notes);
     } catch (const RefusedRecord&) {
-      SampleNotes ignored;  // if no text has an answer at all, that reason helps more
+      SampleNotes ignored;  // if no text has an answer at all, note() throws a more helpful reason
       unread.add_sample(whole, conversation.messages->size());
       unread.note(renderer_, answers, ignored);
       throw;
@@ -347,7 +347,8 @@ Samples SampleMaker::of_conversation(const Conversation& given, SampleNotes& not
   return samples;
 }
 
-// Control tokens are tokens where that is chosen, and in a text that was rendered before.
+// Spellings of control tokens become tokens where the choices say so, and in a text that was rendered
+// before.
 Encoding SampleMaker::encoded_text(const Rendered& rendered, bool& was_rendered) {
   Encoding encoding = encoder_.encode(rendered.text, rendered.content);
   if (encoding.spelled_controls == 0 && choices_.control_tokens != ControlTokens::anywhere) return encoding;

@@ -1,7 +1,7 @@
 // Records as samples: token ids, each with a mark whether it is trained.
 //
-// A conversation is rendered by the model's chat template. Of its answers, the parts that the template
-// renders inside {% generation %} are trained; without such parts, the answers as AnswerFinder finds them. A
+// A conversation is rendered by the model's chat template. If the template marks text by {% generation %},
+// the marked parts of answers are trained. Else the answers are trained as AnswerFinder finds them. A
 // template may render earlier turns otherwise once later ones follow (Qwen3 drops their thoughts); then each
 // answer becomes a sample of its own. An answer is trained up to its last control token, which ends the turn.
 // A token is trained if it has a byte of a trained part.
@@ -41,13 +41,13 @@ class SampleMaker {
   // The samples of a record, perhaps some without a trained token. Throws std::invalid_argument as
   // parse_record does where the record does not suit the template, Error where the tokenizer fails.
   Samples make(const Record& record);
-  // Note a key of a record that nothing reads; and, as a clause, why a record is left out.
+  // Note a key of a record that nothing reads, and why a record is left out, as a clause.
   void note_unread(const std::string& key) { count(notes_.unread, key); }
   void note_refusal(const std::string& why);
   // What is to be told of the records since the last call.
   SampleNotes take_notes();
 
-  // The tokens of a prompt: a conversation with the begin of the next answer, or a text to go on with. Throw
+  // The tokens of a prompt: a conversation with the start of the next answer, or a text to go on with. Throw
   // as make() does, and where a part of a content cannot be read; anything else that is not read is noted.
   std::vector<uint32_t> prompt(const Conversation& conversation);
   std::vector<uint32_t> prompt(const std::string& text);

@@ -20,7 +20,7 @@ struct SampleNotes {
   uint64_t endless = 0;               // trained answers and texts that no control token ends
   std::string no_end;                 // why texts have no end token, as a clause; empty: they have one
   uint64_t unmarked = 0;              // trained answers of which a part is outside of {% generation %}
-  uint64_t cut = 0;                   // answers of which the chat template leaves a part out of every sample
+  uint64_t cut = 0;                   // answers with a part that the chat template leaves out of every sample
   uint64_t empty = 0;                 // trained answers that have nothing but blanks
   uint64_t masked = 0;                // answers that are trained although their records say that they are not
   uint64_t unwanted = 0;              // samples without a trained token, as their records ask: texts that are
@@ -28,15 +28,15 @@ struct SampleNotes {
   uint64_t rendered = 0;              // texts that a chat template had rendered before, with control tokens
   uint64_t whole = 0;   // texts that are trained as a whole although the last answer is asked for
   std::string refusal;  // why the first record that is left out is refused, as a clause
-  uint64_t opened = 0;  // answers that do not begin with all that the template's prompt ends with
+  uint64_t opened = 0;  // answers that lack tags with which the template's prompt ends
   std::string opening;  // what the first such prompt ends with and its answer lacks
 
   bool operator==(const SampleNotes&) const = default;
   SampleNotes& operator+=(const SampleNotes& other);
 };
 
-// Adds to the count of a name. Beyond 64 names, and beyond 64 bytes of a name, all others share one name, so
-// that notes are small whatever the data.
+// Adds to the count of a name. Names of more than 64 bytes, and names that come after the first 64, share
+// one name, so that notes are small whatever the data.
 void count(SampleNotes::ByName& names, const std::string& name, uint64_t times = 1);
 
 // JSON text, and back. notes_of_json throws std::invalid_argument.

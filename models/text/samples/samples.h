@@ -1,8 +1,8 @@
 // The samples of one record: token ids, each with a mark whether it is trained.
 //
-// Where each answer of a conversation is a sample, most of a sample stands in the sample before it. So each
-// sample is kept as what differs, and a long conversation does not take memory that grows with its square.
-// Callers: SampleMaker makes them, models/prepare writes them.
+// Where each answer of a conversation is a sample, most of a sample stands in the sample before it. So only
+// what differs from the sample before is kept. Otherwise memory would grow with the square of a
+// conversation's length. Callers: SampleMaker makes them, models/prepare writes them.
 #pragma once
 
 #include <cstddef>
@@ -24,8 +24,8 @@ struct Sample {
 class Samples {
  private:
   struct Difference {
-    size_t shared = 0;  // how many first tokens and marks are those of the sample before
-    Sample rest;        // what comes behind them, and all other fields
+    size_t shared = 0;  // tokens and marks at the start that the sample before has, too
+    Sample rest;        // the tokens and marks behind them, and all other fields
   };
 
  public:

@@ -71,7 +71,7 @@ void add_templates_of_files(const std::string& directory, Templates& to) {
     if (entry.path().extension() == ".jinja") add(entry.path(), entry.path().stem().string());
 }
 
-// Files take the place of all that tokenizer_config.json has.
+// Templates in files take the place of all templates in tokenizer_config.json.
 Templates templates_of(const std::string& directory, const nlohmann::json& config) {
   Templates templates;
   add_templates_of_files(directory, templates);

@@ -34,9 +34,9 @@ bool has_tokenizer(const std::string& directory);
 // open_text_model().
 TextModel text_model_of_bytes(const std::string& template_file);
 
-// `chat_template`: a file, or the name of one of the directory's templates, for all conversations; empty: the
-// template that is named default or has no name and, for conversations with tools, the one that is named
-// tool_use. Throws Error(usage, malformed_file).
+// `chat_template`: the template for all conversations, as a file or the name of one of the directory's
+// templates. Empty: the template that is named default or has no name; conversations with tools use the one
+// that is named tool_use, if there is one. Throws Error(usage, malformed_file).
 TextModel open_text_model(const std::string& directory, const std::string& chat_template);
 
 // Throws what open_text_model() would throw for this template.

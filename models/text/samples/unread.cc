@@ -64,7 +64,7 @@ bool is_answer_field(const std::string& key) {
 // A type that says no more than the keys beside it.
 bool is_implied_type(const Json& type) { return type == "function" || type == "object"; }
 
-// "refusal", and other names of calls: "function_calls", "toolCalls".
+// Whether the key is "refusal", "audio", or another name of calls: "function_calls", "toolCalls".
 bool is_answer_of_another_name(const std::string& key) {
   return key == "refusal" || key == "audio" ||
          (!is_answer_field(key) && !key.ends_with("_id") &&
@@ -120,7 +120,8 @@ void UnreadStrings::add_sample(const Rendered& text, size_t messages) {
   const std::string_view whole = text.text;
   for (auto& [key, use] : keys_)
     use.is_read = use.is_read || (use.message < messages && has_bytes(text.text, "\"" + key + "\":"));
-  std::vector<uint64_t> bytes(uses_.size() - later);  // of strings that are not used up
+  std::vector<uint64_t> bytes(uses_.size() -
+                              later);  // by source: of strings that earlier samples do not use up
   std::vector<ByteRange> places(bytes.size());
   for (const SourceRange& range : text.sources) {
     const uint32_t i = range.source;
@@ -201,7 +202,7 @@ void UnreadStrings::note_field(ReadProbe& probe, const Json& value, const std::s
   note_tree(probe, value, path, source, notes);
 }
 
-// For a content that is read in part. Returns the use of its texts.
+// Notes what is unread in a content that is read in part. Returns the use of its texts.
 UnreadStrings::Use UnreadStrings::note_parts(ReadProbe& probe, const Json& parts, size_t source,
                                              SampleNotes& notes) const {
   Use texts;
@@ -248,7 +249,7 @@ UnreadStrings::Use UnreadStrings::note_content(ReadProbe& probe, const Json& mes
 void UnreadStrings::note_message(ReadProbe& probe, size_t index, bool is_answer, size_t& source,
                                  SampleNotes& notes) const {
   const Json& message = (*conversation_.messages)[index];
-  Use content, beside, reasoning;  // reasoning: its names have one value, of which one use suffices
+  Use content, beside, reasoning;  // reasoning: its names have one value; one use of it suffices
   for (const auto& [key, value] : message.items()) {
     size_t first = source;
     if (is_answer_field(key)) beside += use_of(value, first);

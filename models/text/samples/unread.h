@@ -2,8 +2,8 @@
 //
 // A string counts as read if a sample has bytes of it; blank bytes, which templates cut off, count for
 // nothing. A value without strings counts as read if a sample has its key in JSON or a probe finds that it is
-// read. So does a string under "type", which templates write in words of their own. Of what is read in part,
-// such as a list of calls, the paths of the unread values are noted. Caller: SampleMaker.
+// read. The same holds for a string under "type", since templates write types in words of their own. Of what
+// is read in part, such as a list of calls, the paths of the unread values are noted. Caller: SampleMaker.
 #pragma once
 
 #include <cstdint>
@@ -25,7 +25,7 @@ class UnreadStrings {
   // Adds what one sample has of the conversation. `text` is that of the first `messages` messages.
   void add_sample(const Rendered& text, size_t messages);
   // Notes what is in no sample. `answers`: those that were to be trained, ascending. Throws RefusedRecord if
-  // nothing of one of these answers is in any sample.
+  // no sample has anything of one of these answers.
   void note(const ChatRenderer& renderer, const std::vector<size_t>& answers, SampleNotes& notes) const;
 
  private:
@@ -54,9 +54,8 @@ class UnreadStrings {
     size_t message = 0;    // the first that has it
     bool is_read = false;  // a sample has it as JSON has keys
   };
-  std::map<std::string, Key>
-      keys_;               // of objects in messages and tools: "type", and keys of what is no string
-  std::vector<Use> uses_;  // by source; `used`: the most that a sample has of it
+  std::map<std::string, Key> keys_;  // in messages and tools: "type", and keys of values that are no strings
+  std::vector<Use> uses_;            // by source; `used`: the most that a sample has of it
 };
 
 }  // namespace sluice

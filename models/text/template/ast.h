@@ -134,7 +134,7 @@ struct MacroDefinition {
   std::string name;
   std::vector<Parameter> parameters;
   Block body;
-  bool uses_caller = false;  // the body names `caller`, so it may be called by a call block
+  bool uses_caller = false;  // the body names `caller`, so a call block may call the macro
 };
 
 struct Data {

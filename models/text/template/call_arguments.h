@@ -19,7 +19,7 @@ struct CallArguments {
 };
 
 // One pointer for each parameter, null where it is not given. The first `required` of them must be given. A
-// parameter without a name has an empty one here. Throws Fault.
+// parameter without a name has an empty name here. Throws Fault.
 std::vector<const Value*> bind(std::string_view callee, const CallArguments& given,
                                std::initializer_list<std::string_view> parameters, size_t required);
 

@@ -35,7 +35,8 @@ struct RenderOptions {
 };
 
 // Bytes [begin, end) of a text, which came from one string of the variables. `source`: the string's number
-// among all strings that are values there, from 0 in the order of the document; kNoValue for keys.
+// among all strings that are values in the variables, from 0 in the order of the document; kNoValue for
+// keys.
 struct SourceRange {
   static constexpr uint32_t kNoValue = UINT32_MAX;
   size_t begin = 0, end = 0;
@@ -59,7 +60,7 @@ struct Template;
 class MessageValues;
 }  // namespace jinja
 
-// The messages of a conversation, for several renders of its first ones. One thread at a time.
+// The messages of a conversation, for several renders, each of its first messages. One thread at a time.
 class TemplateMessages {
  public:
   explicit TemplateMessages(std::shared_ptr<const nlohmann::ordered_json> list);  // an array
@@ -80,7 +81,7 @@ class ChatTemplate {
 
   // `variables` is an object: "messages", "tools", "add_generation_prompt", ... Throws Error.
   Rendered render(const nlohmann::ordered_json& variables, const RenderOptions& options) const;
-  // The same with a variable "messages" before all others: the first `count` of these.
+  // The same with a variable "messages" before all others: the first `count` of `messages`.
   Rendered render(const TemplateMessages& messages, size_t count, const nlohmann::ordered_json& others,
                   const RenderOptions& options) const;
 

@@ -10,8 +10,8 @@
 #include "models/text/template/subscript.h"
 #include "models/text/template/value_tests.h"
 
-// Each value_of sets at_ again when its parts are evaluated, so that a fault of the operation itself is at
-// its node.
+// Each value_of sets at_ again when its parts are evaluated, so that a fault of the operation itself has the
+// place of its node.
 namespace sluice::jinja {
 
 Value Interpreter::evaluate(const Expression& expression) {

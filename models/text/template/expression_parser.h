@@ -46,8 +46,9 @@ class ExpressionParser {
     ExpressionParser& parser_;
   };
 
-  // A filter or test that jinja2 does not know is a fault of the template, but in a branch of an if, or of a
-  // conditional expression, only if it is evaluated. Call this when the expressions of a tag are parsed.
+  // A filter or test that jinja2 does not know is a fault of the template. In a branch of an if or of a
+  // conditional expression, it is a fault only if it is evaluated. Call this when the expressions of a tag
+  // are parsed.
   void settle_unknown();
   bool in_branch_ = false;
   // The macro whose body is being parsed, or null.

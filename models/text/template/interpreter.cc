@@ -209,7 +209,7 @@ Interpreter::Flow Interpreter::run(const FilterBlock& node, Position at) {
 }
 
 Interpreter::Flow Interpreter::run(const Generation& node, Position) {
-  // The parser lets it stand only where out_ is the output itself.
+  // The parser lets this block stand only where out_ is the output itself.
   const Scope scope(*this, frame_);
   const size_t begin = out_->bytes.size();
   execute(node.body);

@@ -107,7 +107,7 @@ class Interpreter {
   std::vector<std::unique_ptr<Frame>> kept_;
   Text* out_ = nullptr;
   std::vector<ByteRange> generation_;
-  const Value* block_text_ = nullptr;  // that the filters being evaluated take
+  const Value* block_text_ = nullptr;  // the text that the filters being evaluated take
   Position at_;                        // of what is evaluated, for faults
   int depth_ = 0;
 };

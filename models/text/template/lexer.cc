@@ -354,8 +354,8 @@ class Lexer {
   std::vector<Token> tokens_;
   size_t at_ = 0, counted_ = 0;
   Position place_;             // of byte counted_
-  bool line_starting_ = true;  // the tag before ended a line, or there is none
-  std::string brackets_;       // that are to close
+  bool line_starting_ = true;  // the tag before ended a line, or there is no tag before
+  std::string brackets_;       // open ones, which are to be closed
 };
 
 }  // namespace

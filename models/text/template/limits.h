@@ -1,7 +1,8 @@
 // Bounds on what a chat template may use, so that no template hangs, fills the memory or the stack.
 //
-// A Budget counts for one render. Whatever takes time or memory in proportion to its input charges it before
-// it starts. Callers: everything in this folder; a caller of ChatTemplate::render may lower the limits.
+// A Budget counts for one render. Whatever takes time or memory in proportion to its input charges the
+// Budget before it starts. Callers: everything in this folder; a caller of ChatTemplate::render may lower
+// the limits.
 #pragma once
 
 #include <cstddef>

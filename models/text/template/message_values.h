@@ -1,4 +1,4 @@
-// Messages of a conversation as values, for several renders of its first ones.
+// Messages of a conversation as values, for several renders, each of its first messages.
 //
 // A message becomes a value when it is first asked for, and stays one. Each render is charged for the
 // messages that it gets as if it had made them. One thread at a time. Caller: Interpreter::render.
@@ -17,7 +17,7 @@ class MessageValues {
   explicit MessageValues(const nlohmann::ordered_json& list)
       : list_(list) {}  // an array, which outlives this
 
-  // The list of the first `count`. `source` becomes the number of the next string. Throws Fault.
+  // The list of the first `count` messages. `source` becomes the number of the next string. Throws Fault.
   Value first(size_t count, uint32_t& source, Budget& budget);
 
  private:

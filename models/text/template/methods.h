@@ -1,8 +1,8 @@
 // Methods of strings, lists, tuples, objects, cyclers and loops.
 //
-// Every method of Python's types is known by name, because object.name finds it before a key of that name;
-// calling one that the subset lacks is refused. find_method() is called by subscript.cc, call_method() by
-// evaluate.cc.
+// Every method of Python's types is known by name, because object.name finds a method before a key of the
+// same name. Calling a method that the subset lacks is refused. find_method() is called by subscript.cc,
+// call_method() by evaluate.cc.
 #pragma once
 
 #include "models/text/template/call_arguments.h"
@@ -19,7 +19,7 @@ MethodKind find_method(const Value& object, std::string_view name);
 
 Value call_method(const Method& method, const CallArguments& given, Budget& budget);
 
-// Calls a method of a string. call_method calls it, and so do filters of the same names.
+// Calls a method of a string. Callers: call_method(), and the filters that have names of such methods.
 Value call_string_method(const Text& text, std::string_view name, const CallArguments& given, Budget& budget);
 Text stripped(const Text& text, const Value* characters, bool left, bool right, Budget& budget);
 // `count` < 0: all.

@@ -28,7 +28,7 @@ class Parser : private ExpressionParser {
     return std::any_of(names.begin(), names.end(), [&](const char* name) { return is_name(name); });
   }
 
-  // Statements up to a tag that starts with one of `ends`; the current token is then its name.
+  // Statements up to a tag that starts with one of `ends`; the current token is then the tag's name.
   Block block(Names ends) {
     const Nesting nesting(*this);
     Block result;
@@ -173,12 +173,13 @@ class Parser : private ExpressionParser {
   }
 
   Statement generation(Position at) {
-    // In such a block the spans would be of a string that is not the output yet; transformers counts them
-    // wrongly.
+    // In a block that is rendered apart, the spans would be of a string that is not the output yet;
+    // transformers counts such spans wrongly.
     if (is_buffered_)
       throw error_at(at, refusal("'generation' inside of another block that is rendered apart"));
     take();
-    // Its body is a function in jinja2, so break and continue in it cannot reach a loop around it.
+    // The block's body is a function in jinja2, so break and continue in the body cannot reach a loop around
+    // it.
     const Inner inner(*this, false, true, false);
     return {at, Generation{whole_body("endgeneration")}};
   }

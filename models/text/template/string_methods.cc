@@ -161,7 +161,7 @@ Value replace(const Text& text, const CallArguments& given, Budget& budget) {
                     budget);
 }
 
-// The whole result is content if any of the text is: cases may differ in length.
+// The whole result is content if any of the text is: a character's cases may differ in length.
 Value in_case(const Text& text, std::string (*change)(std::string_view), Budget& budget) {
   Text result;
   append_derived(result, change(text.bytes), text);

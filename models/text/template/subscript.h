@@ -1,8 +1,9 @@
 // object.name, object[key] and object[first:last:step], as jinja2's sandbox has them.
 //
 // An attribute is looked for first as a method of the type, then as a key; with brackets, the other way
-// round. What is not there is undefined; to ask something undefined for it is a Fault. Methods that would
-// change a list or an object are undefined, too. Callers: evaluation, filters with an `attribute`.
+// round. An attribute or key that is not there is undefined. To ask an undefined value for one is a Fault.
+// Methods that would change a list or an object are undefined, too. Callers: evaluation, filters with an
+// `attribute`.
 #pragma once
 
 #include "models/text/template/value.h"

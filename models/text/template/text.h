@@ -1,7 +1,7 @@
 // A string that knows which of its bytes came from the input.
 //
-// Bytes of the template's own literals are not marked; bytes of string values of the input are content, and
-// stay so through every operation. An operation that cannot tell marks its whole result. Bytes are valid
+// Bytes of the template's own literals are not marked. Bytes of string values of the input are content, and
+// stay content through every operation. An operation that cannot tell marks its whole result. Bytes are valid
 // UTF-8, and spans lie on borders of code points. Callers: values and whatever makes strings of them.
 #pragma once
 
@@ -17,7 +17,7 @@ struct Text {
   std::string bytes;
   // What came from the input; ascending, neither empty nor overlapping, nor adjacent with the same source.
   std::vector<SourceRange> content;
-  bool safe = false;  // the result of filter 'safe': Python's Markup, to which + adds others escaped
+  bool safe = false;  // the result of filter 'safe': Python's Markup, where + escapes what it adds
 };
 
 Text literal(std::string_view bytes);

@@ -17,7 +17,8 @@ struct CaseRun {
   int step, distance;
 };
 
-// A code point that becomes several, or, in kTitle, one whose title case is not its upper case.
+// A code point that becomes several. In kTitle, also a code point whose title case differs from its upper
+// case.
 struct CaseExpansion {
   char32_t from;
   const char* to;

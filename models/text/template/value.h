@@ -3,8 +3,8 @@
 // Strings, lists, tuples and objects never change, as in the sandbox of transformers; they are shared. What
 // does change is a namespace, a cycler, a joiner, a loop, or a generator. Namespaces and the frames of macros
 // belong to the render, so that a namespace that holds itself does not leak. Nesting is at most
-// kValueDepthMax, so recursion over a value needs little stack; it charges the Budget, because a value of n
-// levels may have 2^n paths. Callers: everything that evaluates.
+// kValueDepthMax, so recursion over a value needs little stack. The recursion charges the Budget, because a
+// value of n levels may have 2^n paths. Callers: everything that evaluates.
 #pragma once
 
 #include <cstdint>
@@ -123,9 +123,9 @@ Value sequence_value(SequenceKind kind, Values items, Budget& budget);
 Value dict_value(std::vector<std::pair<Value, Value>> entries, Budget& budget);
 Value generator_value(Values items, Budget& budget);
 Value method_value(const Value& object, std::string_view name);
-// An object's depth; 0 of what holds no values.
+// The depth of a value that holds others; 0 for a value that holds none.
 int depth_of(const Value& value);
-int depth_with(const Values& items);  // the depth of what holds these; throws Fault beyond kValueDepthMax
+int depth_with(const Values& items);  // of a value that holds these; throws Fault beyond kValueDepthMax
 
 // Strings of the JSON are content unless `is_control`. Strings that are values are numbered from `source` on,
 // and `source` becomes the next number.

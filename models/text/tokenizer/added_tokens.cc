@@ -11,7 +11,7 @@
 namespace sluice {
 namespace {
 
-// \w of the regular expressions in Rust, with which the oracle looks at neighbours.
+// \w of the regular expressions in Rust, with which Hugging Face tokenizers look at neighbours of a token.
 constexpr const char* kWord = R"([\p{Alphabetic}\p{M}\p{Nd}\p{Pc}\x{200C}\x{200D}])";
 
 size_t character_before(std::string_view text, size_t at) {
@@ -128,8 +128,9 @@ uint32_t AddedTokens::id_end() const {
 }
 
 // The longest content at `begin`. If it is a special token inside plain text, it does not count, and the
-// search goes on behind it, as in the oracle where special tokens are switched off. If one reaches across the
-// border of plain text, a shorter one counts: text of users cannot hide the template's control tokens.
+// search goes on behind it, as in Hugging Face tokenizers where special tokens are switched off. If a
+// special token reaches across the border of plain text, a shorter content counts: text of users cannot hide
+// the template's control tokens.
 std::optional<AddedTokens::Found> AddedTokens::longest(const Trie& trie, std::string_view text, size_t begin,
                                                        const UserText& plain) const {
   std::optional<Found> found;
@@ -178,8 +179,8 @@ std::vector<size_t> AddedTokens::find(bool normalized, std::string_view text, si
     if (!found->counts || (token.single_word && !stands_alone(text, begin, end))) continue;
     if (token.lstrip) begin = std::max(space_before(text, begin, done), done);
     if (token.rstrip) end = space_behind(text, end);
-    if (begin >= end) continue;               // only of white space that the token before has taken
-    if (begin < done) to.back().end = begin;  // gives back white space of this content
+    if (begin >= end) continue;               // a token only of white space, which the token before has taken
+    if (begin < done) to.back().end = begin;  // the token before gives back white space of this content
     add_text(begin);
     to.push_back({static_cast<uint32_t>(begin), static_cast<uint32_t>(end), token.id});
     done = end;

@@ -2,8 +2,9 @@
 //
 // They are found from left to right, the longest at each place, in two rounds: first those with
 // normalized=false, in the input; then the others, by their normalized content, in the normalized text
-// between. A special token is a control token: it is not found in text that a caller declares plain, which is
-// what users wrote. Source: added_vocabulary.rs of Hugging Face tokenizers. An AddedTokens never changes.
+// between those of the first round. A special token is a control token: it is not found in text that a caller
+// declares plain, as text of users. Source: added_vocabulary.rs of Hugging Face tokenizers. An AddedTokens
+// never changes.
 #pragma once
 
 #include <array>
@@ -29,7 +30,7 @@ struct AddedToken {
   uint32_t id = 0;
   bool single_word = false;  // only where no letter or digit touches it
   bool lstrip = false;       // takes the white space before it
-  bool rstrip = false;       // and behind it
+  bool rstrip = false;       // takes the white space behind it
   bool normalized = false;
   bool special = false;
   bool numbered = true;  // a file or the vocabulary has its id; else a file only names it
@@ -58,7 +59,7 @@ class AddedTokens {
   const std::vector<AddedToken>& tokens() const { return tokens_; }
   const AddedToken* by_content(std::string_view content) const;  // nullptr if there is none
   const AddedToken* by_id(uint32_t id) const;
-  // What the decoder sees: the normalized content, if the token is found by that.
+  // What the decoder sees: the normalized content if the token is found by it, else the content.
   const std::string& decoded(const AddedToken& token) const;
   bool is_special(std::string_view decoded) const { return specials_.contains(std::string(decoded)); }
   uint32_t id_end() const;  // above every id; 0 if there is none
@@ -74,7 +75,7 @@ class AddedTokens {
 
    private:
     FlatTable<uint32_t> children_;                 // by node and byte; node 0 is the root
-    std::vector<uint32_t> tokens_ = {UINT32_MAX};  // of the content that ends in a node
+    std::vector<uint32_t> tokens_ = {UINT32_MAX};  // by node: the token whose content ends there
     std::array<bool, 256> begins_{};
   };
   struct Found {

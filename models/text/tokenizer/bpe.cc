@@ -66,7 +66,7 @@ std::optional<uint32_t> Bpe::id_of(char32_t c, std::string_view character) const
   return low_ids_[c] == kNone ? std::nullopt : std::optional(low_ids_[c]);
 }
 
-// Around a character without an id, symbols are not characters: bytes, or the unknown token.
+// A character without an id becomes bytes or the unknown token, which merges may join with any neighbour.
 bool Bpe::may_join(char32_t a, char32_t b) const {
   const auto known = [&](char32_t c) { return c < kLowEnd && low_ids_[c] != kNone; };
   return !known(a) || !known(b) || joined_.find(pair_of(a, b)) != nullptr;
@@ -139,7 +139,7 @@ bool Bpe::add_bytes(std::string_view character, BpeMemory& memory) const {
 }
 
 // An unknown token is added only when the next character with an id comes. So it stands behind the byte
-// tokens of characters between, as in the oracle.
+// tokens of characters between, as in Hugging Face tokenizers.
 void Bpe::make_links(std::string_view part, BpeMemory& memory) const {
   memory.links_.clear();
   uint32_t unknown_bytes = 0, left_out = 0;

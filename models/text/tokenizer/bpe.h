@@ -1,11 +1,11 @@
 // Byte pair encoding: a piece of text to the ids of a vocabulary, by merging neighbours.
 //
-// Characters become symbols. Then, of all neighbours that the list of merges has, the pair that stands
-// earliest in the list is merged, the leftmost first, until none is left (Sennrich et al., 2016,
-// arXiv:1508.07909). Order and characters without an id are as in Hugging Face tokenizers, models/bpe. A heap
-// over a linked list takes O(n log n). A long piece is first cut between characters that no merge joins,
-// which changes nothing, so that most parts are found in the cache. A Bpe never changes; each thread has a
-// BpeMemory.
+// Characters become symbols. Then pairs of neighbours that are in the list of merges are merged, the pair
+// earliest in the list first and the leftmost of equal pairs first, until no such pair is left (Sennrich et
+// al., 2016, arXiv:1508.07909). Order and characters without an id are as in Hugging Face tokenizers,
+// models/bpe. A heap over a linked list takes O(n log n). A long piece is first cut between characters that
+// no merge joins. The cuts do not change the result, and let most parts be found in the cache. A Bpe never
+// changes; each thread has a BpeMemory.
 #pragma once
 
 #include <cstdint>
@@ -67,8 +67,8 @@ class Bpe {
   Bpe(Vocabulary vocabulary, const std::vector<Merge>& merges, BpeOptions options);
 
   const Vocabulary& vocabulary() const { return vocabulary_; }
-  // Appends the tokens of `piece`, valid UTF-8 and not empty. Throws Error(malformed_file) when it needs the
-  // unknown token and the vocabulary lacks it.
+  // Appends the tokens of `piece`, valid UTF-8 and not empty. Throws Error(malformed_file) when the piece
+  // needs the unknown token and the vocabulary lacks it.
   void tokenize(std::string_view piece, BpeMemory& memory, std::vector<Symbol>& to) const;
 
  private:

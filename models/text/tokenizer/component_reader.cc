@@ -59,7 +59,7 @@ std::vector<Step> read_steps(const Component& component, const char* list, const
   return steps;
 }
 
-// How many bytes a step can make of one.
+// How many bytes a step can make of one byte.
 size_t growth_of(const NfcNormalizer&) { return 3; }  // UAX #15, section 1
 size_t growth_of(const ReplaceNormalizer& step) { return 1 + step.content.size() / step.pattern.size(); }
 size_t growth_of(const PrependNormalizer&) { return 1; }

@@ -182,8 +182,8 @@ class Rewriter {
     bool is_loop = false, is_possessive = false;
   };
 
-  // All quantifiers that stand here. A + behind another may make that possessive, or be a further loop; it
-  // counts as both.
+  // All quantifiers that stand here. A + behind another quantifier may make that quantifier possessive, or
+  // be a further loop. It counts as both.
   Quantifiers quantifiers() const {
     Quantifiers found;
     for (size_t at = at_; at < source_.size(); at = at_ + found.bytes) {
@@ -209,7 +209,7 @@ class Rewriter {
   std::string_view source_;
   size_t at_ = 0;
   bool ended_ = false;           // a group ended with its options
-  std::set<size_t> possessive_;  // begins of atoms
+  std::set<size_t> possessive_;  // where possessive atoms begin
   std::string to_;
 };
 

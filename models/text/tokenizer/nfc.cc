@@ -1,6 +1,7 @@
 // 1. Text is copied up to the first character that may change; most text has none.
-// 2. The part from the character before that, which may combine with it, up to the next that cannot change is
-//    decomposed, its marks are ordered by combining class, and it is composed (UAX #15, 1.2 and 1.3).
+// 2. A part begins with the character before that one, since the two may combine, and ends before the next
+//    that cannot change. The part is decomposed, its marks are ordered by combining class, and the part is
+//    composed (UAX #15, 1.2 and 1.3).
 // 3. Each resulting character carries how many characters it replaces, which gives its origin.
 #include "models/text/tokenizer/nfc.h"
 
@@ -19,9 +20,9 @@ struct Range {
   char32_t first, last;
 };
 
-// Characters added after Unicode 9 that decompose or have a combining class. Found by asking the oracle for
-// every character of Unicode 14; those of Unicode 15 (0xECE, 0x10EFD, 0x11F41, 0x1E08F, 0x1E4EC) are from
-// UnicodeData.txt.
+// Characters added after Unicode 9 that decompose or have a combining class. Found by asking Hugging Face
+// tokenizers for every character of Unicode 14; those of Unicode 15 (0xECE, 0x10EFD, 0x11F41, 0x1E08F,
+// 0x1E4EC) are from UnicodeData.txt.
 constexpr std::array<Range, 38> kNewer = {{
     {0x7FD, 0x7FD},     {0x898, 0x89F},     {0x8CA, 0x8D3},     {0x9FE, 0x9FE},     {0xC3C, 0xC3C},
     {0xD3B, 0xD3C},     {0xEBA, 0xEBA},     {0xECE, 0xECE},     {0x1715, 0x1715},   {0x1ABF, 0x1ACE},
@@ -42,7 +43,7 @@ constexpr std::array<Range, 23> kComposing = {{
     {0x114BA, 0x114BA}, {0x114BD, 0x114BD}, {0x115AF, 0x115AF},
 }};
 
-constexpr char32_t kFirstChanging = 0x300;  // before it, no character changes unless a later one follows
+constexpr char32_t kFirstChanging = 0x300;  // characters below change only if one from here on follows
 
 template <size_t n>
 bool is_in(const std::array<Range, n>& ranges, char32_t c) {

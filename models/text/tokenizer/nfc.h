@@ -11,7 +11,7 @@
 namespace sluice {
 
 // Replaces `text`, valid UTF-8, by its normal form. `origin` is as in PieceText: a composed character has the
-// origin of the first character that it replaces, an added one that of the character before.
+// origin of the first character that it replaces, an added character the origin of the character before.
 void normalize_nfc(std::string& text, std::vector<uint32_t>& origin);
 
 }  // namespace sluice

@@ -1,5 +1,5 @@
-// Oniguruma is opened at run time and not linked: it exports regcomp, regexec, regfree and regerror, which
-// would replace those of the C library in every program that links it.
+// Oniguruma is opened at run time and not linked: it exports regcomp, regexec, regfree and regerror. In a
+// program that links Oniguruma, these would replace the C library's functions of the same names.
 #include "models/text/tokenizer/pattern.h"
 
 #include <fmt/format.h>
@@ -18,11 +18,11 @@ namespace sluice {
 namespace {
 
 constexpr size_t kSourceBytesMax = 100'000;  // published patterns have less than 1,000
-// The searches in one text may backtrack so often in all, and so often for each byte: half a second for a
-// word of 300 kB. The same limits hold for calls of callouts, which count what does not backtrack
-// (counted_pattern.h). A search begins with few retries and is repeated with more if these do not suffice.
-// Only retries that did not suffice are counted. Nearly all searches end within the first few retries, and a
-// search takes at most four times what is counted.
+// The searches in one text may backtrack kRetriesMax times, and kRetriesPerByte times more for each byte of
+// the text: half a second for a word of 300 kB. The same limits hold for calls of callouts, which count what
+// does not backtrack (counted_pattern.h). A search begins with few retries and is repeated with more if these
+// do not suffice. Only retries that did not suffice are counted. Nearly all searches end within the first few
+// retries, and a search takes at most four times what is counted.
 constexpr unsigned long kRetriesMax = 40'000'000;
 constexpr unsigned long kRetriesPerByte = 256;
 constexpr unsigned long kFirstRetries = 256;
@@ -201,7 +201,7 @@ std::optional<ByteRange> Matcher::find(const Pattern& pattern, std::string_view 
   if (at < 0) fail(description(at, nullptr));
   const ByteRange match{static_cast<size_t>(state_->region->beg[0]),
                         static_cast<size_t>(state_->region->end[0])};
-  // \K inside of (?<=...) moves a match's begin in front of where the search begins.
+  // \K inside of (?<=...) moves the start of a match in front of where the search begins.
   if (match.begin < from || match.end < match.begin) fail("a match begins inside of the one before it");
   return match;
 }

@@ -13,8 +13,8 @@
 
 namespace sluice {
 
-// The largest input, and the largest text that a step starts from. A step makes at most four bytes of one, so
-// offsets fit 32 bits. A Replace may make more, but it checks the size after each match.
+// The largest input, and the largest text that a step starts from. A step makes at most four bytes of one
+// byte, so offsets fit 32 bits. A Replace may make more, but it checks the size after each match.
 constexpr size_t kTextBytesMax = size_t{512} << 20;
 void check_size(std::string_view text);  // throws Error(malformed_file)
 

@@ -30,8 +30,8 @@ void for_each_match(const std::string& pattern, Matcher&, std::string_view text,
     visit(ByteRange{at, at + pattern.size()});
 }
 
-// Joins cuts that the behavior puts into one piece. The three behaviors that join ask whether the cut before
-// was a match; merged_with_next asks it of the cut behind.
+// Joins cuts that the behavior puts into one piece. merged_with_previous and contiguous ask whether the cut
+// before was a match, merged_with_next whether the cut behind is one.
 void join_cuts(SplitBehavior behavior, std::vector<Cut>& cuts) {
   if (behavior == SplitBehavior::isolated) return;
   if (behavior == SplitBehavior::removed) {

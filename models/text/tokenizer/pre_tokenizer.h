@@ -14,7 +14,7 @@
 namespace sluice {
 
 // What becomes of the matches of a Split, in this order: pieces of their own; nothing; the end of the piece
-// before; the start of the piece behind; pieces of all adjacent matches.
+// before; the start of the piece behind; a piece for each run of adjacent matches.
 enum class SplitBehavior : uint8_t { isolated, removed, merged_with_previous, merged_with_next, contiguous };
 
 struct SplitStep {
@@ -31,8 +31,8 @@ struct ByteLevelStep {
 
 enum class PrependScheme : uint8_t { first, never, always };
 
-// Writes blanks as `replacement`, puts one in front as the scheme says (`first`: only of the piece with which
-// the input begins), and cuts in front of each if `split`.
+// Writes blanks as `replacement`. Puts a `replacement` in front of a piece that does not begin with one, as
+// the scheme says (`first`: only of the piece with which the input begins). Cuts in front of each if `split`.
 struct MetaspaceStep {
   std::string replacement;
   PrependScheme prepend = PrependScheme::always;

@@ -168,8 +168,8 @@ Vocabulary vocabulary_of(const Model& model) {
   return vocabulary;
 }
 
-// Every two pieces that make up a normal piece are a merge. Merges of the piece with the best score come
-// first, of equal scores those of the earlier piece, and of one piece the merge with the shortest left part.
+// Every two pieces that make up a normal piece are a merge. Merges are ordered by the score of the piece that
+// they make, best first, then by the piece's place, then by the length of the left part, shortest first.
 std::vector<Bpe::Merge> merges_of(const Model& model, const Vocabulary& vocabulary) {
   std::vector<const ModelPiece*> order;
   for (const ModelPiece& piece : model.pieces)

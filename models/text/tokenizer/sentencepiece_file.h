@@ -11,8 +11,8 @@
 
 namespace sluice {
 
-// Reads the files beside it that add tokens (token_additions.h), and add_bos_token and add_eos_token of
-// tokenizer_config.json. Throws as read_tokenizer_file does.
+// Also reads the files beside `path` that add tokens (token_additions.h), and add_bos_token and
+// add_eos_token of tokenizer_config.json. Throws as read_tokenizer_file does.
 TokenizerParts read_sentencepiece_file(const std::string& path);
 
 }  // namespace sluice

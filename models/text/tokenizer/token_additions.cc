@@ -85,7 +85,7 @@ bool is_general(const std::string& name) {
   return std::find(kNames.begin(), kNames.end(), name) != kNames.end();
 }
 
-// Returns the tokens of an object that have a name, in its order.
+// Returns the tokens of an object that have a name, in the object's order.
 Named named_of(const nlohmann::ordered_json& file, const std::string& where, bool general) {
   Named named;
   for (const auto& [name, value] : file.items())
@@ -144,7 +144,7 @@ struct Files {
 };
 
 // Contents that are control tokens if added_tokens.json has them: those with a name of kNames, and extra
-// ones. transformers passes over those that tokenizer_config.json has as objects.
+// ones. transformers passes over tokens that tokenizer_config.json has as objects.
 std::set<std::string> control_tokens(const Files& files) {
   std::set<std::string> controls;
   const auto add = [&](const nlohmann::ordered_json& file, const char* key, bool objects) {

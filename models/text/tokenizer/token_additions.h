@@ -27,7 +27,7 @@ class AddedTokenList {
   explicit AddedTokenList(const Vocabulary& vocabulary) : vocabulary_(vocabulary) {}
 
   bool contains(const std::string& content) const { return places_.contains(content); }
-  // Empty, or a clause that a file gives the token another id than it gets here.
+  // Empty if the token gets `id` here, too; else a clause that a file gives it another id.
   std::string contradiction(const std::string& content, uint32_t id) const;
   // Gives the token its id: that of the vocabulary, or the next that is free. If the list has the token
   // already, its flags are replaced, but a special token stays special.
@@ -47,14 +47,14 @@ struct GivenToken {
   std::string content;
   std::optional<uint32_t> id = {};
   bool single_word = false, lstrip = false, rstrip = false, special = false;
-  std::optional<bool> normalized = {};  // nothing: true unless it is special
+  std::optional<bool> normalized = {};  // nothing: true unless the token is special
 };
 
 struct TokenAdditions {
   std::string where;                 // the file of `numbered`, for messages
   std::vector<GivenToken> numbered;  // added_tokens_decoder, or added_tokens.json; ids ascend
   bool has_decoder = false;          // `numbered` is of added_tokens_decoder
-  std::vector<std::pair<std::string, GivenToken>> named;  // in the order in which new ones get their ids
+  std::vector<std::pair<std::string, GivenToken>> named;  // in the order in which new tokens get ids
   std::vector<GivenToken> extra;                          // additional_special_tokens
   std::optional<bool> add_bos, add_eos;
 };

@@ -26,7 +26,7 @@ struct StripDecoder {
 struct ByteLevelDecoder {};  // one token of the bytes that the characters stand for
 struct MetaspaceDecoder {
   std::string replacement;  // becomes a blank
-  bool drops_first = true;  // but is left out in the first token
+  bool drops_first = true;  // but is left out in the first token, if true
 };
 using DecoderStep = std::variant<ReplaceDecoder, ByteFallbackDecoder, FuseDecoder, StripDecoder,
                                  ByteLevelDecoder, MetaspaceDecoder>;

@@ -28,7 +28,7 @@ class TextDecoder;
 class Tokenizer {
  public:
   // `path`: a model directory, or a file tokenizer.json or tokenizer.model. Throws Error: usage when there is
-  // none, malformed_file when it is damaged or asks for a component that is not supported.
+  // no such file, malformed_file when the file is damaged or asks for a component that is not supported.
   static Tokenizer open(const std::string& path);
   // Each byte of a text is a token, with the byte as its id.
   static Tokenizer of_bytes();
@@ -46,9 +46,9 @@ class Tokenizer {
   // Contents of the control tokens that have a name, by name: {"eos_token", "</s>"}.
   const std::map<std::string, std::string>& controls() const;
   // What belongs in front of and behind a text that is no rendered conversation: begin and end of sequence.
-  // In tokenizer.json, the post_processor says it, and add_bos_token and add_eos_token of
-  // tokenizer_config.json do not count, as in transformers 5.23 for every class of tokenizer. Beside
-  // tokenizer.model, these two count.
+  // With tokenizer.json, its post_processor says what these are; add_bos_token and add_eos_token of
+  // tokenizer_config.json do not count, as in transformers 5.23 for every class of tokenizer. With
+  // tokenizer.model, these two keys count.
   const std::vector<uint32_t>& prefix() const;
   const std::vector<uint32_t>& suffix() const;
 
@@ -72,7 +72,7 @@ struct Encoding {
   // Characters that the tokenizer's patterns do not know, since the installed Oniguruma is older than they
   // are: Hugging Face may cut the text around them otherwise. 0 for a tokenizer without patterns.
   size_t unknown_characters = 0;
-  size_t spelled_controls = 0;  // spellings of control tokens in plain text, which are none
+  size_t spelled_controls = 0;  // spellings of control tokens in plain text, where they stay text
 };
 
 // A text with its tokens, for a next text that begins alike.
@@ -99,8 +99,8 @@ class Encoder {
   // recognized (text of users). Adds neither prefix nor suffix. Throws Error: malformed_file when the text is
   // not UTF-8 or has more than 512 MiB, or the tokenizer's patterns take too long.
   Encoding encode(std::string_view text, std::span<const ByteRange> plain = {});
-  // The same for a text that may begin as `last` does; it takes time only for what differs. `last` is empty,
-  // or made by this function; it becomes the text with its tokens.
+  // The same for a text that may begin as `last` does. The call takes time only for what differs. `last` is
+  // empty, or made by this function; afterwards it has the given text and its tokens.
   void encode_next(std::string_view text, std::span<const ByteRange> plain, EncodedText& last);
 
  private:

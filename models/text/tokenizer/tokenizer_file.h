@@ -7,9 +7,9 @@
 
 namespace sluice {
 
-// Reads the files beside it that add tokens (token_additions.h), too. Throws Error: usage when there is no
-// such file, malformed_file when it is damaged, contradicts itself, or asks for a component that is not
-// supported.
+// Also reads the files beside `path` that add tokens (token_additions.h). Throws Error: usage when there is
+// no such file, malformed_file when the file is damaged, contradicts itself, or asks for a component that is
+// not supported.
 TokenizerParts read_tokenizer_file(const std::string& path);
 
 }  // namespace sluice

@@ -1,7 +1,7 @@
 // The tokens of a model: strings and their ids.
 //
 // Ids need not be dense, but are at most kIdMax. Callers: the readers fill one; everything that tokenizes
-// looks up.
+// looks tokens up.
 #pragma once
 
 #include <cstdint>

@@ -3,8 +3,8 @@
 //   gpu_bench libraries                       libraries that training needs and the loader does not find
 //   gpu_bench place PART                      the folder below --dir for results of this GPU and build
 //   gpu_bench rows PART                       the part's rows: name, kind, most seconds, words of the
-//                                             kind; --dir begins the part's file, and puts last the
-//                                             rows that were tried in vain
+//                                             kind. With --dir: begins the part's file, and lists the
+//                                             rows that were tried in vain last
 //   gpu_bench has PART ROW                    exit code 0 if the row was measured, else 1
 //   gpu_bench run PART ROW --seconds N        measures a row into the part's file, within N seconds
 //   gpu_bench record PART ROW [--state STATE] [--seconds N] [--note TEXT] [--values FILE.json] [--log FILE]

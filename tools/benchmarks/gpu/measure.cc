@@ -27,8 +27,8 @@ namespace {
 
 constexpr uint64_t kGiB = 1ull << 30, kMiB = 1ull << 20;
 
-// On the cpu device, which only rehearses: one timing, after a product for which the library generates its
-// code.
+// On the cpu device, which is only for rehearsals, there is one timing. A product before it lets the library
+// generate its code.
 double cpu_matmul_rate(DType precision, int64_t n) {
   const Product product{n, n, n, false, false, n, n, n, precision, precision};
   cpu::Multiplier multiplier(threads_of_machine(), cpu::native_support());

@@ -24,12 +24,12 @@ nlohmann::ordered_json measure_disk(const std::string& directory, bool small);
 nlohmann::ordered_json measure_matmul(DeviceKind device, bool small);  // by precision
 
 // Causal attention by itself, as a step calls it: forward and backward for each head size, in the precision
-// that `sluice train` takes on this device. Only operations of products count. For each pair of a query and a
-// key that it sees, they are 4 for each column of a head in forward, and 10 in backward.
+// that `sluice train` takes on this device. Only operations of products count. For each column of a head, and
+// each pair of a query and a key that the query sees, there are 4 in forward and 10 in backward.
 nlohmann::ordered_json measure_attention(DeviceKind device, bool small);
 
-// In experts.cc. Floating-point operations a second of the first products of layers' experts, expert after
-// expert as a step calls them, and of one product of as many rows, which the library makes.
+// In experts.cc. Floating-point operations a second of two ways: the first products of a layer's experts,
+// expert after expert as in a step, and one product by the library, of as many rows.
 nlohmann::ordered_json measure_experts(DeviceKind device, bool small);
 
 int threads_of_machine();

@@ -23,7 +23,7 @@ class PartFile {
   PartFile& operator=(PartFile&&) = default;
 
   const nlohmann::ordered_json& json() const { return *json_; }  // empty object: nothing was measured yet
-  nlohmann::ordered_json row(const std::string& name) const;     // an empty object: it is not there
+  nlohmann::ordered_json row(const std::string& name) const;     // an empty object: there is no such row
   // Whether the row was measured.
   bool has(const std::string& row) const;
 

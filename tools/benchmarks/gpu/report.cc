@@ -33,7 +33,7 @@ const ordered_json* find(const ordered_json& part, const std::string& name) {
   return part.contains("rows") && part["rows"].contains(name) ? &part["rows"][name] : nullptr;
 }
 
-// A part's row if it has figures: it was measured, or some of its steps were before it failed.
+// A part's row if it has figures: it was measured, or some of its steps were measured before it failed.
 const ordered_json* measured(const ordered_json& part, const std::string& name) {
   const ordered_json* row = find(part, name);
   return row && (row->value("state", "") == "measured" || row->contains("tokens_per_second")) ? row : nullptr;
@@ -114,7 +114,7 @@ const Cells kTrainingHeading = {"configuration",     "parameters",         "micr
 const Cells kMemoryHeading = {"configuration", "arenas: used / planned, GiB", "process: held / allowed, GiB",
                               "state, GiB"};
 
-// `values`: those of the row, or nullptr if it was not measured.
+// `values`: the row's values, or nullptr if it was not measured.
 std::string precision_of(const Row& row, const ordered_json* values) {
   return values ? values->value("precision", row.precision) : row.precision;
 }

@@ -15,7 +15,7 @@ const std::vector<std::string> kOps = {"embedding", "layer_norm", "rms_norm",  "
 // Ops of a mixture of experts, which share a row; add_sum is among the cases of add.
 const std::vector<std::string> kExpertOps = {"router",        "route",   "dispatch", "expert_linear",
                                              "expert_swiglu", "combine", "repeat"};
-// The op, and with it an op that only generation has and that shares its row.
+// The op and, if there is one, the op of generation that shares its row.
 std::vector<std::string> ops_with(const std::string& op) {
   if (op == "attention") return {op, "cached_attention"};
   if (op == "embedding") return {op, "pick_rows"};
@@ -105,7 +105,7 @@ std::vector<Row> test_rows() {
   test("training", "trainings keep their bits", "gpu/cuda/training_test", "*");
   test("shared_gpu", "two ranks on one GPU", "gpu/cuda/shared_gpu_test", "*");
   test("nccl", "NCCL", "gpu/cuda/nccl_test", "*");
-  // Only Sluice's kernels are watched, since those of libraries would take most of the time.
+  // Only Sluice's kernels are watched, since kernels of libraries would take most of the time.
   const auto sanitizer = [&](const std::string& tool, const std::string& name, const std::string& filter) {
     rows.push_back({.part = part,
                     .name = tool + "-" + name,
@@ -166,7 +166,7 @@ std::vector<Row> training_rows() {
     row.mode = mode;
     return row;
   };
-  // The micro-batch is the one that is planned for the model.
+  // The micro-batch is what is planned for the model.
   const auto algorithms = [](const std::string& model, int batch, int sequence) {
     return Row{.part = "small",
                .name = "algorithms-" + model,

@@ -21,7 +21,7 @@ enum class RowKind : uint8_t {
   training,    // steps of one configuration
   bench,       // `sluice bench`, whose machine description serves all rows after it
   profile,     // a configuration by `sluice profile`; its files stay, too
-  peer,        // the same configuration in PyTorch: run by the script
+  peer,        // a configuration of training in PyTorch: run by the script
 };
 const char* kind_name(RowKind kind);
 
@@ -33,8 +33,8 @@ struct Row {
   // Tests and sanitizers: a source as cuda_test takes it, which of its tests, and compute-sanitizer's tool.
   std::string source, filter, tool;
   // Training, profile, peer and algorithms. The model is as --model takes it; "layers=*" stands for as many
-  // layers as the budgets hold. Batch and sequence are those of a step. As many steps are done as fit the
-  // time, at most `steps`; the first two do not count. Budget "most": nearly all that is free; nvme "": none.
+  // layers as the budgets hold. Batch and sequence are those of a step. Up to `steps` steps are done, as far
+  // as the time allows; the first two do not count. Budget "most": nearly all that is free; nvme "": none.
   std::string model, precision = "bf16";
   int batch = 0, sequence = 0, steps = 0;
   std::string gpu, host, nvme;

@@ -39,7 +39,7 @@ using nlohmann::ordered_json;
 namespace {
 
 constexpr uint64_t kGiB = 1ull << 30;
-constexpr size_t kStepsBefore = 2;    // not counted: step 1 has no update before it, step 2 has the first
+constexpr size_t kStepsBefore = 2;    // not counted: no update precedes step 1, the first one precedes step 2
 constexpr double kSecondsAtEnd = 10;  // that a row keeps for what comes after its steps
 
 // "most": what is free in whole GiB, less `left_gib` for later allocations.
@@ -110,7 +110,7 @@ class Training {
   void open_device();
   ModelConfig choose_model() const;
   ordered_json values(const Plan& plan, const ModelConfig& config) const;
-  bool fits_one_more() const;  // step, beside those under way
+  bool fits_one_more() const;  // whether a step fits in beside those under way
 
   Row row_;
   TrainingPlace place_;
@@ -199,7 +199,7 @@ ordered_json Training::measure(const std::function<void(const ordered_json&)>& s
   return values(plan, config);
 }
 
-// Flops that a step repeats in backward, for each parameter and token: 2 if whole layers are.
+// Flops that a step repeats in backward, for each parameter and token: 2 if whole layers are repeated.
 double recomputed(const Lowering& lowering) {
   double kept = 0, again = 0;
   for (const UseInfo& use : lowering.uses) {
