@@ -1,20 +1,8 @@
-# For builds that are made as a whole: the check, and those of the sanitizers.
-
-# sluice_precompile(TARGET HEADER...): what most sources read of the standard library, and the headers, are read
-# once for the target. A source that forgets to include one of them is found by the other builds.
-function(sluice_precompile target)
-  target_precompile_headers(
-    ${target} PRIVATE <algorithm> <array> <atomic> <charconv> <chrono> <cmath> <cstdint> <cstring> <filesystem>
-    <functional> <map> <memory> <mutex> <optional> <set> <span> <sstream> <string> <string_view> <thread>
-    <tuple> <unordered_map> <variant> <vector> <fmt/format.h> ${ARGN})
-  # The first is for ccache. GCC 12 warns of the library's own code where a precompiled header has it.
-  target_compile_options(${target} PRIVATE "$<$<CXX_COMPILER_ID:GNU>:-fpch-preprocess;-Wno-array-bounds>")
-endfunction()
-
 # sluice_unite(TARGET): the sources of each folder become one unit, which reads headers and makes templates
-# once. So two sources of a folder must not define the same name, not even in unnamed namespaces. Left alone
-# are folders whose sources have the same parts by the same names, such as families, and sources that are
-# compiled once for each vector target.
+# once. So two sources of a folder must not define the same name, not even in unnamed namespaces. It is for
+# builds that are made as a whole: the check, and those of the sanitizers. Left alone are folders whose
+# sources have the same parts by the same names, such as families, and sources that are compiled once for each
+# vector target.
 function(sluice_unite target)
   get_target_property(sources ${target} SOURCES)
   set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_MODE GROUP)

@@ -23,9 +23,7 @@ shift
 
 configure=()
 if command -v ccache > /dev/null; then
-  # It keeps what precompiled headers went into under these conditions only.
-  configure+=("-DCMAKE_CXX_COMPILER_LAUNCHER=env;CCACHE_SLOPPINESS=pch_defines,time_macros;ccache"
-    -DCMAKE_CUDA_COMPILER_LAUNCHER=ccache)
+  configure+=(-DCMAKE_CXX_COMPILER_LAUNCHER=ccache -DCMAKE_CUDA_COMPILER_LAUNCHER=ccache)
 fi
 targets=()
 if [[ $# -gt 0 ]]; then targets=(--target "$@"); fi
