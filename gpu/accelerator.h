@@ -4,7 +4,7 @@
 // A mark stands for one instruction of such a lane in one issued body. Marks of three consecutive tickets are
 // kept, since two bodies are in flight and the older of them may wait for the body before it. Older marks are
 // overwritten. Set-up calls come from one thread. Afterwards every thread calls enter_thread() first; work of
-// a lane is enqueued by one thread, and any thread may wait for a mark that was ended. Throws
+// a lane is enqueued by one thread, and any thread may wait for a mark that was ended. A call throws
 // Error(environment) if the device was lost, Error(bug) if no device would accept the request.
 //
 // Collectives between the memories of accelerators are enqueued, too. Work on the accelerator that waits for
@@ -31,7 +31,7 @@ constexpr uint64_t kMarkedTickets = 3;
 struct Mark {
   LaneId lane = 0;
   uint64_t ticket = 0;  // counts issued bodies
-  uint32_t number = 0;  // of the instruction in its lane's list, from 0
+  uint32_t number = 0;  // position of the instruction in its lane's list, from 0
 };
 
 class Streams {
@@ -54,8 +54,8 @@ class Streams {
   struct Interval {
     double begin, end;  // seconds of steady_seconds()
   };
-  // When a completed instruction ran, by the device's clock. For each lane one thread asks, for all
-  // instructions of the lane in order.
+  // Returns when a completed instruction ran, by the device's clock. For each lane, one thread calls this for
+  // all instructions of the lane, in order.
   virtual Interval interval(const Mark& mark) = 0;
 
   // For profilers: start and end of the calling thread's work for an instruction. `name` outlives the range.
@@ -64,22 +64,23 @@ class Streams {
 
   // Enqueues a copy between the device's arena and pinned memory.
   virtual void copy(LaneId lane, void* to, const void* from, uint64_t bytes) = 0;
-  // Enqueue a copy between ranges of the arena that do not overlap, and zeros in a range of it.
+  // copy_inside enqueues a copy between ranges of the arena that do not overlap. zero fills a range of the
+  // arena.
   virtual void copy_inside(LaneId lane, void* to, const void* from, uint64_t bytes) = 0;
   virtual void zero(LaneId lane, void* to, uint64_t bytes) = 0;
 };
 
 struct AcceleratorMemory {
   uint64_t free = 0;  // bytes that a process could still get now
-  uint64_t held = 0;  // by this process, or by all if this one's share is unknown; without page tables
+  uint64_t held = 0;  // bytes that this process holds, or all do if its share is unknown; no page tables
 };
 
 // An arena takes whole granules of the device's memory.
 constexpr uint64_t kAcceleratorGranule = uint64_t{2} << 20;
 
 // The most device memory that page tables of pinned host memory take. The lowest level has 8 bytes for each
-// page of 4 KiB: 1/512. Each further level has 1/512 of the level before, which makes 1/511 in all. Drivers
-// do not count page tables among what a process holds.
+// page of 4 KiB, which is 1/512 of the memory. Each further level has 1/512 of the level before, which makes
+// 1/511 in all. Drivers do not count page tables among what a process holds.
 constexpr uint64_t page_table_bytes(uint64_t pinned_bytes) {
   return round_up(pinned_bytes / 511, kAcceleratorGranule);
 }
@@ -106,16 +107,17 @@ struct AcceleratorRanks {
 class Accelerator {
  public:
   virtual ~Accelerator() = default;
-  // Where it is plugged in, as in /sys/bus/pci/devices. Copies from host memory near that place are faster.
+  // Where the device is plugged in, as in /sys/bus/pci/devices. Copies from host memory near that place are
+  // faster.
   virtual const std::string& pci_bus_id() const = 0;
   virtual AcceleratorMemory memory() = 0;
-  // The device tier's arena, freed with the last copy of the pointer; aligned to 256. Throws
+  // Allocates the device tier's arena, aligned to 256 bytes. The last copy of the pointer frees it. Throws
   // Error(environment).
   virtual std::shared_ptr<std::byte> allocate(uint64_t bytes) = 0;
   // Pins host memory, whole pages, until the last copy of the pointer is gone. Throws Error(environment).
   virtual std::shared_ptr<void> pin(std::span<std::byte> memory) = 0;
-  // `instructions_max`: for each lane, the most instructions that a body has in it. As many marks are kept
-  // for each ticket. A lane with 0 gets no stream.
+  // `instructions_max`: for each lane, the most instructions that a body has in that lane. This many marks
+  // are kept for each ticket. A lane with 0 gets no stream.
   virtual std::unique_ptr<Streams> make_streams(std::span<const uint32_t> instructions_max) = 0;
   // Connects the accelerators of all ranks that `host` reaches. All these ranks call it, and either all get a
   // communicator or none does. A communicator takes memory of the accelerator now and none later;

@@ -30,26 +30,27 @@ inline TensorView view_of(std::span<const TensorView> views, size_t i) {
 
 struct OpCall {
   const OpShapes* shapes = nullptr;
-  // As the shapes say. engine/graph/op.h says which values integers may have; a device need not check them.
+  // The tensors that `shapes` describes. engine/graph/op.h says which values integers may have; a device need
+  // not check them.
   std::span<const TensorView> inputs, outputs, parameters;
   // For backward: one for each output, input and parameter. Gradients of outputs are only read unless the
-  // op's rule says that they are overwritten. Gradients of parameters are fp32. They are added to, even
-  // without an addend. If the rule says that they can be overwritten, they are added to only with an addend.
-  // A frozen parameter's data is nullptr.
+  // op's rule says that they are overwritten. Gradients of parameters are fp32. The op adds to them even
+  // without an addend, unless its rule says that they can be overwritten: then it adds if there is an addend,
+  // and overwrites if there is none. A frozen parameter's data is nullptr.
   std::span<const TensorView> output_gradients, input_gradients, parameter_gradients;
   std::byte* workspace = nullptr;  // workspace_bytes(shapes, pass), aligned to 64
   int64_t expert = 0;              // of an op of one expert
   uint32_t layer = 0;              // of an op that draws random numbers (engine/graph/draws.h)
-  // For the loss in backward and router_loss in both passes: two of the step's scalars, in the device's
-  // memory. Their quotient, rounded to fp32, is d(objective) by d(sum of losses).
+  // For the backward of the loss and for both passes of router_loss: two of the step's scalars, in the
+  // device's memory. Their quotient, rounded to fp32, is d(objective) by d(sum of losses).
   const double *loss_scale = nullptr, *valid_tokens = nullptr;
 };
 
 // Sizes that a device wants shapes to have. The bits of results depend on these sizes, so a kind of device
 // fixes them.
 struct DeviceSizes {
-  int64_t micro_batch_tokens = 2048;  // of a micro-batch that keeps the device busy; more only cost workspace
-  int64_t logits = int64_t{1} << 25;  // most that the loss holds at a time: 128 MiB in fp32
+  int64_t micro_batch_tokens = 2048;  // enough to keep the device busy; more only cost workspace
+  int64_t logits = int64_t{1} << 25;  // the most logits that the loss holds at a time: 128 MiB in fp32
 };
 
 // The fp32 accumulators of a parameter group's gradient, one for each kind of the group's uses. They are
@@ -72,10 +73,10 @@ class Device {
   virtual void backward(const OpCall& call) = 0;
   virtual uint64_t workspace_bytes(const OpShapes& shapes, Pass pass) const = 0;
 
-  // Set-up, for devices that look up or load something per shape. prepare: before the first step, for every
-  // op and pass that is to run. warm_up: once after the last prepare, on the device's arena (its beginning is
-  // aligned to 256) before anything lies in it. The arena is zeroed once the device has carried out what
-  // warm_up enqueues.
+  // Set-up, for devices that look up or load something per shape. prepare is called before the first step,
+  // for every op and pass that is to run. warm_up is called once after the last prepare, with the device's
+  // arena (aligned to 256 bytes), before anything lies in the arena. The arena is zeroed once the device has
+  // carried out what warm_up enqueues.
   virtual void prepare(const OpShapes& /*shapes*/, Pass /*pass*/) {}
   virtual void warm_up(std::span<std::byte> /*arena*/) {}
 
@@ -85,19 +86,19 @@ class Device {
   virtual void round(const Accumulators& accumulators, void* gradient, DType precision, uint64_t elements,
                      double* block_sums) = 0;
 
-  // sum_ranks of gpu/ranks/reduce.h, to the same bits.
+  // Does what sum_ranks of gpu/ranks/reduce.h does, with the same bits.
   virtual void sum(DType from, const void* parts, uint32_t ranks, uint64_t elements, DType to, void* out,
                    double* block_sums) = 0;
 
-  // update_range (cpu_optim/optimizer.h) for optimizer state that lies on the device, to the same bits.
-  // The scalars lie in the device's memory too.
+  // Does what update_range (cpu_optim/optimizer.h) does, with the same bits, for optimizer state that lies on
+  // the device. The scalars lie in the device's memory too.
   virtual void update(OptimizerKind optimizer, UpdateForm form, const UpdateRange& range,
                       const UpdateScalars& scalars) = 0;
 
   virtual void zero(void* data, uint64_t bytes) = 0;
 
-  // Not nullptr: operands lie in the device's own memory, and calls return when their work is enqueued on
-  // the compute lane's stream.
+  // If this is not nullptr, operands lie in the device's own memory, and calls return when their work is
+  // enqueued on the compute lane's stream.
   virtual Accelerator* accelerator() { return nullptr; }
 };
 

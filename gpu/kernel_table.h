@@ -22,7 +22,7 @@ struct KernelRow {
   constexpr bool complete() const { return forward.given && backward.given; }
 };
 
-// The backward of ops whose rule has none (OpRule::has_backward).
+// Stands in the row of an op that has no backward (OpRule::has_backward).
 template <typename... Arguments>
 void no_backward(Arguments...) {
   CHECK(false, "backward of an op that has none");

@@ -34,9 +34,9 @@ struct ProductCall {
   float factor = 1;              // if the product is scaled
 };
 
-// Every product that the pass of an op may run. In this list, products that make gradients of parameters
-// `accumulate`, as in all micro-batches of a step but the first. In a ProductCall such a product accumulates
-// only if it has an addend.
+// Every product that the pass of an op may run. In this list, a product that makes a gradient of parameters
+// has `accumulate` set, as in every micro-batch of a step after the first. In a ProductCall such a product
+// accumulates only if it has an addend.
 std::vector<Product> products_of(const OpShapes& shapes, Pass pass);
 
 // ---- linear: y = factor * x W (+ b); dx = factor * dy W^T, dW += factor * x^T dy. W and dW are [in,out], or
@@ -66,7 +66,7 @@ LossLayout loss_layout(const OpShapes& shapes);
 struct LossRows {
   float* logits;
   double* losses;  // one a row
-  double* rights;  // one a row, 1 where it is right, else 0; nullptr: they are not counted
+  double* rights;  // one a row: 1 if the row is right, else 0; nullptr: right rows are not counted
   const int32_t* labels;
   int64_t rows, vocabulary, stride;
   float cap;  // losses are those of cap * tanh(logit / cap), NaN if a logit is infinite; 0: no cap

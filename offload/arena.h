@@ -16,7 +16,7 @@ namespace sluice {
 struct ArenaOptions {
   // On a machine of several NUMA nodes, prefers the nodes whose processors the calling thread may run on.
   // What does not fit into these nodes lies elsewhere. A refusal of the system is ignored: containers may
-  // forbid it, and memory elsewhere is only slower.
+  // forbid such requests, and memory elsewhere is only slower.
   bool near_processors = false;
   // The NUMA node of a card that reads and writes the arena. This node is preferred to those of
   // `near_processors`, unless the system refuses.

@@ -9,7 +9,7 @@
 // 2. The period is the shortest with which a large transfer takes at most 0.5 % longer than with exact
 //    proportions. If no period of up to 1024 stripes achieves this, the best of them is taken.
 // 3. Within a period the files take turns by smooth weighted round robin (nginx,
-//    ngx_http_upstream_round_robin.c, commit 52327e0627f4, 2012): so the stripes of any run are spread, too.
+//    ngx_http_upstream_round_robin.c, commit 52327e0627f4, 2012): so successive stripes are spread, too.
 // 4. A file holds its stripes one after the other, in order of address.
 //
 // Constant after construction, so that any thread may ask.

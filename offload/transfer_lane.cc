@@ -142,7 +142,8 @@ void TransferLane::fill() {
   }
 }
 
-// Stores the checksum of a write; fails if there is none for a read. False if the lane has failed.
+// For a write, stores the checksum. For a read, the lane fails if no checksum is stored. Returns false if the
+// lane has failed.
 bool TransferLane::checksum_before(const Piece& piece) {
   const Transfer& t = active(piece.transfer).transfer;
   if (t.checksums.empty()) return true;

@@ -4,8 +4,8 @@
 //    goes to the file that holds its stripe.
 // 2. Requests are handed over in order while fewer than the queue's depth are in flight. A request does not
 //    wait until the transfer before its own has completed.
-// 3. A request that moved too few bytes is continued from the last aligned byte. One that was refused for the
-//    moment (EAGAIN, EINTR) is repeated with growing sleeps, a bounded number of times.
+// 3. A request that moved too few bytes is continued from the last aligned byte. A request that was refused
+//    for the moment (EAGAIN, EINTR) is repeated with growing sleeps, a bounded number of times.
 // 4. Checksums (XXH3-64, one a request) are computed before a write is handed over, verified after a read.
 // 5. completed() counts transfers whose every byte was moved and verified, in order: n only after n-1.
 // 6. After the first error nothing more is handed over, and progress() returns when nothing is in flight.

@@ -24,7 +24,8 @@
 
 namespace {
 
-// A file opened on a closed standard descriptor would receive what is printed.
+// Opens /dev/null on each closed standard descriptor. Otherwise the next file to be opened would get the
+// descriptor, and receive what is printed.
 void fill_standard_descriptors() {
   for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; ++fd)
     if (fcntl(fd, F_GETFD) < 0 && errno == EBADF && open("/dev/null", O_RDWR) < 0)
@@ -46,8 +47,8 @@ void allow_open_files() {
                       "Raise it to " + std::to_string(kOpenFiles) + " at least.");
 }
 
-// The limit on stacks is the size of the main thread's stack, and of every other thread's unless a library
-// chooses another. Stacks that are too small overflow at the start.
+// The limit on stacks is the size of the main thread's stack. It is also the size of every other thread's
+// stack, unless a library chooses another size. Stacks that are too small overflow at the start.
 void check_stacks() {
   constexpr rlim_t kKib = 1 << 10, kStack = 512 * kKib;  // 256 KiB suffice, 128 do not
   rlimit limit{};
@@ -78,7 +79,8 @@ sluice::ParsedCommand parse(int argc, char** argv) {
   }
 }
 
-// Before a verb has anything to save. A training that a launcher has started leaves signals to launch.cc.
+// Sets how a signal is answered before the verb has anything to save. A training that a launcher has started
+// leaves signals to launch.cc.
 void answer_early_signals(sluice::Verb verb) {
   if (verb == sluice::Verb::train && !sluice::is_launched())
     sluice::end_on_early_signals(

@@ -1,4 +1,4 @@
-// The two clocks: one measures times, the other says when something was. Any thread.
+// The two clocks: one measures durations, the other gives the time of day. Any thread.
 #pragma once
 
 namespace sluice {

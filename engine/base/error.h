@@ -34,8 +34,8 @@ class Error : public std::runtime_error {
   // escaped already.
   Error(ExitCode code, const std::string& what, const std::string& remedy)
       : std::runtime_error(what), code_(code), remedy_(remedy) {}
-  // An error that stops a step although the options are right: after the remedy the run can be resumed as it
-  // was. The trainer appends how to go on.
+  // An error that stops a step although the options are right. After the remedy, the run can be resumed with
+  // the same options. The trainer appends how to do that.
   static Error in_step(ExitCode code, const std::string& what, const std::string& remedy) {
     Error error(code, what, remedy);
     error.in_step_ = true;

@@ -20,7 +20,7 @@ constexpr uint32_t kFan = 8;
 
 bool long_lived(const PackItem& item) { return item.last - item.start >= kBlock; }
 
-// By item: what packing_order() compares first; the largest comes first.
+// Returns, by item, the figure that packing_order() compares first. The largest comes first.
 std::vector<uint64_t> ranks(std::span<const PackItem> items, uint32_t positions, PackOrder order) {
   std::vector<uint64_t> rank;
   if (order == PackOrder::by_size) {
@@ -86,9 +86,8 @@ class AddressSet {
 
 // Addresses that are taken, by the positions at which they are taken. A node of the lowest level stands for
 // kBlock positions, a node of each next level for kFan nodes of the level below. An item owns the largest
-// nodes that lie wholly within its life, about 2 kFan a level at most. What is left at both ends of its life
-// lies in two nodes of the lowest level. The item covers a part of these two and of nodes above them, at most
-// two a level.
+// nodes that lie wholly within its life, at most about 2 kFan in each level. At each end of its life, it
+// covers a part of one node of the lowest level and of the nodes above that node.
 class Levels {
  public:
   explicit Levels(uint32_t positions) : blocks_(positions / kBlock + 1) {
@@ -129,8 +128,8 @@ class Levels {
 
  private:
   struct Node {
-    // everywhere: taken at each position of the node, by items that own the node. somewhere: taken at some of
-    // these positions, by items that own the node or cover a part of it.
+    // everywhere: addresses that items take at each position of the node, since they own the node. somewhere:
+    // addresses that items take at some of these positions, since they own the node or cover a part of it.
     AddressSet everywhere, somewhere;
   };
   struct Placed {

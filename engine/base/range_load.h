@@ -1,5 +1,5 @@
-// Bytes in use at every position of a list, under range additions: a segment tree with maxima, walked from
-// the leaves up. An addition or a query takes O(log n).
+// Bytes in use at every position of a list. Bytes are added to ranges of positions. This is a segment tree
+// with maxima, walked from the leaves up. An addition or a query takes O(log n).
 #pragma once
 
 #include <algorithm>

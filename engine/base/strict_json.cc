@@ -140,7 +140,7 @@ template <typename Json, typename Place>
 Json parse(const std::string& text, const std::vector<JsonEntries>& taken) {
   if (text.find_first_not_of(" \t\r\n") == std::string::npos) throw std::invalid_argument("it is empty");
   Builder<Json, Place> builder(text, taken);
-  // The parser would take a zero byte for the end.
+  // The parser would take a zero byte for the end of the text.
   if (const size_t zero = text.find('\0'); zero != std::string::npos) throw builder.not_json(zero);
   Json::sax_parse(text, &builder);
   return builder.result();

@@ -23,10 +23,10 @@ struct JsonEntries {
 // Throws std::invalid_argument. Its what() is to be put behind "FILE: ", for example "line 3 is not valid
 // JSON". In it, names from the text are escaped (printable()).
 nlohmann::json parse_strict_json(const std::string& text, const std::vector<JsonEntries>& taken = {});
-// The same; keys stay in their order.
+// As parse_strict_json(), but keys stay in the order of the text.
 nlohmann::ordered_json parse_strict_json_in_order(const std::string& text);
-// The same for one line, whose keys stay in order. Integers beyond 64 bits are refused. what() says "column
-// 12 is not valid JSON".
+// As parse_strict_json_in_order(), for a text of one line. Integers beyond 64 bits are refused. what() says
+// "column 12 is not valid JSON".
 nlohmann::ordered_json parse_strict_json_line(const std::string& line);
 
 }  // namespace sluice

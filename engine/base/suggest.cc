@@ -37,7 +37,8 @@ std::vector<std::string> parts_of(const std::string& text) {
 
 std::string letters_of(const std::string& text) { return fmt::format("{}", fmt::join(parts_of(text), "")); }
 
-// The number of letters of all parts that both words have; 0 if none of these parts tells names apart.
+// Counts the letters of the parts that occur in both words. Returns 0 if none of these parts tells names
+// apart.
 size_t letters_shared(const std::string& word, const std::string& candidate) {
   const std::vector<std::string> parts = parts_of(word);
   size_t letters = 0;

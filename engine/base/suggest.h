@@ -17,8 +17,8 @@ namespace sluice {
 //      (2011), section 2.2.
 //   4. Names that share the most letters in whole parts, one of which has a digit and four letters or more:
 //      "a100-sxm4-80gb" is a100-80gb.
-// Of several, the shortest comes first. None if more than eight are found, and for words of more than 256
-// letters.
+// Of several names, the shortest comes first. The result is empty if more than eight names are found, or if
+// the word has more than 256 letters.
 std::vector<std::string> near_names(const std::string& word, std::span<const std::string> candidates);
 
 // "Did you mean A?", or "Did you mean A, B or C?"; "" if no candidate is near. `before` stands before each

@@ -10,7 +10,8 @@ namespace sluice {
 // Three significant digits and a binary unit: "1.50 GiB".
 std::string format_size(uint64_t bytes);
 
-// Rounded down to whole units, for sizes that are compared or pasted: "1049 MiB", "650 KiB" below ten MiB.
+// Rounds down to whole MiB, below ten MiB to whole KiB: "1049 MiB", "650 KiB". For sizes that users compare
+// or paste.
 std::string in_mib(uint64_t bytes);
 
 // Three significant digits; from 1000 s on, whole seconds: "1243 s", "1.31 s", "3 µs".

@@ -18,7 +18,7 @@ namespace sluice {
 
 enum DrawWord : uint8_t { kDrawSeedLow, kDrawSeedHigh, kDrawStep, kDrawTokenLow, kDrawTokenHigh, kDrawWords };
 
-// `step`: of the run, from 1 on.
+// `step` is the number of a step of the run, from 1.
 struct Draws {
   uint64_t seed = 0, first_token = 0;
   uint32_t step = 0;
@@ -34,8 +34,8 @@ inline Draws draws_of(const int32_t* words) {
           static_cast<uint32_t>(words[kDrawStep])};
 }
 
-// A counter begins with 64 bits: the token's number in the lower 48, the block of numbers in the upper 16.
-// Then comes the step. The last word is the layer and what is drawn.
+// The first 64 bits of a counter are the token's number (lower 48) and the block of numbers (upper 16). The
+// next word is the step. The last word is the layer and one of these constants, which says what is drawn.
 constexpr uint32_t kDrawSecond = 0x52000000, kDrawNoise = 0x4E000000;
 
 // Uniform in [0, 1): a multiple of 2^-24, exact in fp32.
@@ -53,8 +53,8 @@ inline float draw_second(const Draws& draws, uint32_t layer, uint64_t row) {
   return uniform_of(draw_words(draws, kDrawSecond | layer, row, 0)[0]);
 }
 
-// add_noise: normal numbers for experts 4 block to 4 block + 3 (Box and Muller 1958). The uniform number
-// under the logarithm is an odd multiple of 2^-24, hence neither 0 nor 1, and exact in fp32.
+// For add_noise: the normal numbers of experts 4 * block to 4 * block + 3 (Box and Muller 1958). The uniform
+// number under the logarithm is an odd multiple of 2^-24, hence neither 0 nor 1, and exact in fp32.
 inline std::array<double, 4> draw_noise(const Draws& draws, uint32_t layer, uint64_t row, uint32_t block) {
   const PhiloxCounter words = draw_words(draws, kDrawNoise | layer, row, block);
   std::array<double, 4> normal{};

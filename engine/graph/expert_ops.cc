@@ -22,7 +22,7 @@ void check_routing(const OpShapes& in) {
   require(r.counted >= 0 && r.counted <= r.chosen, in, "{} of {} choices cannot count.", r.counted, r.chosen);
 }
 
-// If choices can be dropped, experts have a capacity in each group of rows.
+// If choices can be dropped, checks that the rows are whole groups: an expert has a capacity in each group.
 void check_groups(const OpShapes& in, int64_t rows) {
   const Routing& r = in.attributes.routing;
   if (r.drops())
@@ -30,7 +30,7 @@ void check_groups(const OpShapes& in, int64_t rows) {
             r.group_rows);
 }
 
-// The routing of `rows` rows.
+// Checks the shape of the routing of `rows` rows.
 void check_routing_of(const OpShapes& in, const Shape& routing, int64_t rows) {
   check_routing(in);
   const Routing& r = in.attributes.routing;
@@ -48,12 +48,12 @@ int64_t checked_rows(const OpShapes& in) {
   return rows;
 }
 
-// M (routing.h).
+// Returns M (routing.h).
 int64_t with_zeros_most(const OpShapes& in, int64_t rows) {
   return expert_rows_most(rows_of_expert_most(in.attributes.routing, rows));
 }
 
-// The ranks that experts are divided over.
+// Checks and returns the number of ranks that experts are divided over.
 int64_t checked_ranks(const OpShapes& in) {
   check_operands(in);
   check_routing(in);
@@ -62,7 +62,7 @@ int64_t checked_ranks(const OpShapes& in) {
           r.experts, r.ranks());
   return r.ranks();
 }
-// The same for an op that all these ranks carry out together.
+// As checked_ranks(), and checks that all these ranks carry out the op together.
 int64_t checked_ranks_together(const OpShapes& in) {
   const int64_t ranks = checked_ranks(in);
   const ProcessGroup& among = in.attributes.among;
@@ -262,7 +262,7 @@ void infer_all_to_allv(const OpShapes& in, std::vector<Shape>& outputs, std::vec
   set_outputs(in, outputs, dtypes, {in.inputs[2]}, {in.precision});
 }
 
-// As linear; the logits are not scaled.
+// Counts as linear_flops() does, but nothing scales the logits.
 double router_flops(const OpShapes& s, Pass pass) {
   const double product = 2 * logits_of(s) * size(s.parameters[0][0]);
   const double bias = s.parameters.size() == 2 ? size(s.inputs[0][0]) * size(s.parameters[0][0]) : 0;
@@ -290,7 +290,8 @@ double expert_linear_flops(const OpShapes& s, Pass pass) {
   return (pass == Pass::forward ? 1 : 2) * product + bias;
 }
 
-// As swiglu; if ungated, as gelu forward. Weights add a product, and in backward two products and a sum.
+// Counts as swiglu_flops() does. If ungated, forward counts as gelu's does. Weights add a product in forward,
+// and two products and a sum in backward.
 double expert_swiglu_flops(const OpShapes& s, Pass pass) {
   const bool weighted = s.attributes.routing.weighted;
   const double elements = assumed_rows(s) * size(s.outputs[0][1]);

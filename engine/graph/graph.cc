@@ -195,8 +195,8 @@ void check_parts(const Segment& segment, const Op& op, const std::string& where)
   check(op.outputs, op.parts.outputs);
 }
 
-// Every index of the op lies inside its segment, counts and types of what it reads agree with the rule, and
-// what it writes is what the rule infers.
+// Checks that every index of the op lies inside its segment, that counts and types of the op's inputs agree
+// with the rule, and that its outputs are what the rule infers.
 void check_op(const Segment& segment, const Op& op, DType precision) {
   const OpRule& rule = op_rule(op.kind);
   const auto where = [&] { return fmt::format("Segment {}, {}: ", segment.name, rule.name); };
@@ -231,7 +231,7 @@ void check_op(const Segment& segment, const Op& op, DType precision) {
   }
 }
 
-// A tensor is an input of the segment or is written by one op, before anything reads it.
+// Checks that each tensor is an input of the segment or is written by one op, before anything reads it.
 void check_segment(const Segment& segment, DType precision) {
   if (segment.ops.empty()) reject(fmt::format("Segment {} has no ops.", segment.name));
   for (const Op& op : segment.ops)
@@ -324,7 +324,7 @@ void check_sums(const Model& model, const Segment& segment, const SegmentUse& us
                                  added[i] ? "added to and no sum" : "a sum and not added to"));
 }
 
-// If one output of a segment is made again, all its outputs are. The segment runs twice, so it adds to
+// Checks that if one output of a segment is made again, all are. The segment runs twice, so it adds to
 // nothing and updates nothing.
 void check_made_again(const Model& model, const Segment& segment, const SegmentUse& use,
                       const std::string& where) {
@@ -339,7 +339,7 @@ void check_made_again(const Model& model, const Segment& segment, const SegmentU
     reject(where + "it makes something again, and cannot run twice.");
 }
 
-// The layers that are not trained are divided among the readings, in order.
+// Checks that the layers that are not trained are divided among the readings, in order.
 void check_readings(const Model& model) {
   uint32_t next = model.trained_layers();
   for (const Reading& reading : model.readings) {
@@ -356,8 +356,8 @@ void check_readings(const Model& model) {
     reject(fmt::format("No reading has layer {}.", model.layers[next].name));
 }
 
-// Layers in forward order: what a segment reads was produced by an earlier one, is kept, or comes with the
-// batch.
+// Checks, in forward order, that all that a segment reads was made by an earlier segment, is kept, or comes
+// with the batch.
 void check_layers(const Model& model) {
   std::vector<bool> produced, read(model.activations.size(), false);
   for (const Activation& activation : model.activations)

@@ -29,7 +29,7 @@ struct Parameter {   // one named tensor of a group
   uint64_t offset = 0;  // first element within the group's flat buffer; multiples of 64 elements
   // What the optimizer does differently for this parameter.
   double learning_rate_factor = 1;
-  std::optional<double> weight_decay = {};  // none: that of the run, if `decay`
+  std::optional<double> weight_decay = {};  // none: the run's weight decay, if `decay` is true
   // The parameter stays as it is, and no gradient of it is computed, even where its group is trained.
   bool frozen = false;
 };
@@ -41,7 +41,7 @@ struct Group {
   // stay as they are, so no checkpoint holds them.
   bool adapter = false;
   // On ranks that differ along these axes, the group has different parts of the model, of the same shapes. No
-  // axes: the group is whole, and the same on all ranks.
+  // axes: the group is whole, and all ranks have the same one.
   Axes divided;
   // A parameter's name begins with the prefix of its part. Empty: the group is whole.
   std::vector<std::string> prefixes;  // by part; part_on() says which one a rank has
@@ -94,8 +94,8 @@ struct Activation {  // one for each micro-batch
   DType dtype = DType::bf16;
   bool input = false;   // comes with the batch, under its name; no segment makes it
   bool output = false;  // the host reads it
-  // Stays from one body to the next; zeros at first. No segment makes it: ops that read it update it
-  // (OpRule::updates_inputs).
+  // The activation stays from one body to the next. It is zeros at first. No segment makes it: ops that read
+  // it update it (OpRule::updates_inputs).
   bool kept = false;
   // Several segments add to it, in forward order, before any reads it (OpRule::adds_to_outputs). It begins as
   // zeros. The sum's gradient is also the gradient of each addend.
@@ -120,13 +120,14 @@ struct Layer {
 };
 
 // One of the ways in which a model that generates text reads tokens: some of each sequence at a time. The
-// readings of a model have the same groups, kept activations, sequences and context, and different shapes.
-// The inputs of a reading are tokens i32 [rows], documents i32 [rows] and, unless it reads one token of a
-// sequence, picked i32 [sequences]: the rows for which it makes its output, logits [sequences, vocabulary].
-// The names of these activations begin with the reading's name and a dot.
+// readings of a model have the same groups, kept activations, sequences and context, and different shapes. A
+// reading has the inputs tokens i32 [rows] and documents i32 [rows], and the output logits [sequences,
+// vocabulary]. If it reads several tokens of a sequence at a time, it also has the input picked i32
+// [sequences]: the rows whose logits it makes. The names of these activations begin with the reading's name
+// and a dot.
 struct Reading {
   std::string name;
-  int64_t sequences = 1, context = 1;  // read at once; the most tokens that one may have in all
+  int64_t sequences = 1, context = 1;  // sequences read at once; the most tokens of each
   int64_t tokens = 1;                  // read of each sequence at a time
   uint32_t first = 0, last = 0;        // its layers are [first, last) of Model::layers
 };
@@ -161,12 +162,12 @@ bool has_adapters(const Model& model);
 
 // Whether the model's training draws random numbers: the batch has an input `draws` (draws.h).
 bool draws_numbers(const Model& model);
-// Whether a part of the model's loss is that of routers (OpKind::router_loss).
+// Whether the model's loss includes a loss of its routers (OpKind::router_loss).
 bool has_router_loss(const Model& model);
-// Whether experts may not take a row that chose them (Routing::drops).
+// Whether an expert can refuse a row that chose it (Routing::drops).
 bool drops_choices(const Model& model);
 
-// All groups, and of a divided group every part, in the order in which a rank that has all experts has them.
+// All groups, with every part of a divided group, in the order that they have on a rank with all experts.
 std::vector<Group> groups_of_all_ranks(const Model& model);
 
 // The number of parameters of all ranks, without padding. `trainable_only`: of trainable groups alone.
@@ -175,8 +176,8 @@ uint64_t parameter_count(const Model& model, bool trainable_only = false);
 // Whether the input comes with a reading, and not with a batch to train on.
 bool is_of_reading(const Model& model, const Activation& activation);
 
-// The activation that is the model's input or output of that name. Throws std::invalid_argument where there
-// is none.
+// Returns the activation that is the model's input or output of this name. Throws std::invalid_argument if
+// there is none.
 uint32_t model_input(const Model& model, std::string_view name);
 uint32_t model_output(const Model& model, std::string_view name);
 
@@ -195,7 +196,7 @@ std::vector<bool> added_outputs(const Segment& segment);
 OpShapes shapes_of(const Segment& segment, const Op& op, DType precision);
 
 // The uses of parameter groups in training, by kind. Uses of a group in the same slot of the same segment are
-// of one kind, such as those by layers that share the group. A tied embedding has two kinds.
+// of one kind, such as the uses by layers that share the group. A tied embedding has two kinds.
 struct GroupUses {
   // By segment use of the trained layers, in forward order, and by slot: the number of the kind among the
   // group's kinds.

@@ -31,7 +31,8 @@ void assume_rows(Segment& segment, double over_mean) {
     if (is_of_an_expert(op)) op.attributes.routing.rows_over_mean = over_mean;
 }
 
-// The largest value of a figure over the mixtures. The readings of a model that is also trained do not count.
+// The largest value of a figure over the model's mixtures of experts. The readings of a model that is also
+// trained do not count.
 template <typename Figure>
 double largest(const Model& model, Figure figure) {
   double largest = 0;

@@ -20,8 +20,9 @@ double most_imbalance(const Model& model);
 // has no experts.
 double assumed_imbalance(const Model& model);
 
-// Assumes `imbalance` (at least 1) in every mixture, or the largest possible one where that is less. Where
-// the assumed imbalance is not 1, the first expert of a layer gets a segment template of its own.
+// Assumes `imbalance` (at least 1) in every mixture, or the mixture's largest possible imbalance where that
+// is less. Where the assumed imbalance is not 1, the first expert of a layer gets a segment template of its
+// own.
 void assume_imbalance(Model& model, double imbalance);
 
 }  // namespace sluice

@@ -19,7 +19,7 @@ enum class Axis : uint8_t { data, expert };
 struct AxisRule {
   Axis axis;
   const char* ranks;  // the name of a process group whose ranks differ along this axis alone
-  bool divides_rows;  // ranks that differ along it have other rows of a batch
+  bool divides_rows;  // ranks that differ along this axis have different rows
 };
 inline constexpr std::array kAxes{
     AxisRule{Axis::data, "data", true},
@@ -96,14 +96,15 @@ class Mesh {
   uint32_t data_rank(uint32_t rank) const;
   bool counts_rows(uint32_t rank) const;
 
-  // in_node: a group's ranks on one node, if the group is on several nodes with equally many ranks on each,
-  // two or more; else the whole group. across: the ranks that have the same place on all these nodes.
+  // If a group is on several nodes, with the same number of its ranks (two or more) on each: in_node is its
+  // ranks on one node, and across the ranks that have the same place on all these nodes. Else in_node is the
+  // whole group, and across a rank alone.
   struct Levels {
     ProcessGroup in_node, across;
   };
   Levels levels_of(const ProcessGroup& group) const;
-  // The same with node groups in place of nodes. A node group is a run of ranks of one node, and a node may
-  // have several. Its size is a power of two, so that it is a subtree of a sum over all ranks
+  // As levels_of(), with node groups in place of nodes. A node group is a run of ranks of one node, and a
+  // node may have several. Its size is a power of two, so that it is a subtree of a sum over all ranks
   // (gpu/ranks/reduce.h).
   Levels summing_levels_of(const ProcessGroup& group) const;
   // Ranks of a node group; all, where there is one node.

@@ -229,7 +229,7 @@ struct OpAttributes {
 };
 
 // An op may run once for each of `count` parts, in order. Inputs and outputs whose bits are set are divided
-// into so many equal parts along the first dimension; each run takes the other tensors whole.
+// into `count` equal parts along the first dimension; each run takes the other tensors whole.
 struct Parts {
   uint32_t count = 1, inputs = 0, outputs = 0;
 };
@@ -267,7 +267,7 @@ struct OpShapes {
 // "attention backward of bf16 [2048 4800]": the shapes of inputs, then of parameters.
 std::string op_text(const OpShapes& shapes, Pass pass);
 
-// Operands as transformers have them, on which an op's rates are measured.
+// Sizes of example operands, such as transformers have. An op's rates are measured on these examples.
 struct ExampleSizes {
   int64_t rows, width, vocabulary;  // rows: a multiple of 8; width: of 64
 };
@@ -347,8 +347,8 @@ struct SegmentPass {
 constexpr uint64_t kNormBlock = 65536;
 constexpr uint32_t kAccumulatorsMax = 8;  // of a parameter group: one for each kind of its uses
 
-// OpAttributes::loss_rows for `logits_max` logits: the largest power of two such that this many rows have at
-// most `logits_max` logits, but at least 16.
+// Returns OpAttributes::loss_rows: the number of rows that have `logits_max` logits together, rounded down to
+// a power of two, but at least 16.
 int64_t loss_rows(int64_t vocabulary, int64_t logits_max);
 // The number of rows whose logits the loss holds at a time.
 int64_t rows_at_a_time(const OpShapes& loss);

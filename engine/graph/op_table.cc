@@ -26,7 +26,7 @@ double flops_per_element(const OpShapes& s, Pass pass) {
   return count(s.inputs[0]) * (pass == Pass::forward ? forward : backward);
 }
 
-// Whether there is a factor to multiply by.
+// Whether the op multiplies by a factor.
 bool is_scaled(const OpShapes& s) { return s.attributes.factor() != 1; }
 
 double embedding_flops(const OpShapes& s, Pass pass) {
@@ -60,11 +60,12 @@ double rope_flops(const OpShapes& s, Pass) {
   return 6 * static_cast<double>(s.inputs[0][0]) * pairs;
 }
 
-// Per pair of a query and a key that it sees: forward q.k and p.v, backward q.k again, do.v, dv, dq, dk: 2 D
-// each. The softmax adds 5 in forward (scale, maximum, exp, sum, quotient) and 5 in backward (scale, exp,
-// less delta, product, scale). A soft cap adds 3 (quotient, tanh, product), and 6 in backward (these, and its
-// derivative: square, difference, product). A sink adds 4 to each query: maximum, difference, exp, sum;
-// backward difference, exp, product, sum. Documents are not known before the step: a sequence counts as one.
+// For each pair of a query and a key that it sees, each product counts 2 D: q.k and p.v in forward; q.k
+// again, do.v, dv, dq and dk in backward. The softmax adds 5 in forward (scale, maximum, exp, sum, quotient)
+// and 5 in backward (scale, exp, less delta, product, scale). A soft cap adds 3 (quotient, tanh, product),
+// and 6 in backward (these, and its derivative: square, difference, product). A sink adds 4 to each query:
+// maximum, difference, exp, sum; backward difference, exp, product, sum. Documents are not known before the
+// step: a sequence counts as one.
 double attention_flops(const OpShapes& s, Pass pass) {
   const OpAttributes& a = s.attributes;
   const bool forward = pass == Pass::forward;
@@ -77,7 +78,7 @@ double attention_flops(const OpShapes& s, Pass pass) {
   return pairs * ((forward ? 4 : 10) * size + 5 + cap) + (attention_has_sinks(s) ? 4 * heads * length : 0);
 }
 
-// As attention's forward, if each query sees all keys that it can.
+// Counts as attention_flops() does in forward, but each query is taken to see as many keys as it ever can.
 double cached_attention_flops(const OpShapes& s, Pass pass) {
   if (pass == Pass::backward) return 0;
   const OpAttributes& a = s.attributes;
@@ -186,8 +187,9 @@ Examples cross_entropy_examples(const ExampleSizes& n) {
   return out;
 }
 
-// Elements that are touched. Of a token table: at most a row for each token. Of a position table: a row for
-// each position of one sequence, or for each token where sequences are parts of longer documents.
+// The elements of a table that a pass touches. In a token table, this is at most a row for each token. In a
+// position table, it is a row for each position of one sequence, or for each token where sequences are parts
+// of longer documents.
 uint64_t embedding_rows(const OpShapes& s, size_t parameter) {
   const Shape& shape = s.parameters[parameter];
   const bool by_row = parameter == 0 || s.attributes.context > 0;

@@ -22,7 +22,7 @@ int64_t rows_of_expert_most(const Routing& r, int64_t rows) {
 
 namespace {
 
-// `over_mean`: the rows of the expert over the mean of all.
+// `over_mean`: the rows of the expert, divided by the mean over all experts.
 double rows_of(const OpShapes& s, double over_mean) {
   const RoutingLayout layout = routing_layout(s);
   const double mean = static_cast<double>(layout.choices()) / static_cast<double>(layout.experts);

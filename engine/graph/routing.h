@@ -3,8 +3,8 @@
 //
 // Routing is a vector of i32 in three parts:
 //   begins   [E+1]  the entries of expert e are [begins[e], begins[e+1])
-//   entries  [R*K]  by expert, then by row: row * K + which of the row's choices. Entries behind begins[E]
-//                   are -1, one for each choice that no expert takes (Routing::drops)
+//   entries  [R*K]  by expert, then by row: row * K + the choice's number within the row. Entries behind
+//                   begins[E] are -1, one for each choice that no expert takes (Routing::drops)
 //   experts  [R*K]  by row and choice: the expert, whether it takes the row or not. A row's choices are in
 //                   descending order of their scores; of equal scores, the lower expert comes first, and NaN
 //                   is the largest
@@ -55,12 +55,13 @@ inline RoutingLayout routing_layout(const OpShapes& s) {
   return routing_layout(s.attributes.routing, s.inputs[0][0]);
 }
 
-// By choice, whether its expert takes it. `experts`: by row and choice. `tried`: by choice, whether it is
-// tried at all; empty: all choices are.
+// Returns, by choice, whether its expert takes it. `experts`: by row and choice. `tried`: by choice, whether
+// it is tried at all; empty: all choices are tried.
 std::vector<bool> taken_choices(const Routing& routing, std::span<const int32_t> experts,
                                 const std::vector<bool>& tried = {});
 
-// `experts`: by row and choice; `taken`: as taken_choices() has it; empty: every choice has an entry.
+// Returns a routing. `experts`: by row and choice. `taken`: as taken_choices() returns it; empty: every
+// choice has an entry.
 std::vector<int32_t> make_routing(const RoutingLayout& layout, std::span<const int32_t> experts,
                                   const std::vector<bool>& taken = {});
 
@@ -68,9 +69,9 @@ std::vector<int32_t> make_routing(const RoutingLayout& layout, std::span<const i
 constexpr int64_t router_statistics_count(int64_t experts) { return 2 * experts + 2; }
 
 // How an all_to_allv moves rows between N ranks on nodes of L each. `whole`: part i of the rows goes to rank
-// i. `in_nodes`: each rank collects, from the ranks of its own node, the rows for those ranks of all nodes
-// that have the same place on their node. Block n, at part n * L, has the rows for node n, one after the
-// other. `across`: ranks that have the same place on their nodes exchange these blocks.
+// i. `in_nodes`: each rank collects, from the ranks of its own node, the rows for the ranks that have its own
+// place on their nodes. Block n, at part n * L, has the rows for node n, one after the other. `across`: ranks
+// that have the same place on their nodes exchange these blocks.
 enum class TravelStep : uint8_t { whole, in_nodes, across };
 // The step that an op takes: `whole` if all ranks that have experts carry it out together, else `in_nodes` or
 // `across`, by the level (Mesh::Levels) of the ranks that carry it out.

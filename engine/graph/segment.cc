@@ -1,5 +1,5 @@
-// 1. Which tensors carry a gradient: those that depend on an input whose gradient is wanted or on a trainable
-//    parameter, and that a loss or an output that may get a gradient depends on.
+// 1. Which tensors carry a gradient. Such a tensor depends on a trainable parameter or on an input whose
+//    gradient is wanted, and a loss, or an output that may get a gradient, depends on it.
 // 2. Which tensors backward reads (the op table says). Of these tensors, a level makes again the outputs of
 //    its own ops and of lower levels' ops, if all inputs of the op are inputs of the segment, kept, or made
 //    again too. The other tensors that backward reads are kept: `saved`, unless they are inputs or outputs of
@@ -154,8 +154,8 @@ class Compiler {
   }
 
   // Subtracts the work of gradients that are not wanted. In backward, an op that multiplies rows by a matrix
-  // has one product for the gradient of the rows and one for that of the matrix. Each takes two flops for
-  // each row and element of the matrix.
+  // has one product for the gradient of the rows and one for the gradient of the matrix. Each product takes
+  // two flops for each row and element of the matrix.
   void spare(const OpStep& step, OpWork& work) const {
     const OpShapes& shapes = plan_.shapes[step.op];
     const OpRule& rule = op_rule(shapes.kind);
@@ -255,8 +255,8 @@ class Compiler {
     return pass;
   }
 
-  // Places of tensors in backward. What ops that run again write lies in the workspace, the rest where
-  // forward left it.
+  // Sets the places of tensors in backward. Tensors that ops make again lie in the workspace, all others
+  // where forward left them.
   void place_backward_tensors(PassPlan& pass, const std::vector<uint32_t>& again,
                               SegmentPasses& passes) const {
     pass.tensors.resize(segment_.tensors.size());
@@ -342,8 +342,8 @@ class Compiler {
       }
     }
   }
-  // Whether all inputs of the op but `x` are written by ops from `first` on, and so are all inputs of such an
-  // op if it passes its gradient on.
+  // Whether all inputs of the op except `x` are written by ops from number `first` on. If such an op passes
+  // its gradient on, the same must be true of the op's own inputs.
   bool written_from(uint32_t first, const Op& op, uint32_t x) const {
     return std::all_of(op.inputs.begin(), op.inputs.end(), [&](uint32_t t) {
       if (t == x) return std::count(op.inputs.begin(), op.inputs.end(), x) == 1;
@@ -439,8 +439,8 @@ class Compiler {
   const Segment& segment_;
   SegmentPlan& plan_;
   const WorkspaceBytes& workspace_bytes_;
-  // By tensor. reaches_loss_: the tensor reaches a loss, or an output that may get a gradient. kept_: at the
-  // level at hand.
+  // By tensor. reaches_loss_: the tensor reaches a loss, or an output that may get a gradient. kept_: the
+  // tensor is kept at the level at hand.
   std::vector<bool> reaches_loss_, carries_gradient_, read_by_backward_, kept_;
   std::vector<uint64_t> saved_;
 };

@@ -31,10 +31,10 @@ struct TensorPlace {
   uint64_t offset = 0;  // saved, workspace: byte offset
 };
 
-// A step of backward also has the lists. An entry of output_gradients or addends says where a gradient, or
-// its part so far, lies before the step. It names a tensor: the gradient lies in the place of that tensor's
-// gradient. The tensor may be another one, since a sum passes its gradient on and no step copies it. kNone:
-// there is no part of the gradient yet.
+// Only a step of backward has the lists below. An entry of output_gradients or addends says where a gradient,
+// or its part so far, lies before the step. It names a tensor: the gradient lies in the place of that
+// tensor's gradient. The tensor may be another one, since a sum passes its gradient on and no step copies it.
+// kNone: there is no part of the gradient yet.
 struct OpStep {
   uint32_t op;
   Pass pass;

@@ -9,13 +9,14 @@ namespace sluice {
 // there by a guess of the update. automatic: updates run in backward if that makes steps shorter.
 enum class Overlap : uint8_t { automatic, always, never };
 
-// Where permanent buffers live: where the step is shortest, or by a rule that the search then keeps to.
+// How the homes of permanent buffers are chosen: for the shortest step, or by a rule that the search keeps
+// to.
 enum class Placement : uint8_t {
   automatic,
   lowest,         // everything as low as it can be
   highest,        // as high as it fits, layer by layer
-  weights_first,  // the same, all weights before the others
-  state_first,    // the same, all optimizer state before the others
+  weights_first,  // as high as it fits, all weights first
+  state_first,    // as high as it fits, all optimizer state first
 };
 
 }  // namespace sluice

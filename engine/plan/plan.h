@@ -146,16 +146,17 @@ struct Infeasible {
   std::string task;         // whose operands need most of the tier, in words; may be empty
   int64_t micro_batch = 1;  // of those offered, the one that needs least; `task` belongs to it
   // By tier: the least size that works while the other tiers stay as given. None: no size that
-  // PlanRequest::most allows works, and for `tier` no size up to its least_together either.
+  // PlanRequest::most allows works and, in the entry of `tier`, no size up to its least_together.
   std::vector<std::optional<uint64_t>> least;
-  std::vector<uint64_t> least_together;  // by tier: least size of the top tier; given that, of the next; ...
+  std::vector<uint64_t> least_together;  // by tier: the top tier's; given that, the next tier's; ...
   uint64_t planning = 0;  // bytes of the lowest memory tier that planning takes; no least size is below
 };
 
 std::variant<Plan, Infeasible> make_plan(const PlanRequest& request);
 
-// The size of the program for a micro-batch, with as few waves as the request allows: the largest over the
-// levels of recomputation, each for all layers. The search leaves out a plan whose program is larger.
+// The size of the program for a micro-batch, with as few waves as the request allows and one level of
+// recomputation for all layers: the one that gives the largest program. The search leaves out a plan whose
+// program is larger.
 ProgramSize program_size(const PlanRequest& request, int64_t micro_batch);
 
 // Tasks of the program for a micro-batch, if layers recompute all that they may. Takes a fraction of the time

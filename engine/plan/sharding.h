@@ -25,8 +25,8 @@ struct Sharding {
   bool operator==(const Sharding&) const = default;
 };
 
-// The shardings that the mesh has, of the given stage and weights_in_node_group; none: any. The first shares
-// most. If gradients are compressed, ranks share no weights.
+// The shardings that are possible on the mesh, with the given stage and weights_in_node_group (nullopt: any).
+// The first one shares most. If gradients are compressed, ranks share no weights.
 std::vector<Sharding> shardings(const Mesh& mesh, std::optional<int> zero_stage,
                                 std::optional<bool> weights_in_node_group, bool compresses);
 

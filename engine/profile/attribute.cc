@@ -36,7 +36,7 @@ class Causes {
 
   const Node& last() const { return last_; }  // the last to complete
 
-  // The instruction's cause: of those that it has to follow, the last to complete.
+  // The instruction's cause: the last to complete of the instructions that it has to follow.
   Node of(const Node& n) const {
     const Body& body = h_.program.bodies[h_.sequence[n.position]];
     const Instruction& in = body.instructions[n.instruction];

@@ -55,7 +55,7 @@ struct Idle {
   std::vector<Charge> charges;
 };
 
-// Segments run on this lane: that of the machine's first unit of kind forward.
+// The lane on which segments run: the lane of the machine's first unit of kind forward.
 LaneId compute_lane(const Machine& machine);
 
 // All idle intervals of a lane from the first beginning of any instruction to the last end, in order.

@@ -31,7 +31,7 @@ bool ends_step(const Body& body) {
                      [](const Task& t) { return t.kind == TaskKind::norm; });
 }
 
-// The steps that ended, in order, up to the first that did not.
+// The steps that ended, in order, up to the first step that did not end.
 std::vector<ProfiledStep> ended_steps(const Program& program, const Recorder& recorder,
                                       const Timeline& measured, const Timeline& predicted) {
   std::vector<ProfiledStep> steps;

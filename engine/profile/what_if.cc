@@ -27,7 +27,7 @@ Outlook outlook_of(const Plan& plan) {
   const auto end_of = [&](int s) {
     return norm_end(plan.program.bodies[step.back()], timeline.times[(s + 1) * step.size() - 1]);
   };
-  // The last but one of the sequence's steps: by then steps repeat themselves.
+  // The last but one of the sequence's steps is measured, since steps repeat themselves by then.
   const double begin = end_of(kSteps - 3), end = end_of(kSteps - 2);
   Outlook outlook{plan.step_seconds, tokens_of(plan) / plan.step_seconds, {}};
   outlook.waits =

@@ -23,7 +23,7 @@ struct Change {
 // Several amounts of one quantity, ascending.
 using Amounts = std::vector<Change>;
 
-// Plans with a change; none: the plan does not fit. Throws Error where the change is refused.
+// Returns the plan with a change; none: this plan does not fit. Throws Error where the change is refused.
 using PlanWith = std::function<std::optional<Plan>(const Change&)>;
 
 // Tokens of a step, over all ranks.

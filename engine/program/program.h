@@ -364,7 +364,8 @@ inline uint64_t home_bytes(const Program& p, const Buffer& b) {
 inline uint64_t operand_begin(const Buffer& b, const Operand& o) { return b.cuts[o.first]; }
 inline uint64_t operand_bytes(const Buffer& b, const Operand& o) { return b.cuts[o.last] - b.cuts[o.first]; }
 
-// The bytes that an operand may touch: its own, at its place; of a picked buffer at home, the whole bank.
+// The bytes that an operand may touch: its own bytes at its place or, for a picked buffer at home, the whole
+// bank.
 inline uint64_t touched_bytes(const Program& p, const Operand& o, const Place& place) {
   const Buffer& b = p.buffers[o.buffer];
   return b.pick && place.tier == b.home ? p.buffers[b.pick->bank].bytes() : operand_bytes(b, o);
@@ -388,8 +389,8 @@ inline std::optional<size_t> by_host(const std::vector<Operand>& operands) {
   return std::nullopt;
 }
 
-// The wait after which it is known whether a body's guess was right; the next body is issued then. Count 0:
-// the body does not guess, so there is nothing to wait for.
+// Returns the wait after which it is known whether the body's guess was right. The next body is issued then.
+// Count 0: the body does not guess, so there is nothing to wait for.
 Wait when_decided(const Body& body);
 
 // The address of a ring operand at home depends on the ring's position, which counts the advances of all

@@ -29,7 +29,7 @@ constexpr OperandRule kBackward[] = {
     {Role::weights, any, kRead},
     {Role::output, any, kRead},
     {Role::saved, at_most_one, kRead},
-    {Role::output_gradient, any, kRead | kAdd},  // add: the task works in its memory
+    {Role::output_gradient, any, kRead | kAdd},  // add: the task works in the gradient's memory
     {Role::input_gradient, any, kWrite | kAdd},
     {Role::accumulator, any, kWrite | kAdd},  // of a group's gradient, in fp32
     {Role::workspace, at_most_one, kWrite},
@@ -85,7 +85,7 @@ constexpr OperandRule kLoad[] = {{Role::state, at_most_one, kWrite},
                                  {Role::weights, one, kWrite},
                                  {Role::error, at_most_one, kWrite},
                                  {Role::right_factor, at_most_one, kWrite}};
-// Weights only if the checkpoint stores them: of frozen groups, and in fp32.
+// There are weights only if the checkpoint stores them: if the group is frozen, and in fp32.
 constexpr OperandRule kSave[] = {{Role::state, at_most_one, kRead},
                                  {Role::weights, at_most_one, kRead},
                                  {Role::error, at_most_one, kRead},

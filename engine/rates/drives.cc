@@ -23,7 +23,8 @@ DuplexRates duplex_rates(const DriveRates& d) {
           std::min(d.write, std::max(d.mixed / 2, d.mixed - d.read))};
 }
 
-// For one byte each way: the faster direction ends first, then the other goes on at its rate alone.
+// Moves one byte each way. The faster direction ends first, then the slower one goes on at the rate that it
+// has alone.
 double drive_weight(const DriveRates& d) {
   const DuplexRates both = duplex_rates(d);
   const double first = 1 / std::max(both.read, both.write);

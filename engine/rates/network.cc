@@ -15,7 +15,7 @@ uint32_t unit_ranks(const std::vector<NetworkLevel>& levels, size_t level) {
   return level == 0 ? 1 : levels[level - 1].ranks;
 }
 
-// How many ranks of the group are not in a rank's own member, which has `unit` ranks.
+// The number of ranks of the group outside of a rank's own member of the level, which has `unit` ranks.
 uint32_t messages_out(const ProcessGroup& group, uint32_t unit) {
   return group.count - std::clamp(unit / group.stride, 1u, group.count);
 }

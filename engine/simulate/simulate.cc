@@ -137,7 +137,7 @@ class Run {
     return true;
   }
 
-  // Notes the first unmet condition, so that the lane is looked at again only when it is met.
+  // Notes the first unmet condition, so that the lane is looked at again only when this condition is met.
   bool blocked(LaneState& lane, const Instruction& instruction) const {
     const auto needs = [&](LaneId other, uint64_t count) {
       lane.blocked_lane = other;

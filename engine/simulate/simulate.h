@@ -33,10 +33,11 @@ struct SimulationResult {
 SimulationResult simulate(const Program& program, const MachineRates& rates, std::span<const BodyId> sequence,
                           bool with_times = false);
 
-// Seconds that a task takes alone on the unit's lane, pools aside; kUnlimited where the rates lack that lane.
+// Seconds that a task takes alone on the unit's lane, if no pool slows it down; kUnlimited if the rates lack
+// that lane.
 double unit_seconds(const Program& program, const MachineRates& rates, const Task& task, const Unit& unit);
 
-// The same on the first unit of the task's kind whose lane has rates; 0 if there is none.
+// Seconds that the task takes alone on the first unit of its kind whose lane has rates; 0 if there is none.
 double task_seconds(const Program& program, const MachineRates& rates, const Task& task);
 
 // Seconds that the work of bodies takes on each resource at its full rate. On a lane whose instructions do
@@ -56,7 +57,7 @@ Loads loads_of(const Program& program, const MachineRates& rates, std::span<cons
 // Bytes that one run of the bodies writes to file tiers, which wears drives.
 uint64_t bytes_to_files(const Program& program, std::span<const BodyId> bodies);
 
-// `times` runs of a step, the bodies of its waves, one after the other.
+// The bodies of `times` runs of a step, one run after the other. `step`: the bodies of its waves.
 std::vector<BodyId> repeated(std::span<const BodyId> step, size_t times);
 
 // Seconds of one more `step`, the bodies of its waves: T(warm + more) - T(warm), divided by `more`, where

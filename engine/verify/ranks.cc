@@ -73,8 +73,8 @@ class Rank {
     return moved;
   }
 
-  // Nothing if all is done; else a collective that has started and is not done, or an instruction that could
-  // not start.
+  // Returns nothing if all instructions are done, else a collective that has started and is not done, or an
+  // instruction that could not start.
   std::optional<uint32_t> stuck() const {
     std::optional<uint32_t> waiting;
     for (const LaneState& lane : lanes_) {

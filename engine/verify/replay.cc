@@ -391,7 +391,8 @@ class Replay {
   size_t next_range_ = 0;
   PositionSet live_{1};            // positions where a segment begins
   std::vector<Segment> segments_;  // by position, where live
-  // By position and lane: the last read since the last write; the first read before any write.
+  // By position and lane. readers_: the last read since the last write; first_readers_: the first read before
+  // any write.
   std::vector<uint32_t> readers_, first_readers_;
   std::vector<uint32_t> latest_base_, latest_;  // newest version of every piece
 };

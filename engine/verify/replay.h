@@ -82,7 +82,7 @@ struct BodyFacts {
 // Replays one body: contents, and order within the body.
 BodyFacts replay_body(const Program& program, const AddressLine& line, BodyId body, Report& report);
 
-// Checks the order of accesses where `body` follows its predecessor of that index.
+// Checks the order of accesses where `body` follows entry `predecessor` of its Body::predecessors.
 void check_pair(const Program& program, const AddressLine& line, const std::vector<BodyFacts>& facts,
                 BodyId body, uint32_t predecessor, Report& report);
 

@@ -5,9 +5,9 @@
 // maximum and sum. Backward recomputes probabilities from lse, with delta = rowsum(dO * O). Where there are
 // enough pairs of sequence and key/value head, or a sequence is one block of queries, a task does a whole
 // pair, with five products a block. Otherwise tasks for blocks of queries compute dq, and tasks for blocks of
-// keys compute dk and dv. That costs two products more, but tasks share no sums. The shape decides which way.
-// Every sum is owned by one task and has a fixed order. Operands that are not fp32 are widened block by
-// block.
+// keys compute dk and dv. That costs two more products a block, but tasks share no sums. The shape decides
+// which way. Every sum is owned by one task and has a fixed order. Operands that are not fp32 are widened
+// block by block.
 //
 // With a window or documents, a block of queries starts at the first key that its first query sees, because
 // later queries see no earlier keys. A task for keys ends with the last block of queries that sees one of its
@@ -26,10 +26,10 @@
 namespace sluice::cpu {
 namespace {
 
-constexpr int64_t kQueries = 64;  // rows of a block: half of a block on the diagonal is wasted
+constexpr int64_t kQueries = 64;  // rows of a block; few, since half of a block on the diagonal is wasted
 constexpr int64_t kKeys = 256;    // 64 x 256 scores are 64 KiB: they stay in the second-level cache
 constexpr int64_t kScoreStride = kKeys + 16;
-constexpr int64_t kPairsMin = 4;  // so many (sequence, key/value head) pairs are enough tasks
+constexpr int64_t kPairsMin = 4;  // this many (sequence, key/value head) pairs are enough tasks
 
 // Columns of one head within a [rows, stride] tensor.
 struct Columns {
@@ -48,7 +48,7 @@ struct Problem {
 
   int64_t group() const { return heads / kv_heads; }
   int64_t query_blocks() const { return (length + kQueries - 1) / kQueries; }
-  // The first key that a query of a sequence sees; the last is its own.
+  // The first key that a query of a sequence sees; the last key that it sees is its own.
   int64_t first_key(int64_t sequence, int64_t query) const {
     const int64_t of_window = window == 0 ? 0 : std::max<int64_t>(0, query - window + 1);
     return begins == nullptr ? of_window : std::max<int64_t>(of_window, begins[sequence * length + query]);
@@ -71,7 +71,8 @@ Problem problem_of(const OpShapes& s) {
   return p;
 }
 
-// q, k and v (or their gradients) in separate tensors, or one after the other in the columns of one tensor.
+// Finds q, k and v (or their gradients), which lie in separate tensors or one after the other in the columns
+// of one tensor.
 void bind_columns(const Problem& p, std::span<const TensorView> views, Columns& q, Columns& k, Columns& v) {
   const int64_t q_columns = p.heads * p.size, kv_columns = p.kv_heads * p.size;
   if (p.packed) {
@@ -86,7 +87,7 @@ void bind_columns(const Problem& p, std::span<const TensorView> views, Columns& 
   }
 }
 
-// The problem with the operands of both passes.
+// The problem with the operands that both passes have.
 Problem problem_of(const OpCall& call) {
   Problem p = problem_of(*call.shapes);
   bind_columns(p, call.inputs, p.q, p.k, p.v);
@@ -193,7 +194,7 @@ uint64_t thread_bytes(const Problem& p, Pass pass) {
   return scratch.bytes();
 }
 
-// Queries of one sequence and head against keys.
+// Some queries of one sequence and head, and the keys that they are multiplied with.
 struct Area {
   int64_t sequence, first_query, queries, first_key, keys;
 };
@@ -207,14 +208,14 @@ struct Seen {
   int64_t count() const { return end - begin; }
 };
 
-// Zeroes what the query does not see.
+// Zeroes the elements of a row whose keys the query does not see.
 void clear_unseen(float* row, const Seen& seen, int64_t keys) {
   std::fill(row, row + seen.begin, 0.0f);
   std::fill(row + seen.end, row + keys, 0.0f);
 }
 
-// One block of keys: scores to probabilities in place, running maximum and sum, o = o * correction +
-// probabilities * v. `first`: nothing is in o yet.
+// Adds one block of keys: computes scores, turns them into probabilities in place, updates the running
+// maximum and sum, and sets o = o * correction + probabilities * v. `first`: nothing is in o yet.
 void add_keys(const Problem& p, const ForwardScratch& s, const Block& q, const Block& k, const Block& v,
               const Area& a, bool first, const Multiplier& multiplier) {
   multiplier.multiply({a.queries, a.keys, p.size, false, true, q.stride, k.stride, kScoreStride, false},
@@ -278,7 +279,8 @@ struct Part {
   bool dq, dkv;
 };
 
-// probabilities and score gradients of one block, zero where a query does not see a key.
+// Computes the probabilities and score gradients of one block. They are zero where a query does not see a
+// key.
 void block_gradients(const BackwardCall& c, const BackwardScratch& s, const Block& q, const Block& k,
                      const Block& v, const Block& d_o, const float* lse, const Area& a,
                      const Multiplier& multiplier) {
@@ -310,7 +312,7 @@ double sink_sum(float sink, const float* lse, const float* delta, int64_t querie
   return sum;
 }
 
-// One block of queries of one head against the part's keys.
+// Computes what one block of queries of one head and the part's keys add to the gradients.
 void backward_queries(const BackwardCall& c, const BackwardScratch& s, const Part& part, int64_t head,
                       int64_t first_query, const Multiplier& multiplier) {
   const Problem& p = c.p;
@@ -419,7 +421,7 @@ void compute_gradients(const BackwardCall& c, const OpCall& call, const Resource
 
 }  // namespace
 
-// One part for each thread, and in backward the sums for sinks behind them.
+// Each thread has a part of the workspace. In backward, the sums for sinks lie behind these parts.
 uint64_t attention_workspace_bytes(const OpShapes& shapes, Pass pass, const Resources& resources) {
   const Problem p = problem_of(shapes);
   const uint64_t sums = pass == Pass::backward ? sink_sums_count(p) * sizeof(double) : 0;

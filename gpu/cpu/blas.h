@@ -35,7 +35,7 @@ struct TileShape {
   auto operator<=>(const TileShape&) const = default;
 };
 
-// fp32: C = alpha op(A) op(B), or C += that.
+// fp32: C = alpha op(A) op(B), or C += alpha op(A) op(B) if the shape accumulates.
 void multiply_f32(Library library, const TileShape& shape, float alpha, const float* a, const float* b,
                   float* c);
 
@@ -69,7 +69,7 @@ struct PackedShape {
 };
 class PackedTile {
  public:
-  // As Bf16Tile.
+  // Errors and thread numbers are as for Bf16Tile.
   PackedTile(const PackedShape& shape, int threads);
   ~PackedTile();
   PackedTile(const PackedTile&) = delete;

@@ -98,7 +98,7 @@ class Problem {
                   static_cast<size_t>(kv_columns_ * width_));
   }
 
-  // The queries of the heads that share a key/value head.
+  // Answers the row's queries of the heads that share a key/value head.
   void answer(int64_t row, int64_t kv_head, float* workspace) const {
     const int64_t group = a_.heads / a_.kv_heads;
     for (int64_t head = kv_head * group; head < (kv_head + 1) * group; ++head)

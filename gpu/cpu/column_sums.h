@@ -9,9 +9,9 @@
 
 namespace sluice::cpu {
 
-// to [columns] += the sum of the rows of dy [rows, columns], each times factor_of(row). Blocks of rows are
-// summed, then their sums are added, both in order. Two levels keep the rounding error small when there are
-// many rows.
+// to [columns] += the sum of the rows of dy [rows, columns], each times factor_of(row). The rows of each
+// block are summed in order, then the sums of blocks are added in order. Two levels keep the rounding error
+// small when there are many rows.
 template <class FactorOf>
 void add_column_sums(DType precision, const void* dy, int64_t rows, int64_t columns, float* to,
                      const FactorOf& factor_of, Workers& workers) {

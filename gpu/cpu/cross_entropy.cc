@@ -41,7 +41,7 @@ double pass_over_capped(const float* logits, int64_t vocabulary, float maximum, 
   return sum;
 }
 
-// finish_logits with a cap.
+// Does what finish_logits does, where there is a cap.
 double finish_capped(float* logits, int64_t vocabulary, int32_t label, float cap, const GradientRow& to,
                      const float* seed) {
   soft_cap_row(logits, cap, nullptr, vocabulary);

@@ -202,7 +202,7 @@ uint64_t element_count_of(const OpCall& call) {
   return static_cast<uint64_t>(element_count(call.shapes->inputs[0]));
 }
 
-// Where the inputs are packed, a range is a row.
+// Calls body(range) for ranges of up to kRange elements or, if the inputs are packed, for each row.
 template <class Body>
 void for_each_gated_range(const OpCall& call, Workers& workers, const Body& body) {
   const Shape& y = call.shapes->outputs[0];

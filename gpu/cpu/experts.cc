@@ -32,7 +32,7 @@ void accumulate_row(DType precision, const void* from, void* to, int64_t n) {
   });
 }
 
-// What an activation makes of a gate and the other factor, and its derivatives by both.
+// An activation's value for a gate and the other factor, and its derivative with respect to each of the two.
 struct Activation {
   FloatVector value, by_gate, by_up;
 };
@@ -48,7 +48,7 @@ struct Gated {
   }
 };
 
-// OpAttributes::swiglu_limit.
+// A gate with a limit (OpAttributes::swiglu_limit).
 struct Clamped {
   explicit Clamped(const OpAttributes& a)
       : limit(hn::Set(Floats(), static_cast<float>(a.swiglu_limit))),
@@ -116,7 +116,7 @@ HWY_INLINE float weighted_gated_backward(const OpCall& call, const GatedRange& r
   });
 }
 
-// The gate by itself (OpAttributes::ungated).
+// Like weighted_gated_forward, for a gate without another factor (OpAttributes::ungated).
 template <class GateOf>
 HWY_INLINE void weighted_forward(const OpCall& call, const GatedRange& range, float weight) {
   with_precision(call.shapes->precision, [&](auto type) HWY_ATTR {

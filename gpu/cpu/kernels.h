@@ -52,7 +52,7 @@ void add_sum_backward(const OpCall& call, const Resources& resources);
 void repeat_forward(const OpCall& call, const Resources& resources);
 void repeat_backward(const OpCall& call, const Resources& resources);
 
-// rope.cc. Angles in double.
+// rope.cc. Angles are computed in double.
 void rope_forward(const OpCall& call, const Resources& resources);
 void rope_backward(const OpCall& call, const Resources& resources);
 uint64_t rope_workspace_bytes(const OpShapes& shapes, Pass pass, const Resources& resources);

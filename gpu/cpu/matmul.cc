@@ -61,7 +61,7 @@ const void* part(const void* base, bool transposed, int64_t stride, int64_t row,
 struct Multiplier::Method {
   Tiling tiling;
   bool native;                 // the library multiplies the operands' type
-  bool direct;                 // C is fp32, not scaled, and the library's output
+  bool direct;                 // C is fp32 and not scaled, so the library writes it
   uint64_t sum_bytes = 0;      // per thread: the fp32 tile, if not direct
   uint64_t panel_a_bytes = 0;  // per thread: widened panels, if not native
   uint64_t panel_b_bytes = 0;
@@ -75,7 +75,7 @@ struct Multiplier::Call {
   const ProductCall& operands;
   const Method& method;
   std::byte* workspace;
-  uint64_t thread_bytes;  // of the workspace: the most that a method of this run needs
+  uint64_t thread_bytes;  // a thread's part of the workspace: the most that a method of this run needs
 };
 
 Multiplier::Multiplier(int threads, Support support) : threads_(threads), support_(support) {

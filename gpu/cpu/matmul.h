@@ -34,7 +34,8 @@ class Multiplier {
   void run(const ProductCall& operands, std::byte* workspace, Workers& workers);
 
   // op(A) op(B), with A stored [k,m] and B stored [k,n], for any k. k is cut into chunks of `height`; the
-  // last chunk has what is left. The chunks' products are added in order, and all were prepared.
+  // last chunk has what is left. The chunks' products are added in order; all of them must have been
+  // prepared.
   void run_chunks(const ProductCall& operands, int64_t height, std::byte* workspace, Workers& workers);
 
   // One small fp32 product on the calling thread, for kernels that cut their own work.

@@ -91,7 +91,7 @@ HWY_INLINE void backward_row(const T* x, const T* dy, const T* weight, float fro
   for_each_vector(columns, [&](size_t i, auto lanes) SLUICE_KERNEL {
     const FloatVector g = lanes.load(dy + i), h = hn::Mul(g, factor(i, lanes));
     const FloatVector normal = hn::Mul(hn::Sub(lanes.load(x + i), shift), scale);
-    sum_h = hn::Add(sum_h, h);  // missing lanes: g is zero
+    sum_h = hn::Add(sum_h, h);  // in missing lanes, g is 0, so h is 0
     sum_hn = hn::MulAdd(h, normal, sum_hn);
     if (weight_sum != nullptr) lanes.store(hn::MulAdd(g, normal, lanes.load(weight_sum + i)), weight_sum + i);
     if (bias_sum != nullptr) lanes.store(hn::Add(g, lanes.load(bias_sum + i)), bias_sum + i);
@@ -109,7 +109,7 @@ HWY_INLINE void backward_row(const T* x, const T* dy, const T* weight, float fro
   });
 }
 
-// weight_sum, bias_sum: [columns], this block's, or nullptr where no gradient is wanted.
+// weight_sum, bias_sum: this block's sums [columns], or nullptr where no gradient is wanted.
 template <bool kCentered>
 HWY_INLINE void backward_rows(const OpCall& call, int64_t begin, int64_t end, float* weight_sum,
                               float* bias_sum) {
@@ -242,7 +242,7 @@ void rms_norm_backward(const OpCall& call, const Resources& resources) {
   norm_backward(call, resources.workers, HWY_DYNAMIC_DISPATCH(rms_norm_backward_rows));
 }
 
-// For the gradients of parameters: the sums of each block of rows.
+// The workspace has the sums of each block of rows, for the gradients of parameters.
 uint64_t norm_workspace_bytes(const OpShapes& shapes, Pass pass, const Resources&) {
   if (pass == Pass::forward) return 0;
   const Cut c = cut_rows(shapes);

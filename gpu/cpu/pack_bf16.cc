@@ -15,7 +15,7 @@ namespace hn = hwy::HWY_NAMESPACE;
 
 constexpr int64_t kRows = 32, kColumns = 64, kPairs = kRows / 2;
 
-// From stored rows.
+// Packs one block of a matrix that is stored by rows.
 HWY_INLINE void pack_block(const uint16_t* b, int64_t stride, uint32_t* to) {
   const hn::CappedTag<uint32_t, 16> d;
   const hn::Rebind<uint16_t, decltype(d)> d16;
@@ -27,7 +27,7 @@ HWY_INLINE void pack_block(const uint16_t* b, int64_t stride, uint32_t* to) {
     }
 }
 
-// From stored columns, kStreams of them: a transposition of pairs.
+// Packs kStreams columns of a block, which are stored one by one, by transposing pairs of elements.
 constexpr int64_t kStreams = 16;
 HWY_INLINE void transpose_columns(const uint16_t* b, int64_t stride, uint32_t* to) {
 #if HWY_TARGET == HWY_SCALAR

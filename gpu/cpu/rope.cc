@@ -2,8 +2,8 @@
 //
 // Positions are cut into blocks of kPositions. A block's first angles go through cos and sin in double; each
 // next position is one rotation further, also in double: 31 rotations lose a few 1e-15, far below fp32. So a
-// position's angles have the same bits wherever the position stands. All heads share a position's angles. So
-// do all sequences of the micro-batch, if each is one document.
+// position's angles have the same bits wherever the position stands. All heads share a position's angles. All
+// sequences of the micro-batch share them too, if each sequence is one document.
 #include "engine/base/simd/targets.h"
 #include "gpu/cpu/kernels.h"
 #undef HWY_TARGET_INCLUDE
@@ -45,7 +45,7 @@ HWY_INLINE void copy_columns(const T* from, T* to, const T* addend, size_t count
   });
 }
 
-// One row, by one position's angles [pairs].
+// Rotates one row by one position's angles [pairs].
 void rotate_row(const TensorView& from, const TensorView& to, const OpShapes& shapes, int64_t row,
                 const float* cosine, const float* sine) {
   with_precision(shapes.precision, [&](auto type) HWY_ATTR {
@@ -99,7 +99,7 @@ Angles angles_in(std::byte* scratch, int64_t pairs) {
   return {d, d + pairs, d + 2 * pairs, d + 3 * pairs, f, f + pairs};
 }
 
-// `position` begins a block.
+// Computes the angles of `position`, the first of a block.
 void start_angles(const OpShapes& shapes, int64_t position, double direction, const Angles& a) {
   for (int64_t i = 0; i < pairs_of(shapes); ++i) {
     const double step = direction * shapes.attributes.frequencies[static_cast<size_t>(i)],
@@ -133,7 +133,7 @@ struct Rotation {
   void rotate(int64_t row, const Angles& angles) const {
     HWY_DYNAMIC_DISPATCH(rotate_row)(from, to, shapes, row, angles.cosine32, angles.sine32);
   }
-  // The rows at positions [begin, end) of all sequences.
+  // Rotates the rows at positions [begin, end) of all sequences.
   void rotate_positions(int64_t begin, int64_t end, const Angles& angles) const {
     start_angles(shapes, begin, direction, angles);
     for (int64_t position = begin; position < end; ++position) {
@@ -142,7 +142,7 @@ struct Rotation {
         rotate(row, angles);
     }
   }
-  // Rows [begin, end), with positions counted from the beginnings of documents.
+  // Rotates rows [begin, end). Positions are counted from the beginnings of documents.
   void rotate_rows(int64_t begin, int64_t end, const Angles& angles) const {
     int64_t next = -1;  // the position whose angles come next
     for (int64_t row = begin; row < end; ++row) {

@@ -51,7 +51,8 @@ struct RowMemory {
   int32_t *best_groups, *of_group;  // the best groups, the best experts of a group
 };
 
-// correction: by expert, added to the scores for the choice; nullptr: there is none.
+// Writes the experts that a row chooses. `correction` has a number for each expert, which is added to its
+// score for the choice; nullptr: there is none.
 void choose(const Routing& routing, const float* logits, const float* correction, const RowMemory& memory,
             int32_t* experts) {
   for (int64_t e = 0; e < routing.experts; ++e) {
@@ -139,7 +140,7 @@ struct DropMemory {
   int32_t *takers, *counts;  // a taker of -1: the choice is dropped
 };
 
-// Serial, as sort_choices().
+// Finds the taker of each choice. Runs on one thread, as sort_choices() does.
 void drop_choices(const OpCall& call, const RoutingLayout& layout, const int32_t* experts,
                   const DropMemory& memory) {
   const Routing& r = call.shapes->attributes.routing;
@@ -163,8 +164,8 @@ void drop_choices(const OpCall& call, const RoutingLayout& layout, const int32_t
   }
 }
 
-// Writes the choices that each expert takes, from the taker of each choice; -1: no expert takes it. Serial:
-// this takes a fraction of a millisecond.
+// Writes the choices that each expert takes, from the taker of each choice; -1: no expert takes it. Runs on
+// one thread, since it takes a fraction of a millisecond.
 void sort_choices(const RoutingLayout& layout, const int32_t* takers, int32_t* routing) {
   int32_t* const entries = routing + layout.entries();
   std::fill_n(routing, layout.experts + 1, 0);

@@ -27,7 +27,7 @@ void for_each_block(int64_t rows, Workers& workers, const Body& body) {
   });
 }
 
-// NaN is the largest, so that it shows.
+// Whether `a` is larger than `b`. NaN counts as the largest number, so that it shows in results.
 inline bool is_better(double a, double b) { return a > b || (std::isnan(a) && !std::isnan(b)); }
 
 struct LogSum {
@@ -48,7 +48,7 @@ inline LogSum log_sum_of(const float* logits, int64_t count) {
   return log_sum(count, [&](int64_t e) { return static_cast<double>(logits[e]); });
 }
 
-// The first input of the router's op is logits.
+// The layout of the op's routing. The op's first input is logits.
 inline RoutingLayout layout_of(const OpCall& call) {
   const Routing& r = call.shapes->attributes.routing;
   return {call.shapes->inputs[0][0], r.experts, r.chosen};

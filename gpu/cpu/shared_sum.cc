@@ -31,7 +31,7 @@ struct Shares {
   double of_sum, of_z;
 };
 
-// Row r of a gradient in `type`: factor * dy, which is widened in `memory`.
+// Writes row r of a gradient in `type`: factor * dy. `memory` is for widening dy.
 void put_scaled(const TensorView& to, DType type, int64_t r, const std::byte* dy, DType dy_type,
                 double factor, float* memory, int64_t columns) {
   if (to.data == nullptr) return;

@@ -15,7 +15,7 @@ constexpr int64_t kColumnsMin = 128, kColumnsMax = 256, kColumnsStep = 64;
 constexpr int64_t kPanelBytes = int64_t{1} << 20;
 constexpr int64_t kWidenedDepth = 1024;  // k of a widened panel
 constexpr int64_t kGroup = 4;            // tiles that are multiplied before their sums are finished
-constexpr int64_t kTasksOfAThread = 3;   // at least, if there are enough groups
+constexpr int64_t kTasksOfAThread = 3;   // the fewest tasks of a thread, if there are enough groups
 constexpr int64_t kPad = 16;             // floats that keep strides of widened panels off powers of two
 
 int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
@@ -38,7 +38,7 @@ uint64_t TileMultiplier::Method::thread_bytes() const {
   return kHeldBytes + packed_bytes + scratch_bytes + sum_bytes + widened_a_bytes + widened_b_bytes;
 }
 
-// A task's part of C, and its thread's memory.
+// A task's part of C, and the memory of the thread that runs the task.
 struct TileMultiplier::Task {
   Task(const TiledCall& call, const Method& of, Place place, int of_thread)
       : method(of), thread(of_thread), panel(place.panel) {
@@ -121,7 +121,7 @@ void TileMultiplier::begin(const TiledCall& call, const Method& method, const Wo
     *Task(call, method, {0, 0}, thread).held = {-1, -1};
 }
 
-// Each task packs its panel, so there are no more tasks than keep all threads at work to the end.
+// Each task packs its panel, so there are only as many tasks as keep all threads at work to the end.
 TileMultiplier::Division TileMultiplier::division_of(const TiledCall& call, const Method& method,
                                                      int threads) {
   const int64_t groups = divide_up(call.tiles, kGroup);

@@ -1,11 +1,12 @@
 // Products of tiles of rows with one matrix B. The number of tiles is known only at run time.
 //
-// All tiles have the same height, and a tile is multiplied with a panel of columns at a time by calls of one
-// shape. So a row's result depends on its own values, its place in its tile and B only, never on the number
-// of tiles or threads. A task is a panel and a range of tiles. Its thread brings the panel into the library's
-// layout, unless it did so in the task before, and multiplies the tiles with the panel. Where the library
-// cannot multiply the type, panels and tiles are widened to fp32, chunk by chunk of k. Owner: the cpu device.
-// prepare is for set-up; products that were not prepared are prepared when they first run.
+// All tiles have the same height. Each library call multiplies one tile with one panel of columns, and all
+// calls have one shape. So a row's result depends on its own values, its place in its tile and B only, never
+// on the number of tiles or threads. A task is a panel and a range of tiles. Its thread brings the panel into
+// the library's layout, unless the thread did so in its previous task, and multiplies the tiles with the
+// panel. Where the library cannot multiply the type, panels and tiles are widened to fp32, chunk by chunk of
+// k. Owner: the cpu device. prepare is for set-up; products that were not prepared are prepared when they
+// first run.
 #pragma once
 
 #include <cstddef>
@@ -70,7 +71,7 @@ class TileMultiplier {
     const PackedTile* tiles[2][3] = {};  // by whether the panel is the last; by chunk: first, between, last
     uint64_t thread_bytes() const;
   };
-  // The groups of tiles in ranges of about equal length. A task is a panel and a range.
+  // How the groups of tiles are divided into ranges of about equal length. A task is a panel and a range.
   struct Division {
     int64_t groups, ranges;
     int64_t begin(int64_t range) const { return groups * range / ranges; }

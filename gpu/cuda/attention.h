@@ -23,14 +23,14 @@ struct AttentionShape {
   int sequences, length, heads, kv_heads, size;
   float scale;             // of products q k
   float log2_scale;        // scale * log2(e): e^(scale x) = 2^(log2_scale x)
-  float cap, inverse_cap;  // a product x becomes cap * tanh(x / cap); 0: it stays
+  float cap, inverse_cap;  // a product x becomes cap * tanh(x / cap); cap 0: x stays
   int window;              // the most keys that a query sees; `length` where the model has no window
   const int32_t* begins;   // [sequences, length]: position of each query's first key; nullptr: all are 0
 
   __host__ __device__ int group() const { return heads / kv_heads; }
   // Whether there are queries that do not see all keys up to their own.
   __device__ bool bounded() const { return begins != nullptr || window < length; }
-  // The first key that a query sees. Queries beyond the sequence count as the last. The first key never
+  // The first key that a query sees. Queries beyond the sequence count as its last query. The first key never
   // decreases from one query to the next.
   __device__ int first_key(int sequence, int query) const {
     const int there = query < length ? query : length - 1;
@@ -69,7 +69,8 @@ struct AttentionTensors {
   HeadColumns<T> q, k, v;
 };
 
-// q, k and v (or their gradients) in separate tensors, or one after the other in the columns of one tensor.
+// Finds q, k and v (or their gradients), which lie in separate tensors or one after the other in the columns
+// of one tensor.
 template <typename T>
 AttentionTensors<T> attention_tensors(const AttentionShape& s, const OpShapes& shapes,
                                       std::span<const TensorView> views) {
@@ -103,8 +104,8 @@ constexpr int kResidentWarps = 8;
 
 // Warps of the largest block: 4 with 32 rows each, or 8 with 16.
 constexpr int warps_max(int row_tiles) { return row_tiles == 1 ? 8 : 4; }
-// For __launch_bounds__: so many blocks of warps_max() warps have kResidentWarps warps together. Such bounds
-// leave a thread 255 registers.
+// For __launch_bounds__: the number of blocks of warps_max() warps that have kResidentWarps warps together.
+// Such bounds leave a thread 255 registers.
 constexpr int blocks_at_once(int row_tiles) { return kResidentWarps / warps_max(row_tiles); }
 
 // A thread holds its part of the warp's results in kRowTiles * kSize / 2 registers (twice that where keys
@@ -122,7 +123,8 @@ struct Tiling {
   // Whether the warp's own rows stay in registers.
   static constexpr bool kHeld = kTensorCores && kRowTiles * kSize <= (kOfKeys ? 64 : 128);
   static constexpr int kStages = kForward || (kLargest && !kTensorCores) ? 1 : 2;
-  // The number of tensors of which a block owns rows, and of tiles of two other tensors.
+  // kOwnTiles: the number of tensors of which a block owns rows. kOtherTiles: the number of tiles of two
+  // other tensors, in all stages.
   static constexpr int kOwnTiles = kForward || kPart == AttentionPart::values ? 1 : 2;
   static constexpr int kOtherTiles = 2 * kStages;
   static constexpr int kScratch = kTensorCores ? 0 : 16 * kOthers;  // elements of a warp, for its products
@@ -305,8 +307,8 @@ __device__ bool sees(const AttentionShape& s, int sequence, int query, int rows,
          !(s.bounded() && key + kKeys <= s.first_key(unhoisted(sequence), unhoisted(query)));
 }
 
-// Sets scores of keys that their query does not see to `value`. `first_query` is the first of the warp's
-// rows, `key` the first of the tile's.
+// Sets a score to `value` if its query does not see its key. `first_query` is the first query of the warp,
+// `key` the first key of the tile.
 template <int kRowTiles, int kKeys>
 __device__ void mask_keys(Sums<kRowTiles, kKeys>& sums, const AttentionShape& s, int sequence,
                           int first_query, int key, float value) {
@@ -333,8 +335,8 @@ __device__ void mask_keys(Sums<kRowTiles, kKeys>& sums, const AttentionShape& s,
     mask([&](int row) { return Columns{0, row - key}; });
 }
 
-// Caps products q k, if the model caps them. An infinite product becomes NaN: 0 u is NaN for such a product,
-// and 0 for others.
+// Caps products q k, if the model caps them. An infinite product becomes NaN, because 0 * u is added: NaN if
+// u is infinite, else 0.
 template <int kRowTiles, int kColumns>
 __device__ void cap_products(Sums<kRowTiles, kColumns>& sums, const AttentionShape& s) {
   if (s.cap == 0) return;

@@ -25,7 +25,7 @@ struct alignas(8) Statistics {
 };
 static_assert(sizeof(Statistics) == kStatisticsBytes);
 
-// padded_queries, for kernels.
+// padded_queries() (workspace.h) in a form that kernels can call.
 __host__ __device__ inline int padded_length(int length) { return (length + 63) / 64 * 64 + 64; }
 
 template <typename T>
@@ -41,7 +41,7 @@ struct BackwardArguments {
 
 constexpr int kStatisticsThreads = 128;
 
-// kSize / kWide threads for each (query, head), heads innermost as in memory.
+// Each (query, head) has kSize / kWide threads. Heads are innermost, as in memory.
 template <typename T, int kSize>
 __global__ void __launch_bounds__(kStatisticsThreads) statistics_kernel(BackwardArguments<T> a) {
   constexpr int kThreads = kSize / kWide;
@@ -81,7 +81,8 @@ __device__ inline void differentiate(float& score, float& gradient, const Statis
   if (kCapped) gradient *= 1 - part * part;
 }
 
-// The same for tiles whose rows are queries. `statistics` begin at the lane's first row.
+// Calls differentiate() for all elements of tiles whose rows are queries. `statistics` begin at the lane's
+// first row.
 template <bool kCapped, int kRowTiles, int kKeys>
 __device__ void differentiate_rows(Sums<kRowTiles, kKeys>& p, Sums<kRowTiles, kKeys>& ds,
                                    const Statistics* statistics, const AttentionShape& s) {
@@ -97,7 +98,8 @@ __device__ void differentiate_rows(Sums<kRowTiles, kKeys>& p, Sums<kRowTiles, kK
     }
 }
 
-// The same for tiles whose columns are queries. `statistics` begin at the lane's first column.
+// Calls differentiate() for all elements of tiles whose columns are queries. `statistics` begin at the lane's
+// first column.
 template <bool kCapped, int kRowTiles, int kQueries>
 __device__ void differentiate_columns(Sums<kRowTiles, kQueries>& p, Sums<kRowTiles, kQueries>& ds,
                                       const Statistics* statistics, const AttentionShape& s) {
@@ -114,7 +116,7 @@ __device__ void differentiate_columns(Sums<kRowTiles, kQueries>& p, Sums<kRowTil
 }
 
 // In tiles of P^T and dS^T, zeroes the elements whose query does not see their key. `first_key` is the first
-// of the warp's rows, `query` the first of the tile's.
+// key of the warp, `query` the first query of the tile.
 template <int kRowTiles, int kQueries>
 __device__ void mask_queries(Sums<kRowTiles, kQueries>& p, Sums<kRowTiles, kQueries>& ds,
                              const AttentionShape& s, int sequence, int first_key, int query) {

@@ -23,7 +23,7 @@ struct CachedShape {
   const int32_t* begins;
 
   __device__ int kv_columns() const { return kv_heads * size; }
-  // Below 0: the row is idle.
+  // The row's position in its document. Below 0, the row is idle.
   __device__ int position_of(int row) const { return row % length - begins[row]; }
   // Where in the cache all keys (0) or values (1) at a position of the row's sequence begin.
   __device__ int64_t cached(int row, int position, int part) const {
@@ -111,7 +111,8 @@ __device__ inline int lanes_of_key(int size) {
 struct Running {
   float maximum, sum;
 };
-// A block shares the state of each group (at most one a thread) and o (at most kWide columns a thread).
+// Bytes of a block's shared memory. For each thread there is at most one group's Running, and at most kWide
+// columns of o.
 constexpr uint64_t kSharedBytes = kThreads * (sizeof(Running) + kWide * sizeof(float));
 
 template <typename T>

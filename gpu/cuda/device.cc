@@ -18,7 +18,7 @@
 namespace sluice {
 namespace {
 
-// Empty text: none were chosen.
+// Returns nothing if the text is empty, which says that no algorithms were chosen.
 std::optional<cuda::ChosenAlgorithms> chosen_algorithms(const std::string& text, const CudaStatus& gpu) {
   if (text.empty()) return std::nullopt;
   cuda::ChosenAlgorithms chosen = cuda::parse_algorithms(text);

@@ -42,7 +42,7 @@ constexpr uint64_t kPinnedPieceBytes = uint64_t{64} << 30;
 
 struct CudaOptions {
   // Algorithms of matrix products that were chosen by time, as cuda_time_algorithms() (rates.h) gives them.
-  // They change bits. Empty: the first that cuBLASLt proposes.
+  // They change the bits of results. Empty: the algorithms that cuBLASLt proposes first.
   std::string matmul_algorithms;
   uint64_t pinned_piece_bytes = kPinnedPieceBytes;
 };

@@ -39,11 +39,12 @@ struct DeviceDraws {
                   word(kDrawSeedLow), word(kDrawSeedHigh));
   }
   __device__ static float uniform(uint32_t word) { return static_cast<float>(word >> 8) * 0x1p-24f; }
-  // In [0, 1).
+  // The row's random number in [0, 1) for its second choice.
   __device__ float second(int row, uint32_t layer) const {
     return uniform(drawn(row, kDrawSecond | layer, 0).word[0]);
   }
-  // Normal numbers of experts 4 block to 4 block + 3: those of draw_noise(), but for rounding.
+  // Normal numbers of experts 4 block to 4 block + 3. Only rounding tells them from the numbers of
+  // draw_noise().
   __device__ void noise(int row, uint32_t layer, uint32_t block, float (&normal)[4]) const {
     const PhiloxWords made = drawn(row, kDrawNoise | layer, block);
 #pragma unroll

@@ -14,7 +14,7 @@ constexpr int kPart = kThreads * kWide;  // columns of one block
 constexpr int kTokens = 4;               // that a thread compares at a time
 constexpr int kStep = kThreads * kTokens;
 
-// A row's position in its document; 0 of an idle row.
+// A row's position in its document; 0 for an idle row.
 __device__ inline uint32_t position_of(uint32_t row, uint32_t sequence, const int32_t* begins) {
   const auto place = static_cast<int32_t>(row % sequence);
   const int32_t begin = begins == nullptr ? 0 : begins[row];
@@ -117,7 +117,7 @@ __device__ inline int find_rows(const int32_t* tokens, uint32_t first, uint32_t 
   return total;
 }
 
-// A block for each row and part of its columns.
+// There is one block for each row and each part of the row's columns.
 template <typename T>
 __global__ void __launch_bounds__(kThreads, 4) table_kernel(EmbeddingBackward<T> a) {
   __shared__ Found found;

@@ -12,7 +12,7 @@ struct ExpertRows {
   const int32_t* begins;   // of the expert: its first entry, and the one after its last
   const int32_t* entries;  // of all experts
   const float* weights;    // by choice; nullptr: all are 1
-  int chosen, most;        // experts of a row; the most rows of an expert
+  int chosen, most;        // experts that a row chooses; the most rows that an expert can have
 
   __device__ int count() const {
     const int rows = begins[1] - begins[0];

@@ -28,7 +28,7 @@ int64_t part_blocks(const Queue& queue, int64_t rows, int64_t columns) {
   return striding_blocks(queue, rows * div_up(columns, kWide), kThreads);
 }
 
-// to[i] = from[i], or 0.
+// to[i] = from[i], or 0 if `from` is nullptr.
 template <typename T>
 __global__ void __launch_bounds__(kThreads) begin_kernel(T* to, const T* from, int64_t count, bool aligned) {
   for (int64_t i = first_item() * kWide; i < count; i += item_step() * kWide)
@@ -43,7 +43,7 @@ __global__ void __launch_bounds__(kThreads) begin_kernel(T* to, const T* from, i
 template <typename T>
 void begin(const Queue& queue, const Gradient<T>& to, int64_t count) {
   if (to.data == nullptr || to.addend == to.data) return;
-  const bool aligned = aligned_to_16(to.data) && aligned_to_16(to.addend);  // nullptr is, too
+  const bool aligned = aligned_to_16(to.data) && aligned_to_16(to.addend);  // nullptr counts as aligned
   launch(queue, begin_kernel<T>, striding_blocks(queue, div_up(count, kWide), kThreads), kThreads, 0, to.data,
          to.addend, count, aligned);
 }

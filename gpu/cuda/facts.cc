@@ -19,7 +19,7 @@ using cuda::check_setup;
 using cuda::GpuBytes;
 using cuda::Stream;
 
-constexpr uint64_t kCopyMost = 256ull << 20, kCopyLeast = 1ull << 20;  // bytes; smaller ones are all latency
+constexpr uint64_t kCopyMost = 256ull << 20, kCopyLeast = 1ull << 20;  // bytes; below, copies are all latency
 constexpr int kCopies = 9;
 
 // Host memory like the host arena's: an anonymous mapping that is registered afterwards.
@@ -39,7 +39,7 @@ struct Pages {
 
 // ---- Measurements.
 
-// Empty if all of `pages` is pinned now, else why not.
+// Pins `pages`. Returns an empty string, or a clause why they cannot be pinned.
 std::string pin(Pages& pages) {
   if (pages.data == MAP_FAILED) return "that much host memory cannot be mapped";
   const cudaError_t error = cudaHostRegister(pages.data, pages.bytes, cudaHostRegisterDefault);

@@ -2,7 +2,7 @@
 // host memory and the GPU.
 //
 // Callable without a GPU and in builds without the CUDA Toolkit. Makes a context on the GPU and gives back
-// whatever it allocates. Never throws: what cannot be found out says why. Caller: one thread, once.
+// whatever it allocates. Never throws: a fact that cannot be found out says why. Caller: one thread, once.
 #pragma once
 
 #include <cstdint>
@@ -23,8 +23,8 @@ struct CudaPinning {
 
 struct CudaCopies {
   uint64_t bytes = 0;  // of one copy
-  int times = 0;       // of which the median is taken
-  // Bytes a second; `both`: of a copy each way at once, added up.
+  int times = 0;       // copies of which the median is taken
+  // Bytes a second. `both` is the sum for two copies that run at once, one in each direction.
   double host_to_device = 0, device_to_host = 0, both = 0;
 };
 

@@ -39,7 +39,7 @@ struct GegluOp {
   }
 };
 
-// OpAttributes::swiglu_limit. A comparison with NaN is false, so a NaN stays.
+// SwiGLU with a limit (OpAttributes::swiglu_limit). A comparison with NaN is false, so a NaN stays.
 struct ClampedSwigluOp {
   float limit, alpha;
 

@@ -354,8 +354,8 @@ class LtMultiplier final : public Multiplier {
     return values;
   }
 
-  // The library's form of `algorithm`. Nothing, and a clause in `why`, if the library does not take the
-  // algorithm for the part, or if the algorithm breaks what make_preference() asks for.
+  // Returns the library's form of `algorithm`. Returns nothing, and puts a clause into `why`, if the library
+  // does not take the algorithm for the part, or if the algorithm breaks what make_preference() asks for.
   std::optional<cublasLtMatmulAlgo_t> restored(const PreparedProduct& prepared, const Algorithm& algorithm,
                                                std::string& why) const {
     const Product& p = prepared.part;

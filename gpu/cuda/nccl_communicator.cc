@@ -75,7 +75,7 @@ class NcclCommunicator final : public StreamCommunicator {
         host_(host),
         exceptions_(std::uncaught_exceptions()) {}
 
-  // After an exception, other ranks may not disconnect, so this rank does not wait for them.
+  // After an exception, other ranks may never disconnect, so this rank does not wait for them.
   ~NcclCommunicator() override {
     if (rank_ && std::uncaught_exceptions() == exceptions_) disconnect();
     abort_part();
@@ -412,10 +412,10 @@ class NcclCommunicator final : public StreamCommunicator {
   const int exceptions_;  // that were under way when this was made
   const Event done_;      // for finish()
   bool connecting_ = false, connected_ = false;
-  std::string objection_;  // of any rank, while they connect
+  std::string objection_;  // of any rank, while ranks connect
   std::mutex calling_;     // held during calls of NCCL, once the ranks are connected
   NcclApi::Rank rank_ = nullptr;
-  std::exception_ptr error_;  // that ended all
+  std::exception_ptr error_;  // the error that ended all calls
   std::atomic<bool> has_ended_{false};
 };
 

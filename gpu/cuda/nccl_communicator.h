@@ -1,6 +1,6 @@
 // Ranks exchange bytes of their GPUs' memory by NCCL, on one stream. gpu/accelerator.h has the contract.
-// There is one NCCL communicator, of all ranks. Process groups exchange by pairs of messages over it, so
-// whatever ranks exchange is in one order.
+// There is one NCCL communicator, of all ranks. Process groups exchange by pairs of messages over it, so all
+// exchanges of the ranks are in one order.
 //
 // NCCL's calls are non-blocking. A thread that waits, until a call is enqueued or until its work is done,
 // does so in a loop with growing sleeps. It looks at NCCL's asynchronous error, and at the ranks'

@@ -90,7 +90,7 @@ __device__ inline void add_to_all(float from, float (&weight)[kWide]) {
 #pragma unroll
   for (int e = 0; e < kWide; ++e) weight[e] += from;
 }
-// What columns are multiplied by.
+// Loads what columns are multiplied by.
 template <bool kLayer, typename T, typename P>
 __device__ void load_factors(const NormShape& s, const T* weight, P part, float (&out)[kWide]) {
   load(weight, part, out);
@@ -223,7 +223,7 @@ __device__ inline float add_warps(float (&shared)[kWarps][kLaneStep], const floa
 }
 static_assert(kThreads == kLaneStep, "a thread adds the warps' sums of one column");
 
-// A block for each chunk and part of kLaneStep columns.
+// There is one block for each chunk and each part of kLaneStep columns.
 template <typename T, bool kDy, bool kProducts>
 __global__ void __launch_bounds__(kThreads) column_sums_kernel(ColumnTerms<T> t, int64_t chunks) {
   __shared__ float shared[kWarps][kLaneStep];
@@ -284,7 +284,7 @@ void add_chunks(const Queue& queue, const float* partials, int64_t chunks, int64
   launch(queue, add_chunks_kernel, div_up(columns, kWarp), kThreads, 0, partials, chunks, columns, to);
 }
 
-// sums, products: added to; nullptr: not wanted.
+// Adds to `sums` and `products`; nullptr: not wanted.
 template <typename T, bool kDy, bool kProducts>
 void add_column_terms(const Queue& queue, ColumnTerms<T> terms, float* sums, float* products,
                       std::byte* workspace) {
@@ -394,7 +394,7 @@ __global__ void __launch_bounds__(kThreads)
   });
 }
 
-// Returns false where rows do not fit. sums, products: added to; nullptr: not wanted.
+// Returns false where rows do not fit. Adds to `sums` and `products`; nullptr: not wanted.
 template <bool kLayer, typename T>
 bool both_gradients(const Queue& queue, const NormBackward<T>& arguments, float* sums, float* products,
                     std::byte* workspace) {

@@ -3,7 +3,7 @@
 //
 // libnvidia-ml.so.1 comes with the driver, so it is opened at run time and never linked. Nothing here throws:
 // a question without an answer says why. Tests put functions of their own in place of the library's. Callers:
-// set-up code, the budget check of a prepared device, and `sluice doctor`; any thread, as NVML itself.
+// set-up code, the budget check of a prepared device, and `sluice doctor`, on any thread, as NVML allows.
 #pragma once
 
 #include <cstdint>

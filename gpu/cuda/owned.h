@@ -34,7 +34,7 @@ class Stream {
 
 class Event {
  public:
-  // A thread that waits for it sleeps, and leaves its core to the optimizer.
+  // A thread that waits for the event sleeps, and leaves its core to the optimizer.
   Event() {
     check_setup(cudaEventCreateWithFlags(&event_, cudaEventBlockingSync), "Preparing the GPU's streams");
   }

@@ -94,7 +94,7 @@ struct PlainPart {
   }
 };
 
-// A block for each tile. Tiles of the first rows come first.
+// There is one block for each tile. Tiles of the first rows come first.
 template <typename P>
 __global__ void __launch_bounds__(kPlainThreads) plain_kernel(P p) {
   alignas(16) __shared__ PlainTile<kPlainRows> a;

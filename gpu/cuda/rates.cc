@@ -109,7 +109,7 @@ class AlgorithmTimer {
   // `candidates`. Every round times all of them, so that what slows the GPU for a while slows all alike.
   std::vector<double> seconds(const Product& part, const std::vector<cuda::Algorithm>& candidates) {
     first_->prepare(part);
-    time(*first_, part, 1);  // it loads its kernels
+    time(*first_, part, 1);  // loads the algorithm's kernels
     const double once = time(*first_, part, 1);
     constexpr double kMost = 1000;
     const int count = static_cast<int>(std::clamp(measurement_.seconds_least / once, 1.0, kMost));
@@ -187,7 +187,7 @@ TimedAlgorithms cuda_time_algorithms(const AlgorithmMeasurement& m) {
       throw Error(ExitCode::environment,
                   "cuBLASLt takes back no algorithm that it proposes for the product " + name + ".",
                   "Run bench without --model, and report this with the names of the GPU and of the library.");
-    part.accumulate = product.accumulate;  // an algorithm serves both ways; training mostly adds
+    part.accumulate = product.accumulate;  // an algorithm serves with and without it; training mostly adds
     const std::vector<double> seconds = timer.seconds(part, candidates);
     const double first = seconds.front();
     const auto fastest = std::min_element(seconds.begin() + 1, seconds.end());

@@ -29,7 +29,7 @@ struct TimedProduct {
   std::string name;  // its sizes and types
   double flops = 0;
   double first = 0;   // flops a second by the algorithm that cuBLASLt proposes first
-  double chosen = 0;  // the same by the algorithm that is chosen
+  double chosen = 0;  // flops a second by the algorithm that is chosen
   int candidates = 0;
 };
 
@@ -39,7 +39,7 @@ struct AlgorithmMeasurement {
   std::vector<Product> products;  // of one precision; equal ones are timed once
   int candidates = 8;             // of a product, at most: those that cuBLASLt proposes first
   int timings = 7;                // of each; the median counts
-  double seconds_least = 0;       // of one timing, which repeats the product until then
+  double seconds_least = 0;       // the least of one timing, which repeats the product until then
   double (*clock)() = nullptr;    // seconds
   std::function<void(const TimedProduct&)> timed;  // called for each product as soon as it is timed
 };
@@ -49,8 +49,8 @@ struct TimedAlgorithms {
   std::string text;  // the algorithm chosen for each product, for CudaOptions::matmul_algorithms
 };
 
-// Chooses for each product its first candidate, unless another is faster by 2 %: then the fastest. All
-// candidates obey what training asks of an algorithm (gpu/cuda/matmul.h). Throws Error(environment).
+// For each product, chooses the fastest candidate if it is faster than the first one by 2 %, else the first.
+// All candidates obey what training asks of an algorithm (gpu/cuda/matmul.h). Throws Error(environment).
 TimedAlgorithms cuda_time_algorithms(const AlgorithmMeasurement& measurement);
 
 }  // namespace sluice

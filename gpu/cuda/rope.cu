@@ -15,7 +15,7 @@ struct alignas(8) Turn {
 };
 static_assert(sizeof(Turn) == kTurnBytes);
 
-// Frequencies reach the GPU as arguments of launches. A launch has so many of them at most.
+// Frequencies reach the GPU as arguments of launches. A launch has at most this many frequencies.
 constexpr int kFrequencies = 64;
 struct Frequencies {
   double of[kFrequencies];
@@ -25,8 +25,8 @@ struct Frequencies {
 struct TableSize {
   int64_t entries, pairs;
   double factor;  // of sines and cosines
-  // Where entries are rows: the rows of a sequence, and where documents begin (nullptr: entries are
-  // positions).
+  // If entries are rows: the number of rows of a sequence, and where documents begin. `begins` is nullptr if
+  // entries are positions.
   int64_t sequence;
   const int32_t* begins;
 
@@ -88,7 +88,7 @@ struct Rotation {
   __device__ int64_t columns() const { return static_cast<int64_t>(heads) * head_columns() + tail; }
 };
 
-// The turns of kWide pairs.
+// Loads the turns of kWide pairs.
 __device__ inline void load_turns(const Turn* turns, Whole, float (&cosines)[kWide], float (&sines)[kWide]) {
 #pragma unroll
   for (int i = 0; i < kWide; i += 2) {
@@ -108,7 +108,7 @@ __device__ inline void load_turns(const Turn* turns, Part part, float (&cosines)
   }
 }
 
-// Up to kWide pairs of one head of a row.
+// Rotates up to kWide pairs of one head of a row.
 template <typename T>
 __device__ void turn(const Rotation<T>& a, uint32_t row, uint32_t head, uint32_t pair) {
   const int64_t first = row * a.columns() + static_cast<int64_t>(head) * a.head_columns() + pair;
@@ -132,7 +132,7 @@ __device__ void turn(const Rotation<T>& a, uint32_t row, uint32_t head, uint32_t
   });
 }
 
-// Up to kWide of `count` columns from `at` on.
+// Copies up to kWide of the `count` columns from `at` on.
 template <typename T>
 __device__ void copy(const Rotation<T>& a, int64_t at, uint32_t count) {
   with_part(a.wide, count, [&](auto part) {

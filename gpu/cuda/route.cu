@@ -1,7 +1,7 @@
 // route: which experts rows choose, with what weights, and the order in which experts find their rows; and
 // add_noise.
 //
-// 1. A warp takes a row, and looks for the best expert, then for the best behind it, and so on. Keys are
+// 1. A warp takes a row, and looks for the best expert, then for the next best, and so on. Keys are
 //    totally ordered, so the warp need not remember which experts it has chosen.
 // 2. Choices are sorted by expert, then by row, without atomics: chunks of choices are counted by expert,
 //    places of chunks are sums of these counts, and each choice counts its expert's choices before it in its
@@ -58,8 +58,8 @@ struct Key {
   }
 };
 
-// The first key behind `last` among the keys of begin, begin + step, ... below `end`; if `last` is nobody's,
-// the first of them all.
+// Returns the first key behind `last`, in the order of Key, among indices begin, begin + step, ... below
+// `end`. If `last` is nobody's, returns the first of all these keys.
 template <typename F>
 __device__ Key first_behind(const Key& last, int begin, int end, int step, F key) {
   Key best{0, INT_MAX};
@@ -183,7 +183,7 @@ DropShape drop_shape(const OpCall& call) {
           call.layer};
 }
 
-// A warp for each group and expert. takers: for each choice the expert that takes it, or -1.
+// There is one warp for each group and expert. takers: for each choice the expert that takes it, or -1.
 __global__ void __launch_bounds__(kThreads)
     drop_kernel(DropShape s, const int32_t* choices, const float* weights, DeviceDraws draws,
                 int32_t* takers) {
@@ -207,7 +207,7 @@ __global__ void __launch_bounds__(kThreads)
     }
 }
 
-// A thread for each expert and chunk: how many choices of the chunk are the expert's.
+// There is one thread for each expert and chunk. It counts the choices of the chunk that are the expert's.
 __global__ void __launch_bounds__(kThreads)
     count_kernel(const int32_t* choices, int64_t count, int experts, int32_t* counts) {
   __shared__ int32_t shared[kRouteChunk];

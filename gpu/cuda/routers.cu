@@ -102,7 +102,7 @@ __global__ void __launch_bounds__(kThreads)
   if (threadIdx.x % kWarp == 0) sums[row] = sum;
 }
 
-// A thread for each sum of each chunk.
+// There is one thread for each sum of each chunk.
 __global__ void __launch_bounds__(kThreads)
     statistics_kernel(StatisticsShape s, const float* logits, const int32_t* routed, const int32_t* choices,
                       const int32_t* labels, const LogitSum* log_sums, float* partials) {

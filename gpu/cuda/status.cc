@@ -8,7 +8,7 @@
 namespace sluice {
 namespace {
 
-// The least that kernels are built for (cmake/cuda.cmake): CUDA 13 has dropped 7.0.
+// The least compute capability that kernels are built for (cmake/cuda.cmake). CUDA 13 does not have 7.0.
 constexpr int kCapabilityMin = CUDART_VERSION < 13000 ? 70 : 75;
 
 std::string version_text(int version) {

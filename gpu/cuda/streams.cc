@@ -122,7 +122,7 @@ class CudaStreams final : public Streams {
   struct Lane {
     cudaStream_t stream = nullptr;
     uint32_t marks_of_ticket = 0;
-    std::vector<Events> marks;  // by ticket modulo kMarkedTickets, number
+    std::vector<Events> marks;  // by ticket modulo kMarkedTickets, then by number
     std::array<Event, kAnchors> anchors;
     uint64_t anchors_recorded = 0;  // by the thread that enqueues
     // By the thread that asks for intervals:

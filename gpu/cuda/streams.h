@@ -14,7 +14,8 @@
 
 namespace sluice::cuda {
 
-// How many of `bytes` of host memory lie in the same pinned piece as the first byte (gpu/cuda/device.h).
+// Returns how many of the `bytes` bytes from `host` on lie in one pinned piece with the first byte
+// (gpu/cuda/device.h).
 inline uint64_t bytes_in_piece(const void* host, uint64_t bytes, uint64_t piece_bytes) {
   return std::min(bytes, piece_bytes - reinterpret_cast<uintptr_t>(host) % piece_bytes);
 }

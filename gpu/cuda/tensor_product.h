@@ -1,6 +1,6 @@
 // Matrix products of 16-bit operands on tensor cores. The number of rows may be known on the device alone.
 // Products are accumulated in fp32 in ascending order of the depth, 16 at a time, so an element depends on
-// its row and its column alone, neither on the tile's size nor on the number of rows. Problems are those of
+// its row and its column alone, not on the tile's size or the number of rows. Problems are those of
 // plain_product.h, with A and B of one type. Included by .cu files only.
 #pragma once
 
@@ -125,7 +125,7 @@ __device__ inline void transpose_pairs(float (&pairs)[4][2]) {
   }
 }
 
-// A block for each tile of the product. Tiles of the first rows come first.
+// There is one block for each tile of the product. Tiles of the first rows come first.
 template <typename P, typename Tiles>
 __global__ void __launch_bounds__(Tiles::kThreads, kBackgroundCopies ? kProductBlocks : 1)
     tensor_kernel(P p) {

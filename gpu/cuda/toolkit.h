@@ -131,9 +131,10 @@ __device__ inline void load_transposed(uint32_t (&to)[4], const void* row) {
 #endif
 }
 
-// Copies 16 bytes from global to shared memory, both aligned to 16, or zeros if not `there`. A thread's
-// copies are complete after its wait_copies, the block's after a barrier that follows. commit_copies makes a
-// group of the copies begun since its last call; after wait_groups<n> all but the last n groups are complete.
+// Copies 16 bytes from global to shared memory, or writes zeros if not `there`. The two addresses are aligned
+// to 16. A thread's copies are complete after its wait_copies, the block's after a barrier that follows.
+// commit_copies makes a group of the copies begun since its last call; after wait_groups<n> all but the last
+// n groups are complete.
 __device__ inline void copy_async(void* shared, const void* global, bool there) {
 #if __CUDA_ARCH__ >= 800
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;"

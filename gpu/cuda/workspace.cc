@@ -77,7 +77,7 @@ uint64_t router_statistics_bytes(const OpShapes& shapes, Pass pass) {
          partials_bytes(statistics_chunks(rows), shapes.outputs[0][1]);
 }
 
-// The kernels of other ops need no workspace.
+// The workspace of one op's kernels. An op without a row in the table needs none.
 struct WorkspaceRow {
   OpKind kind;
   uint64_t (*bytes)(const OpShapes&, Pass);

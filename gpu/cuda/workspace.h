@@ -13,7 +13,7 @@ namespace sluice::cuda {
 constexpr uint64_t kLibraryWorkspaceBytes = 32ull << 20, kLibraryWorkspaceAlignment = 256;
 constexpr uint64_t kMatmulWorkspaceBytes = kLibraryWorkspaceBytes + kLibraryWorkspaceAlignment - 64;
 
-// Sums over rows: chunks of rows, each with a float for every column.
+// The number of chunks in which rows are summed. Each chunk has a float for every column.
 constexpr int64_t column_sum_chunks(int64_t rows) { return std::min<int64_t>(128, (rows + 31) / 32); }
 // Chunks of rows in a norm's backward, which has one block a chunk: up to two for each multiprocessor of
 // large GPUs. A chunk's sums are written and read: 8 bytes for each column and parameter. Its x, dy and dx in

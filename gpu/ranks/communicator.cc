@@ -18,8 +18,8 @@ std::string Communicator::doing(std::string_view purpose, const char* verb) cons
   return fmt::format("rank {} {} {}.", rank(), verb, purpose);
 }
 
-// Every rank goes through its pairs of ranks by the lower rank of a pair, then by the higher. So the first
-// pair that is not done can always go on.
+// Every rank serves the pairs that it belongs to in one order: by the lower rank of a pair, then by the
+// higher. So the first pair that is not done can always go on.
 void Communicator::exchange(const ProcessGroup& among, std::span<const std::span<const std::byte>> parts,
                             std::span<const std::span<std::byte>> received) {
   for (int i = 0; i < static_cast<int>(among.count); ++i) {

@@ -33,30 +33,31 @@ class Communicator {
   // All calls throw Error(rank_lost) once a rank was lost or has called abort(). A call that gets nothing
   // from another rank for longer than the patience throws too, and ends all ranks' calls.
   void set_patience(double seconds) { patience_ = seconds; }
-  // What later calls are for, as their errors name it: "at step 12 for ...". Allocates nothing.
+  // Says what later calls are for. Their errors quote it: "at step 12 for ...". Allocates nothing.
   void note(std::string_view purpose) noexcept { purpose_.set(purpose); }
 
   // `among` divides all ranks into groups, and stands for the group that has this rank. On each rank, `all`
-  // gets the parts of the group's ranks, in order. `part` is this rank's, and may lie at its place in `all`.
+  // gets the parts of the group's ranks, in order. `part` is what this rank gives, and may lie at this rank's
+  // place in `all`.
   virtual void all_gather(const ProcessGroup& among, const void* part, uint64_t bytes, void* all) = 0;
   // Part i of `parts` goes to the i-th rank of `among`. `received` gets what the ranks of `among` have for
   // this rank, in the order of ranks. `parts` and `received` do not overlap.
   virtual void all_to_all(const ProcessGroup& among, const void* parts, uint64_t bytes, void* received) = 0;
-  // Like all_to_all, for parts that lie anywhere and have lengths of their own, by rank of `among`. Sender
-  // and receiver give the same length for a part.
+  // Like all_to_all, but parts lie anywhere and have lengths of their own. `parts` and `received` have an
+  // entry for each rank of `among`. Sender and receiver give the same length for a part.
   virtual void exchange(const ProcessGroup& among, std::span<const std::span<const std::byte>> parts,
                         std::span<const std::span<std::byte>> received);
-  // The root's bytes to every rank.
+  // Sends the root's bytes to every rank.
   virtual void broadcast(void* data, uint64_t bytes, int root) = 0;
   // Returns when every rank has called it.
   virtual void barrier() = 0;
-  // From one rank to another. The sender calls send(), the receiver receive().
+  // Move bytes from one rank to another. The sender calls send(), the receiver receive().
   virtual void send(const void* data, uint64_t bytes, int to) = 0;
   virtual void receive(void* data, uint64_t bytes, int from) = 0;
   // Returns when the memory of all calls so far may be used again.
   virtual void finish() {}
 
-  // Does nothing while no rank is lost.
+  // Throws Error(rank_lost) if a rank was lost; otherwise does nothing.
   virtual void throw_if_lost() = 0;
 
   // Ends all ranks' calls, now and later. The first reason is kept.
@@ -81,7 +82,7 @@ class Communicator {
   Purpose purpose_;
 };
 
-// For ranks that are threads of one process, by rank.
+// Makes a communicator for each rank, where ranks are threads of one process.
 std::vector<std::unique_ptr<Communicator>> make_in_process_communicators(int ranks);
 
 }  // namespace sluice

@@ -145,7 +145,7 @@ class Room {
   std::mutex mutex_;
   std::condition_variable changed_;  // notified when anything below changes
   std::vector<Post> posts_;          // by rank; written with the mutex, read between the two meetings
-  std::vector<bool> here_;           // by rank: has posted for the next meeting
+  std::vector<bool> here_;           // by rank: whether it has posted for the next meeting
   std::vector<Mail> mail_;           // by sender, receiver
   uint64_t meetings_ = 0;
   size_t copying_ = 0;

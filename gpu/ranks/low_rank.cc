@@ -78,9 +78,9 @@ HWY_EXPORT(multiply_row);
 HWY_EXPORT(accumulate_row);
 HWY_EXPORT(add_product);
 
-constexpr uint64_t kColumns = 512;  // of one task: its part of the right factor stays in the cache
+constexpr uint64_t kColumns = 512;  // of a task, whose part of the right factor then stays in the cache
 
-// In [-1, 1), from the finaliser of SplitMix64 (Steele, Lea, Flood 2014).
+// A number in [-1, 1), from the finaliser of SplitMix64 (Steele, Lea, Flood 2014).
 double pseudo_random(uint64_t row, uint64_t column) {
   uint64_t z = (row << 16) + column + 0x9e3779b97f4a7c15;
   z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9;
@@ -88,7 +88,7 @@ double pseudo_random(uint64_t row, uint64_t column) {
   return static_cast<double>((z ^ z >> 31) >> 11) * 0x1p-52 - 1;
 }
 
-// Modified Gram-Schmidt, in double and in order.
+// Makes columns orthonormal by modified Gram-Schmidt, in double and in order.
 class Columns {
  public:
   Columns(float* values, uint64_t rows, uint32_t rank) : values_(values), rows_(rows), rank_(rank) {}
@@ -97,7 +97,7 @@ class Columns {
     for (uint32_t k = 0; k < rank_; ++k) {
       const double before = norm(k);
       remove_earlier(k);
-      // Below this, what is left of a column is the rounding of what was taken away.
+      // Below this, what is left of a column is only the rounding error of what was taken away.
       if (!(norm(k) > 1e-5 * before)) {
         for (uint64_t i = 0; i < rows_; ++i) at(i, k) = static_cast<float>(pseudo_random(i, k));
         remove_earlier(k);
@@ -137,7 +137,7 @@ void for_rows(const LowRankMatrix& m, Workers& workers, const Work& work) {
   });
 }
 
-constexpr uint64_t kRoundChunk = 2048;  // elements: on a thread's stack, in its first-level cache
+constexpr uint64_t kRoundChunk = 2048;  // elements, which fit a thread's stack and its first-level cache
 
 // fill(first, count, values) computes elements [first, first + count), at most kRoundChunk, in fp32. They are
 // rounded to `precision` in `out`; block_sums, unless nullptr, gets the sum of the squares of each block of

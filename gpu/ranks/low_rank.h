@@ -22,9 +22,9 @@ void compress_gradient(const LowRankLayout& layout, DType precision, const void*
 // -= left x right: the compression error that remains.
 void project_error(const LowRankLayout& layout, float* left, float* error, float* right, Workers& workers);
 
-// Elements [first, first + elements) of left x right and of plain ranges, zero elsewhere, rounded to
-// `precision`. block_sums, unless nullptr, gets the sum of squares of each block of kNormBlock written
-// elements.
+// Writes elements [first, first + elements) of the gradient, rounded to `precision`: left x right, the plain
+// ranges as they are, and zero elsewhere. block_sums, unless nullptr, gets the sum of squares of each block
+// of kNormBlock written elements.
 void expand_gradient(const LowRankLayout& layout, const float* left, const float* right, uint64_t first,
                      uint64_t elements, DType precision, void* out, double* block_sums, Workers& workers);
 

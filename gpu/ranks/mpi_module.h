@@ -16,8 +16,8 @@ namespace sluice {
 
 constexpr int kNobody = -1;
 
-// The module calls these on threads of its own, which look many times a second: `terminated` on two threads,
-// the others on one of the two.
+// The module calls these on two threads of its own, which look many times a second. Both threads call
+// `terminated`; only one of them makes the other calls.
 struct MpiHooks {
   std::function<bool()> terminated;  // whether a SIGTERM has come
   std::function<void()> unharmed;    // called repeatedly after a SIGTERM, as long as no rank is missing
@@ -34,8 +34,8 @@ struct MpiHooks {
 struct MpiRanks {
   std::unique_ptr<Communicator> lane, trainer;
   int local_rank = 0, local_size = 1;  // among the ranks of this machine
-  int local_first = 0;                 // the first of them, numbered among all
-  std::function<void()> finish;        // when all ranks have ended well: no calls after it
+  int local_first = 0;                 // the number, among all ranks, of this machine's first rank
+  std::function<void()> finish;        // called when all ranks have ended well; no calls may follow
 };
 
 using OpenMpi = MpiRanks*(const MpiHooks& hooks);

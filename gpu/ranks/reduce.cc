@@ -22,10 +22,10 @@
 HWY_BEFORE_NAMESPACE();
 namespace sluice::HWY_NAMESPACE {
 
-// Elements: so few that a processor reads the next tile while it adds the squares of this one.
+// Elements of a tile, so few that a processor reads the next tile while it adds the squares of this one.
 constexpr size_t kTile = 256;
 constexpr uint32_t kTogether = 8;  // parts that are added in registers
-constexpr size_t kSums = 32;  // of squares: element i of a block belongs to sum i mod kSums. A single chain
+constexpr size_t kSums = 32;  // sums of squares; element i of a block goes to sum i mod kSums. A single chain
                               // of additions would take as long as memory does.
 static_assert(kTile % kSums == 0);
 
@@ -33,7 +33,7 @@ struct Pair {
   FloatVector a, b;
 };
 
-// The elements of `a`, then those of `b`.
+// In memory, the elements of `a` come first, then the elements of `b`.
 struct InOrder {
   static constexpr size_t kLanes = hn::MaxLanes(Floats());
   template <class T>
@@ -51,7 +51,7 @@ struct InOrder {
 template <class From, class To>
 using Order = InOrder;
 #else
-// The even elements and the odd ones.
+// In memory, the even elements are in `a`, and the odd elements are in `b`.
 struct EvenAndOdd {
   static HWY_INLINE Pair load(const Bf16* p) {
     Pair pair;
@@ -64,7 +64,8 @@ template <class From, class To>
 using Order = std::conditional_t<std::is_same_v<From, Bf16> && std::is_same_v<To, Bf16>, EvenAndOdd, InOrder>;
 #endif
 
-// T(first, kRanks) of reduce.h. `from` is the first rank's part; the parts lie `stride` elements apart.
+// Returns T(first, kRanks) of reduce.h. `from` is the first rank's part; the parts lie `stride` elements
+// apart.
 template <uint32_t kRanks, class Order, class From>
 HWY_INLINE Pair tree_sum(const From* from, uint64_t stride) {
   if constexpr (kRanks == 1) {
@@ -83,8 +84,8 @@ HWY_INLINE void add_whole(const From* from, uint64_t stride, size_t count, To* t
     Order<From, To>::store(tree_sum<kRanks, Order<From, To>>(from + i, stride), to + i);
 }
 
-// T(first, ranks) for up to kRanks ranks. `to` has room for a multiple of kSums elements; those beyond
-// `count` become zero.
+// Writes T(first, ranks) to `to`, for up to kRanks ranks. `to` has room for a multiple of kSums elements;
+// elements beyond `count` become zero.
 template <uint32_t kRanks, class From, class To>
 HWY_INLINE void add_few(const From* from, uint64_t stride, uint32_t ranks, size_t count, To* to) {
   if constexpr (kRanks > 1)
@@ -101,7 +102,7 @@ HWY_INLINE void add_few(const From* from, uint64_t stride, uint32_t ranks, size_
 template <class From, class To>
 void add_many(const From* from, uint64_t stride, uint32_t ranks, size_t count, To* to);
 
-// T(first, ranks) of up to kTile elements.
+// Writes T(first, ranks) to `to`, for up to kTile elements.
 template <class From, class To>
 HWY_INLINE void add_all(const From* from, uint64_t stride, uint32_t ranks, size_t count, To* to) {
   if (ranks <= kTogether)
@@ -110,7 +111,8 @@ HWY_INLINE void add_all(const From* from, uint64_t stride, uint32_t ranks, size_
     add_many(from, stride, ranks, count, to);
 }
 
-// Takes two tiles of stack for every doubling of ranks beyond kTogether.
+// Does what add_all does, for more than kTogether ranks. Takes two tiles of stack for every doubling of
+// ranks.
 template <class From, class To>
 HWY_NOINLINE void add_many(const From* from, uint64_t stride, uint32_t ranks, size_t count, To* to) {
   HWY_ALIGN float halves[2 * kTile];

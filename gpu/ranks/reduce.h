@@ -18,9 +18,9 @@
 namespace sluice {
 
 // `parts` holds, in order, what each of `ranks` ranks (or node groups) has for this one: `elements` values in
-// `from` each. Adds them as above and rounds once to `to`. Unless block_sums is nullptr, emits for each
-// block of kNormBlock elements the sum of the squares of what it wrote, in double, in a fixed order. ranks,
-// elements > 0; the two types are equal, or one of them is fp32.
+// `from` each. Adds them as above and rounds once to `to`. Unless block_sums is nullptr, emits for each block
+// of kNormBlock elements the sum of the squares of what it wrote, in double, in a fixed order. ranks,
+// elements > 0; `from` and `to` are equal, or one of them is f32.
 void sum_ranks(DType from, const void* parts, uint32_t ranks, uint64_t elements, DType to, void* out,
                double* block_sums, Workers& workers);
 

@@ -12,7 +12,7 @@
 
 namespace sluice {
 
-// The patience before the plan tells how long a step takes: enough for planning and loading.
+// The patience until the plan tells how long a step takes. It is enough for planning and loading.
 constexpr double kPatienceAtStart = 600;  // seconds
 
 // Time as told by looks at the clock every now and then. A gap between two looks counts as kLookMax at most:
@@ -32,8 +32,8 @@ class WatchedTime {
   double last_, seconds_ = 0;
 };
 
-// What a rank does with others, as a part of a sentence. One thread writes, any reads; writing allocates
-// nothing.
+// What a rank does with others, as a part of a sentence. One thread writes, any thread reads. Writing
+// allocates nothing.
 class Purpose {
  public:
   Purpose() { set("at the start"); }
@@ -53,7 +53,7 @@ class Purpose {
   size_t length_ = 0;
 };
 
-// Error(rank_lost) with what to do.
+// Returns an Error(rank_lost) that says what to do.
 Error lost_error(const std::string& reason);
 
 // `doing`: "rank 0 waits at step 12 for ..."

@@ -15,7 +15,7 @@ struct AttentionSizes {
   double scale, soft_cap;
   int64_t window;
   bool packed;
-  std::optional<size_t> documents;  // index of the input that says where they begin
+  std::optional<size_t> documents;  // index of the input that says where documents begin
   bool sinks;
 
   explicit AttentionSizes(const OpShapes& s)
@@ -41,8 +41,8 @@ struct AttentionSizes {
   int64_t group(int64_t head) const { return head / (heads / kv_heads); }
 };
 
-// Workspace, in doubles: scores, later probabilities; their gradients; the slopes of the soft cap; a vector
-// of one head; gradients of the heads' sinks; gradients of a head's keys and values.
+// Workspace, in doubles: scores, which become probabilities; gradients of the scores; the slopes of the soft
+// cap; a vector of one head; gradients of the heads' sinks; gradients of a head's keys and values.
 struct Scratch {
   double *scores, *d_scores, *slopes, *vector, *d_sinks, *d_keys, *d_values;
 
@@ -77,7 +77,7 @@ struct Tensors {
       : q(views[n.tensor(kQuery)]), k(views[n.tensor(kKey)]), v(views[n.tensor(kValue)]) {}
 };
 
-// The first key that the query at `t` sees; the last one is its own.
+// The first key that the query at `t` sees; the last key that it sees is its own.
 int64_t first_key(const OpCall& call, const AttentionSizes& n, int64_t first, int64_t t) {
   const int64_t of_window = n.window == 0 ? 0 : std::max<int64_t>(0, t - n.window + 1);
   if (!n.documents) return of_window;
@@ -89,7 +89,7 @@ double capped(const AttentionSizes& n, double score) {
   return std::isinf(score) ? std::nan("") : n.soft_cap * std::tanh(score / n.soft_cap);
 }
 
-// One query: position `t` of the sequence that begins at row `first`, one head.
+// Computes one query of one head: position `t` of the sequence that begins at row `first`.
 template <typename T>
 void forward_query(const OpCall& call, const AttentionSizes& n, int64_t first, int64_t head, int64_t t) {
   const Tensors<T> in(call.inputs, n);
@@ -117,7 +117,7 @@ void forward_query(const OpCall& call, const AttentionSizes& n, int64_t first, i
   lse.put((first / n.length * n.heads + head) * n.length + t, largest + std::log(sum));
 }
 
-// One query's gradient, and what it adds to the gradients of its keys and values.
+// Computes one query's gradient, and adds the query's part to the gradients of its keys and values.
 template <typename T>
 void backward_query(const OpCall& call, const AttentionSizes& n, int64_t first, int64_t head, int64_t t) {
   const Tensors<T> in(call.inputs, n), d_in(call.input_gradients, n);
@@ -193,7 +193,7 @@ void attention_backward(const OpCall& call) {
   for (int64_t head = 0; head < n.heads; ++head) gradient.put(head, d_sinks[head]);
 }
 
-// As in Scratch; forward needs no gradients of sinks, keys and values.
+// The bytes of a Scratch. Forward needs no gradients of sinks, keys and values.
 uint64_t attention_workspace_bytes(const OpShapes& shapes, Pass pass) {
   const auto length = static_cast<uint64_t>(shapes.attributes.sequence);
   const auto size = static_cast<uint64_t>(shapes.attributes.head_size);

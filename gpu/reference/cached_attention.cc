@@ -57,7 +57,7 @@ double capped(double soft_cap, double score) {
   return std::isinf(score) ? std::nan("") : soft_cap * std::tanh(score / soft_cap);
 }
 
-// Workspace: a score for each token of the context, then o.
+// Answers one query of one head. The workspace has a score for each token of the context, then o.
 template <typename T>
 void answer_query(const OpCall& call, const CachedSizes& n, int64_t row, int64_t head) {
   const OpAttributes& a = call.shapes->attributes;

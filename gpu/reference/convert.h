@@ -1,6 +1,6 @@
 // Scalar conversions of the reference device between the working precisions and double, and views that read
-// and write tensors as double. They are written for clarity. The vectorised conversions share nothing with
-// them and are compared with them.
+// and write tensors as double. They are written for clarity. The vectorised conversions share no code with
+// these, and tests compare the two.
 #pragma once
 
 #include <algorithm>
@@ -83,7 +83,8 @@ struct Values {
   const T* addend;
 };
 
-// A parameter gradient: fp32, added to unless the op's rule and the call say that it is overwritten.
+// A parameter's gradient, in fp32. put() adds to it unless the op's rule and the call say that it is
+// overwritten.
 inline Values<float> parameter_gradient(const OpCall& call, size_t i) {
   const TensorView& view = call.parameter_gradients[i];
   const bool can_overwrite = op_rule(call.shapes->kind).overwrites_parameters >> i & 1;

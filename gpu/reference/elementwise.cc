@@ -30,8 +30,8 @@ void for_each_element(const OpCall& call, F f) {
   });
 }
 
-// Where swiglu's operands have the gate and the other factor of element i of the output: in an input each, or
-// as halves of a packed row.
+// Where swiglu's operands have the gate and the other factor of element i of the output: each in an input of
+// its own, or the two as halves of a packed row.
 struct Gated {
   explicit Gated(const OpCall& call)
       : columns(call.shapes->outputs[0][1]), packed(call.shapes->inputs.size() == 1) {}

@@ -66,7 +66,7 @@ double gelu(double x, double* derivative) {
   return 0.5 * x * (1 + t);
 }
 
-// What the activation makes of a gate and the other factor, and its derivatives by both.
+// The activation's value for a gate and the other factor, and its derivative with respect to each of the two.
 struct Gate {
   Gate(const OpAttributes& a, double gate, double up) {
     const double limit = a.swiglu_limit;

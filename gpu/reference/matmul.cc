@@ -8,8 +8,8 @@
 namespace sluice::reference {
 namespace {
 
-// put(row, column, sum over k of left(row, k) * right(k, column)), the sum in ascending k. Square tiles, so
-// that each operand is read (and widened) once for kTile results.
+// Calls put(row, column, sum over k of left(row, k) * right(k, column)), with the sum in ascending k. Tiles
+// are square, so that each element of an operand is read (and widened) once for kTile results.
 template <typename Left, typename Right, typename Put>
 void multiply(int64_t rows, int64_t columns, int64_t depth, Left left, Right right, Put put) {
   constexpr int64_t kTile = 16;
@@ -103,7 +103,7 @@ struct LossSizes {
         cap(s.attributes.soft_cap) {}
 };
 
-// An infinite logit is NaN under a cap.
+// Returns the logit after the cap, if there is one. An infinite logit then becomes NaN.
 double capped(double logit, double cap) {
   if (cap == 0) return logit;
   return std::isinf(logit) ? std::numeric_limits<double>::quiet_NaN() : cap * std::tanh(logit / cap);
@@ -130,7 +130,7 @@ double log_sum_exp(const double* logits, int64_t count) {
   return largest + std::log(sum);
 }
 
-// Whether no logit is above the label's. The cap keeps the order of logits.
+// Whether no logit is above the label's. Capped logits give the same answer, since the cap keeps their order.
 bool is_right(const double* logits, int64_t count, int32_t label) {
   return !is_ignored(label) &&
          std::all_of(logits, logits + count, [&](double logit) { return logit <= logits[label]; });
@@ -233,7 +233,7 @@ void linear_cross_entropy_backward(const OpCall& call) {
   with_precision(call.shapes->precision, [&](auto t) { loss_backward_as<decltype(t)>(call); });
 }
 
-// The logits of one chunk.
+// The workspace holds the logits of one chunk.
 uint64_t linear_cross_entropy_workspace_bytes(const OpShapes& shapes, Pass) {
   const LossSizes n(shapes);
   return static_cast<uint64_t>(n.chunk) * static_cast<uint64_t>(n.vocabulary) * sizeof(double);

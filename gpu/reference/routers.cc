@@ -58,7 +58,7 @@ class Row {
     return log_sum(routing_.experts, [&](int64_t e) { return logit(e); });
   }
 
-  // The chosen experts, best first. `correct(e)`: what is added to a score for the choice.
+  // The chosen experts, best first. correct(e) is added to the score of expert e, for the choice only.
   template <typename Correct>
   std::vector<int64_t> choice(Correct correct) const {
     std::vector<double> keys;

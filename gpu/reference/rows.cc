@@ -9,7 +9,7 @@ namespace {
 
 double square(double x) { return x * x; }
 
-// The row's position in its document; 0 of an idle row.
+// The row's position in its document; 0 for an idle row.
 int64_t position_of(const OpCall& call, int64_t row) {
   const auto* begins = static_cast<const int32_t*>(view_of(call.inputs, 1).data);
   return std::max<int64_t>(0, row % call.shapes->attributes.sequence - (begins == nullptr ? 0 : begins[row]));
@@ -115,10 +115,10 @@ void layer_norm_backward_as(const OpCall& call) {
   }
 }
 
-// Rows of the weight's width: a row of the input has one or several of them.
+// The number of rows of the weight's width. A row of the input consists of one or several of these.
 int64_t normalized_rows(const OpShapes& s) { return element_count(s.inputs[0]) / s.parameters[0][0]; }
 
-// Factors of an RMS norm's columns.
+// What an RMS norm multiplies its columns by.
 template <typename T>
 struct Factors {
   explicit Factors(const OpCall& call)
@@ -244,12 +244,12 @@ void rope_backward(const OpCall& call) {
   });
 }
 
-// Sums over rows for one table row.
+// Backward keeps the sums over rows for one table row.
 uint64_t embedding_workspace_bytes(const OpShapes& shapes, Pass pass) {
   return pass == Pass::forward ? 0 : static_cast<uint64_t>(shapes.parameters[0][1]) * sizeof(double);
 }
 
-// Sums over rows for the parameters.
+// Backward keeps the sums over rows for the two parameters.
 uint64_t layer_norm_workspace_bytes(const OpShapes& shapes, Pass pass) {
   return pass == Pass::forward ? 0 : 2 * static_cast<uint64_t>(shapes.inputs[0][1]) * sizeof(double);
 }

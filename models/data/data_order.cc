@@ -13,15 +13,16 @@ namespace sluice {
 
 namespace {
 
-// Makes the key differ from that of the initial weights, which is the seed itself. First digits of pi.
+// Makes the key differ from the key of the initial weights, which is the seed itself. The value is the first
+// digits of pi.
 constexpr uint64_t kDataOrderStream = 0x243F6A8885A308D3;
 
-// As many rounds as NIST SP 800-38G (FF1) uses for small domains; four suffice for large ones.
+// NIST SP 800-38G (FF1) uses this number for small domains; four rounds suffice for large domains.
 constexpr uint32_t kFeistelRounds = 10;
 
 uint64_t low_bits(int bits) { return bits == 0 ? 0 : ~uint64_t{0} >> (64 - bits); }
 
-// One pass of the network over [0, 2^bits). One half may be a bit longer than the other. Rounds change the
+// One pass of the network over [0, 2^bits). One half may be one bit longer than the other. Rounds change the
 // halves in turn, so each round is its own inverse and the whole is a bijection.
 uint64_t feistel(uint64_t value, int bits, PhiloxKey key, uint64_t epoch) {
   const int low = bits / 2;

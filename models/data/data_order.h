@@ -19,8 +19,8 @@ struct DataOrder {
   int64_t sequence = 0;  // T
   bool shuffled = true;
   uint64_t seed = 0;
-  // The last window may have fewer labels, and rows behind it have none, so that nothing counts twice. Where
-  // there is no label, the input is token 0 and the label kPaddingLabel.
+  // If set, the last window may have fewer labels, and rows behind it have none, so that no label counts
+  // twice. Where there is no label, the input is token 0 and the label kPaddingLabel.
   bool once = false;
 };
 
@@ -39,7 +39,7 @@ void read_rows(const DataOrder& order, const TokenData& data, uint64_t first_row
                int32_t* inputs, int32_t* labels);
 
 // Validation reads the first `batches` x `rows_per_batch` windows in order, every time. If the data has
-// fewer, throws Error(usage) with their number.
+// fewer windows, throws Error(usage) that says how many.
 DataOrder make_validation_order(const TokenData& data, int64_t sequence, uint64_t batches,
                                 uint64_t rows_per_batch);
 

@@ -19,12 +19,12 @@ struct LlmqHeader {
   uint64_t trained = 0;     // tokens
 };
 
-// Whether the file begins as one of LLMQ's.
+// Whether the file begins with "BIN.TOK\n".
 bool is_llmq_file(const InputFile& file);
 
-// Reads the header of such a file, and its masks. Throws Error(malformed_file) for a header that is damaged,
-// of another version, or contradicts the file's size or `vocabulary`, the model's; and for masks that train
-// no token.
+// Reads the header and the masks of such a file. Throws Error(malformed_file) for a header that is damaged,
+// is of another version, or contradicts the file's size or the model's `vocabulary`; and for masks that
+// train no token.
 LlmqHeader read_llmq_header(const InputFile& file, int64_t vocabulary);
 
 }  // namespace sluice

@@ -9,7 +9,7 @@ namespace sluice {
 
 namespace {
 
-// floor(a * b / c), and ceil
+// floor(a * b / c) and ceil(a * b / c).
 uint64_t floor_of(uint64_t a, uint64_t b, uint64_t c) {
   return static_cast<uint64_t>(static_cast<__uint128_t>(a) * b / c);
 }

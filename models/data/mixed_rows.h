@@ -27,13 +27,13 @@ class MixOrder {
   // Weights are above 0; their sum is at most 2^62.
   explicit MixOrder(std::vector<uint64_t> weights);
 
-  // Takes time for each row that it passes over, W at most; ascending rows are fast.
+  // Takes time in proportion to the rows that it passes over, at most W rows; ascending rows are fast.
   Place at(uint64_t row);
 
  private:
   struct Source {
     uint64_t weight = 0;
-    uint64_t rows = 0;              // of the period so far
+    uint64_t rows = 0;              // so far in the period
     uint64_t release = 0, end = 0;  // range of the source's next row, in the period
   };
   void begin_period();

@@ -17,7 +17,8 @@ constexpr uint64_t kGroupPieces = 1 << 14;
 constexpr uint64_t kSamplesAtOnce = 1 << 10;
 constexpr uint64_t kNone = ~uint64_t{0};
 constexpr uint32_t kNoRow = ~uint32_t{0};
-// Makes the permutation of a group's rows differ from that of samples and of other groups. Digits of e.
+// Makes the permutation of a group's rows differ from the permutations of samples and of other groups. The
+// value has digits of e.
 constexpr uint64_t kRowStream = 0xB7E151628AED2A6B;
 
 uint64_t pieces_of(uint32_t positions, int64_t sequence) {
@@ -64,7 +65,7 @@ PreparedSample PackedRows::sample(uint64_t epoch, uint64_t index) {
   }
   PreparedSample found = ahead_[wanted - ahead_first_];
   if (stretch.tokens == 0) return found;
-  found.begin += stretch.first;  // of a text: all of its tokens are learned
+  found.begin += stretch.first;  // only texts are divided, and all of their tokens are learned
   found.tokens = stretch.tokens;
   found.trained = found.last_trained = stretch.tokens - 1;
   found.first_trained = 1;
@@ -128,7 +129,7 @@ uint32_t PackedRows::fill_rows() {
   std::fill(occupied_.begin(), occupied_.end(), 0);
   room_.clear();
   next_.clear();
-  // The fullest row that has at least `room`, taken out of the list of rows with the same room.
+  // Takes the fullest row with room for at least `room` positions out of its list; kNoRow: there is none.
   const auto take = [&](uint32_t room) {
     uint64_t word = room / 64;
     uint64_t bits = occupied_[word] & ~uint64_t{0} << room % 64;
@@ -158,7 +159,7 @@ uint32_t PackedRows::fill_rows() {
     pieces_[i].row = row;
     put(row);
   }
-  // Rows are numbered by their first piece.
+  // Numbers the rows in the order of their first pieces.
   const auto rows = static_cast<uint32_t>(room_.size());
   std::fill(next_.begin(), next_.end(), kNoRow);
   uint32_t numbered = 0;

@@ -7,9 +7,10 @@
 //
 // An epoch is a sequence of pieces, in the samples' order or permuted by (seed, epoch), which is consumed in
 // groups of kGroupPieces. The rows of a group are made by best-fit decreasing (Johnson 1973): the longest
-// piece first, of equals the earliest, each into the fullest row that has room. Rows of a group are permuted
-// by (seed, epoch) too. So each sample's PreparedSample, the seed and the epoch alone decide which pieces a
-// row has. Each unused position at a row's end is a document of its own: token 0 with label kPaddingLabel.
+// piece comes first, and the earliest of equally long ones. Each piece goes into the fullest row that has
+// room. Rows of a group are permuted by (seed, epoch) too. So each sample's PreparedSample, the seed and the
+// epoch alone decide which pieces a row has. Each unused position at a row's end is a document of its own:
+// token 0 with label kPaddingLabel.
 //
 // Memory: one group, and 16 bytes for each group of an epoch. Owner: one thread.
 #pragma once
@@ -30,7 +31,7 @@ struct PackingChoice {
   LongSamples long_samples = LongSamples::cut;
   bool shuffled = true;
   uint64_t seed = 0;
-  bool once = false;  // rows behind the first epoch are empty, so that a last batch has nothing twice
+  bool once = false;  // rows behind the first epoch are empty, so that a last batch has no piece twice
 };
 
 struct EpochFacts {
@@ -93,7 +94,7 @@ class PackedRows : public RowSource {
   std::vector<uint64_t> occupied_;
   std::vector<uint8_t> marks_;
   std::vector<int32_t> ids_;
-  std::vector<PreparedSample> ahead_;  // samples read at once where their order is that of the set
+  std::vector<PreparedSample> ahead_;  // samples read in one piece; one if shuffled
   uint64_t ahead_first_ = 0;
 };
 

@@ -27,8 +27,8 @@ constexpr uint64_t kPartsMax = 1 << 20;
 
 uint64_t mark_bytes(uint64_t tokens) { return round_up((tokens + 7) / 8, 8); }
 
-// The notes begin behind ids[tokens], marks and samples. Marks begin at a multiple of 4 only, and so does
-// what follows.
+// The notes begin behind ids[tokens], marks and samples. Ids may end at an odd multiple of 4 bytes, so marks,
+// samples and notes begin at multiples of 4 only.
 uint64_t bytes_before_notes(uint64_t tokens, uint64_t samples) {
   return tokens * sizeof(uint32_t) + mark_bytes(tokens) + samples * sizeof(PreparedSample);
 }
@@ -54,7 +54,7 @@ Hash new_hash() {
   return hash;
 }
 
-// The last bytes of a part whose size agrees with them.
+// Reads the PartEnd of a part; nothing where it is damaged or contradicts the file's size.
 std::optional<PartEnd> end_of(const InputFile& file) {
   PartEnd end;
   if (file.bytes() < sizeof end) return std::nullopt;

@@ -43,8 +43,8 @@ struct PreparedCounts {
   uint64_t untrained = 0;  // samples that were left out, because no token is trained
   uint64_t bad = 0;        // records that were left out, because they are malformed
   uint64_t divided = 0;    // conversations that became a sample for each answer
-  // Characters of the samples' texts that the tokenizer's patterns do not know; control tokens that text of
-  // users spells, and that stay text.
+  // First: characters of the samples' texts that the tokenizer's patterns do not know. Second: control tokens
+  // that users' text spells, and that stay text.
   uint64_t unknown_characters = 0, spelled_controls = 0;
   PreparedCounts& operator+=(const PreparedCounts& other);
   bool operator==(const PreparedCounts&) const = default;
@@ -114,7 +114,7 @@ class PreparedSet {
 // "part-000012"
 std::string part_name(uint64_t index);
 
-// Writes set.json over `parts` complete parts. `facts`: JSON text of what the set was made of, for people.
+// Writes set.json for `parts` complete parts. `facts`: JSON text that tells people what the set is made of.
 void complete_set(const std::string& directory, uint64_t parts, const std::string& facts);
 bool is_complete_set(const std::string& directory);
 // How many parts a complete set has, as its set.json says; none where that is missing or damaged.

@@ -17,7 +17,7 @@ namespace sluice {
 
 class RangeCheck {
  public:
-  // Checks the data one after the other. They must outlive this.
+  // Checks the elements of `data` one after the other. These must outlive the RangeCheck.
   explicit RangeCheck(std::span<const TokenData* const> data);
   ~RangeCheck();  // ends the check, finished or not
   RangeCheck(const RangeCheck&) = delete;

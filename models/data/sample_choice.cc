@@ -24,7 +24,7 @@ struct RecordSamples {
   uint64_t first = 0, samples = 0, tokens = 0;
   PreparedSample last = {};
 
-  // Whether it is a text that may be divided: all of its tokens are learned, so a part of it is a text, too.
+  // Whether the record is one text of more than `above` tokens, all learned: its parts are texts, too.
   bool is_divided(uint64_t above) const {
     return samples == 1 && last.is_text && last.trained + 1 == last.tokens && tokens > above;
   }
@@ -104,8 +104,9 @@ uint64_t HeldOut::take(uint64_t samples, uint64_t tokens, Side& side) {
 }
 
 // Holds out stretches of a divided text. All divided texts together are cut into equal shares of tokens.
-// Stretch j ends where share j ends, or later if its text begins too late for that. It has as many tokens as
-// are due there and not held out yet. Returns how many tokens of this text are held out.
+// Stretch j ends where share j ends, or later if the text begins too late for that. It has the tokens that
+// are due up to the end of share j, less those held out before. Returns how many tokens of this text are held
+// out.
 uint64_t HeldOut::divide(uint64_t sample, uint64_t tokens, Side& side) {
   const uint64_t before = side.held, first = side.seen;
   uint64_t at = 0;

@@ -2,7 +2,7 @@
 //
 // The part that is held out counts tokens. It is spread evenly over the set and does not depend on a seed.
 // What came of one record stays on one side, so that no conversation is in part trained and in part validated
-// on. Only a text is divided, if it has more tokens than kStretchTokens or than are to be held out in all:
+// on. Only a text is divided, if it has more tokens than kStretchTokens or than the whole part to hold out:
 // then stretches of the text, of about kStretchTokens at most, are held out. Memory: 8 bytes for each sample
 // that is held out, 32 for each stretch. Pure but for reads of the set; a HeldOut never changes and may be
 // used from several threads.

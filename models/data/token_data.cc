@@ -66,7 +66,7 @@ void check_text(const InputFile& file) {
         "If it is UTF-16, convert it to UTF-8 (iconv); if its zeros are meant, say --data-type text.");
 }
 
-// Where the text begins: behind a mark that says that it is UTF-8.
+// The byte at which the text begins: behind the byte-order mark of UTF-8, if the file has one.
 uint64_t behind_byte_order_mark(const InputFile& file) {
   constexpr std::string_view kMark = "\xef\xbb\xbf";
   std::array<char, kMark.size()> begin{};
@@ -82,7 +82,7 @@ const char* how_to_write(int64_t vocabulary) {
                                  "--data-type uint32.";
 }
 
-// Throws for a file that begins as one of another format.
+// Throws for a file whose first bytes belong to another format, such as .npy.
 void check_no_other_format(const InputFile& file, int64_t vocabulary) {
   if (const auto other = other_kind_of(file, false))
     malformed(file.path(), "looks like " + other->name,
@@ -90,8 +90,7 @@ void check_no_other_format(const InputFile& file, int64_t vocabulary) {
                           other->remedy.ends_with('.') ? "" : ".", how_to_write(vocabulary)));
 }
 
-// Whether, at the start of the file, every second number of `width` bytes is 0, and some number between is
-// not.
+// Whether, at the start of the file, every second number of `width` bytes is 0, and some other number is not.
 bool has_every_second_zero(const InputFile& file, uint64_t width) {
   std::array<unsigned char, 16 * 1024> sample;
   const uint64_t bytes = std::min<uint64_t>(sample.size(), file.bytes()) / (2 * width) * (2 * width);
@@ -105,14 +104,14 @@ bool has_every_second_zero(const InputFile& file, uint64_t width) {
   return others && bytes >= 64;
 }
 
-// Throws for integers of 64 bits, numpy's default, which are no tokens of any type.
+// Throws for a file of 64-bit integers, which are numpy's default and no type of tokens.
 void check_raw_uint32(const InputFile& file, int64_t vocabulary) {
   if (has_every_second_zero(file, 4))
     malformed(file.path(), "looks like integers of 64 bits: every second uint32 is 0",
               how_to_write(vocabulary));
 }
 
-// Throws for a file that only the user can tell from raw uint16 tokens.
+// Throws for a file that may hold something else than raw uint16 tokens, so that the user says the type.
 void check_raw_uint16(const InputFile& file, int64_t vocabulary) {
   const auto ask = [&](const std::string& sentence, const char* remedy) {
     throw Error(ExitCode::usage, fmt::format("{} {}.", printable(file.path()), sentence), remedy);

@@ -1,10 +1,11 @@
-// Token files, several joined into one sequence of token ids in the order given.
+// Token files: one or several, joined in the order given into one sequence of token ids.
 //
 // A file is text, whose bytes are tokens (vocabulary 256), an llm.c shard (uint16 or uint32 behind a header
 // of 1024 bytes that says so), LLMQ's (llmq_file.h), or raw uint16 (nanoGPT) or uint32. Sizes are checked
-// when a file is opened; ids are checked against the vocabulary as they are read, so that none reaches a
-// device. Masks of an LLMQ file may say which tokens are trained; of other files all are. Positions are
-// 64-bit. Reads are const, need no memory, and may come from any thread. Caller: data_order, the trainer.
+// when a file is opened; ids are checked against the vocabulary as they are read, so that no wrong id
+// reaches a device. Masks of an LLMQ file may say which tokens are trained; in other files, all tokens are.
+// Positions are 64-bit. Reads are const, need no memory, and may come from any thread. Caller: data_order,
+// the trainer.
 #pragma once
 
 #include <cstdint>
@@ -22,7 +23,7 @@ constexpr int64_t kTextVocabulary = 256;  // of text: its bytes
 
 class TokenData {
  public:
-  // Throws Error: malformed_file for empty or truncated files, for those whose header contradicts their size,
+  // Throws Error: malformed_file for empty or truncated files, for files whose header contradicts their size,
   // for text with another vocabulary than bytes, for raw integers of 64 bits (also if `type` is uint32), and
   // under `automatic` for other formats, such as .npy; usage for a missing file, an unknown kind of file,
   // Megatron's format (planned), and a raw file that `automatic` would take for uint16 though it looks like

@@ -18,7 +18,7 @@ bool is_matrix(const Parameter& parameter) {
   return parameter.shape.size() == 2 && parameter.name.ends_with(kWeight);
 }
 
-// Whether the target is the name, or its end from a dot on: PEFT's rule.
+// PEFT's rule: whether `target` is the whole name, or what stands behind one of the name's dots.
 bool is_named(std::string_view linear, std::string_view target) {
   if (!linear.ends_with(target)) return false;
   return linear.size() == target.size() || linear[linear.size() - target.size() - 1] == '.';
@@ -30,7 +30,7 @@ bool is_target(const Adapters& adapters, const std::string& linear) {
 }
 
 Parameter factor(std::string name, int64_t rows, int64_t columns, Initializer initializer) {
-  // PEFT's kaiming_uniform with a = sqrt(5): bounds of 1 / sqrt(columns), a deviation of that / sqrt(3).
+  // PEFT's kaiming_uniform with a = sqrt(5): bounds of 1 / sqrt(columns), deviation 1 / sqrt(3 columns).
   return {.name = std::move(name),
           .shape = {rows, columns},
           .initializer = initializer,

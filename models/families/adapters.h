@@ -33,7 +33,7 @@ constexpr std::string_view kAdapterDown = ".lora_A.weight", kAdapterUp = ".lora_
 // "h.0.attn.c_attn.weight" -> "h.0.attn.c_attn".
 std::string linear_name(std::string_view weight);
 
-// The adapters beside those matrices of a group that are targets. `in_out`: the matrices are [in, out].
+// The adapters of the group's matrices that are targets. `in_out`: the matrices are [in, out].
 // Throws Error(usage) for a rank above a side of such a matrix.
 std::vector<Parameter> adapter_parameters(const Adapters& adapters, std::span<const Parameter> group,
                                           bool in_out);

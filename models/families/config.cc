@@ -29,8 +29,8 @@ void read_special_tokens(const nlohmann::json& object, ModelConfig& config) {
   }
 }
 
-// Keys that do not change the model's mathematics here. An export has the file's values, or else those that
-// other software takes.
+// Keys that do not change the model's mathematics here. An export has the file's value of such a key, or else
+// the value that other software takes.
 bool is_unused(const std::string& key) {
   const std::vector<const char*> keys = {"resid_pdrop",       "embd_pdrop",     "attn_pdrop",
                                          "attention_dropout", "hidden_dropout", "initializer_range",
@@ -109,7 +109,7 @@ const Family* larger_family(const ConfigReader& reader) {
   return nullptr;
 }
 
-// The family's own config.json, made of the larger one.
+// Makes the family's own config.json from the larger model's.
 nlohmann::json text_part(const nlohmann::json& whole, const std::string& name, const Family& family) {
   ConfigReader(whole, name).section("text_config");  // complains where there is none
   nlohmann::json part = nlohmann::json::parse(family.nested.defaults);
@@ -145,14 +145,14 @@ double parameters_in_total(const ModelConfig& c) {
   const double attention = 2 * width * static_cast<double>((c.heads + c.kv_heads) * c.head_size);
   const double tables = width * static_cast<double>(c.vocabulary) * (c.tied ? 1 : 2) +
                         (c.rope_theta == 0 ? width * static_cast<double>(c.context) : 0);
-  // As if every layer had a feed-forward part and experts.
+  // An upper bound: counts a feed-forward part and experts in every layer.
   const double experts =
       width * static_cast<double>(c.experts) * (3 * static_cast<double>(c.expert_ffn) + 1) +
       width * (3 * static_cast<double>(c.shared_expert_ffn) + 1);
   return tables + static_cast<double>(c.layers) * (attention + 3 * width * ffn + experts);
 }
 
-// A sentence on what makes no sense in a scaling; empty: nothing.
+// A sentence on a value that makes no sense in the scaling; empty: there is none.
 std::string wrong_scaling(const RopeScaling& s, int64_t head_size) {
   if (!(s.partial > 0 && s.partial <= 1))
     return fmt::format("partial_rotary_factor {} is not above 0 and at most 1.", s.partial);

@@ -18,10 +18,10 @@
 
 namespace sluice {
 
-// What sets layers of one model apart.
+// Types of layers within one model.
 enum class LayerType : uint8_t {
-  full,     // attention sees all keys up to its own
-  sliding,  // attention sees `window` keys
+  full,     // a query of attention sees all keys up to its own
+  sliding,  // a query sees `window` keys at most
   no_rope,  // full, without rotary positions
 };
 
@@ -46,8 +46,8 @@ struct ModelConfig {
   double sliding_rope_theta = 0;
   RopeScaling sliding_rope_scaling;
   std::vector<LayerType> layer_types;  // layer i is of type layer_types[i % size]; empty: full
-  // Factors of embeddings, of what a layer adds to the residual stream, and of scores. 0: no factor; of
-  // scores, 1 / sqrt(head_size). Logits are divided by logits_divisor; 0: they are not.
+  // Factors of embeddings, of what a layer adds to the residual stream, and of scores. 0: no factor, but
+  // 1 / sqrt(head_size) for scores. Logits are divided by logits_divisor; 0: they are not.
   double embedding_scale = 0, residual_scale = 0, attention_scale = 0, logits_divisor = 0;
   double attention_cap = 0, logits_cap = 0;  // soft caps of scores and logits; 0: none
   // A mixture of experts in place of the feed-forward part; experts 0: there is none. expert_ffn is an
@@ -57,11 +57,11 @@ struct ModelConfig {
   // expert_counts[i] experts. `experts` is the largest number. Empty: all have `experts`.
   std::vector<int64_t> expert_counts;
   int64_t expert_interval = 0;                // layer i has experts if this divides i + 1; 0: no such rule
-  int64_t shared_expert_ffn = 0;              // of an expert for all tokens, times a sigmoid; 0: none
+  int64_t shared_expert_ffn = 0;              // of an expert for all tokens, scaled by a sigmoid; 0: none
   std::vector<int64_t> dense_layers;          // ascending
   bool normalized_experts = false;            // the weights of a token's experts sum to 1
   double swiglu_limit = 0, swiglu_alpha = 0;  // of experts (op.h)
-  double capacity_factor = 0;                 // of experts (Routing), for each sequence; 0: they take all
+  double capacity_factor = 0;                 // of experts (Routing), for each sequence; 0: no limit
   int64_t least_capacity = 4;                 // where capacity_factor is not 0
   bool random_second = false;                 // the second of a token's two experts is random
   bool noisy_router = false;                  // logits get noise (OpKind::add_noise)

@@ -35,7 +35,7 @@ class ConfigReader {
   void reject_flag(const char* key) const;     // complains about true
   void require_number(const char* key, double supported) const;
   void require_text(const char* key, std::initializer_list<const char*> supported) const;  // one of these
-  // Each of a list, such as layer_types, is one of these.
+  // Requires each text of a list, such as layer_types, to be one of `supported`.
   void require_texts(const char* key, std::initializer_list<const char*> supported) const;
 
   ConfigReader section(const char* key) const;                         // the object under a key that is there

@@ -48,7 +48,7 @@ struct Groups {
   uint32_t norm = 0, head = 0;
 };
 
-// Routers get no adapters, nor do some experts.
+// Leaves out the parameters that get no adapters: those of routers and of experts with `adapted` false.
 std::vector<Parameter> adaptable(const Decoder& decoder, std::vector<Parameter> parameters) {
   for (const Experts& experts : decoder.mixture.experts)
     std::erase_if(parameters, [&](const Parameter& p) {
@@ -83,7 +83,7 @@ std::string adapters_in(const Model& model, const Adapted& groups) {
   return names;
 }
 
-// The same for a layer and its experts.
+// Such names of a layer's own group and of its experts' groups.
 std::string adapters_in(const Model& model, const LayerGroups& groups) {
   std::string names = adapters_in(model, groups.own);
   for (const std::vector<Adapted>& experts : groups.experts)
@@ -143,7 +143,7 @@ Groups add_groups(const ModelConfig& c, const Decoder& decoder, Model& model) {
 
 constexpr std::string_view kStatistics = "statistics";
 
-// The activations that a layer's router leaves (Mixture::Routed).
+// The activations that a layer's router makes (Mixture::Routed).
 struct RoutedActivations {
   struct Choice {
     uint32_t weights, routing;
@@ -200,7 +200,7 @@ class Way {
     return sluice::add_activation(
         model_, {.name = prefix_ + name, .shape = std::move(shape), .dtype = model_.precision});
   }
-  // In the shape and type of the segment's output; a sum if the segment's ops add to that output.
+  // Adds an activation with the shape and type of a segment's output; a sum if the segment's ops add to it.
   uint32_t add_activation(const std::string& name, uint32_t segment, size_t output) {
     const Segment& of = model_.segments[segment];
     const SegmentTensor& tensor = of.tensors[of.outputs[output]];
@@ -285,7 +285,7 @@ class Way {
     b.output(statistics("statistics"));
     return b.take();
   }
-  // The segment of an expert of the mixture's set number `set`, of which a layer has `count` experts.
+  // The segment of an expert of the mixture's set number `set`. A layer has `count` experts of this set.
   Segment expert_segment(size_t set, int64_t count, const Adapted& groups,
                          const RoutedActivations& routed) const {
     const Experts& experts = decoder_.mixture.experts[set];
@@ -305,7 +305,7 @@ class Way {
     b.output(b.op(OpKind::combine, "sum", {routing, y}, {}, attributes));
     return b.take();
   }
-  // `beside`: a dense part has a share of the result.
+  // `beside`: the result has a share of a dense part, too.
   Segment sum_segment(const Shape& sum_shape, bool beside) const {
     SegmentBuilder b = builder("sum");
     const auto x = b.input("x", c_.width);
@@ -460,7 +460,7 @@ class Way {
   }
   // The end of the names of segments of the mixture's set number `set`.
   std::string suffix_of(size_t set) const {
-    const size_t known = mixtures_.size() - 1;  // with other numbers of experts, or other adapters
+    const size_t known = mixtures_.size() - 1;  // mixtures with other numbers of experts or other adapters
     return (set == 0 ? "" : fmt::format(".{}", set)) + (known == 0 ? "" : fmt::format(".mixture.{}", known));
   }
 
@@ -477,7 +477,7 @@ class Way {
     return {std::move(name), activation, experts};
   }
 
-  // The layer's kept activation, in the shape that its segment says; none: the segment has no cache.
+  // The layer's cache, a kept activation in the shape that the segment has; none: the segment has no cache.
   std::optional<uint32_t> cache_of(uint32_t segment, const std::string& layer) {
     for (const uint32_t input : model_.segments[segment].inputs) {
       const SegmentTensor& tensor = model_.segments[segment].tensors[input];

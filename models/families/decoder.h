@@ -21,7 +21,7 @@ namespace sluice {
 struct Experts {
   using Tensor = SegmentBuilder::Tensor;
 
-  Routing routing;  // for the first set, a layer's experts_of() replaces `experts`
+  Routing routing;  // for the first set, experts_of() of the layer replaces `experts`
   // Expert e of layer i has parameters LAYERS.i.NAME.e.*, or LAYERS.i.NAME.* where it is not numbered.
   std::string name;
   bool numbered = true;
@@ -39,9 +39,9 @@ struct Experts {
 
 // What a decoder says of its layers with a mixture of experts (ModelConfig::experts). Such a layer consists
 // of a segment that ends in the choice of experts, a segment for each expert (where experts are divided over
-// ranks, those of divided_experts.h), and a segment that adds the experts' sum. Each expert has a parameter
-// group of its own. In training, the host reads the statistics of layer i's first router
-// (OpKind::router_statistics): the model's output "experts.i".
+// ranks, the segments of divided_experts.h), and a segment that adds the experts' sum. Each expert has a
+// parameter group of its own. In training, the host reads the statistics of layer i's first router
+// (OpKind::router_statistics) as the model's output "experts.i".
 struct Mixture {
   using Tensor = SegmentBuilder::Tensor;
   struct Choice {
@@ -52,7 +52,7 @@ struct Mixture {
     Tensor middle, rows;
     std::vector<Choice> choices;  // one for each set of Mixture::experts
     Tensor logits;                // of the first set's router
-    // z: what a dense part makes of the rows. shares: [rows, 2], of the experts' sum and of z.
+    // z: what a dense part makes of the rows. shares [rows, 2]: the factors of the experts' sum and of z.
     struct Beside {
       Tensor z, shares;
     };

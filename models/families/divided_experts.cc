@@ -39,7 +39,7 @@ uint32_t DividedExperts::add_activation(std::string name, uint32_t segment, size
                                          .made_again = made_again});
 }
 
-// The segment has one op on one activation.
+// Adds a segment of one op, which reads one activation.
 uint32_t DividedExperts::segment_of(OpKind kind, const char* name, const char* input_name,
                                     uint32_t activation) {
   SegmentBuilder b = builder(name);
@@ -48,8 +48,8 @@ uint32_t DividedExperts::segment_of(OpKind kind, const char* name, const char* i
   return add_segment(b.take());
 }
 
-// Collectives only move bytes. So weights are repeated and exchanged: their gradients come back by an
-// exchange, and an op adds them.
+// Collectives only move bytes. So weights are not gathered, but repeated and exchanged: in backward, an
+// exchange brings their gradients back, and an op adds these.
 DividedExperts::OfAll DividedExperts::gather(const std::string& name, const Routed& routed) {
   Layer layer{name + ".gather_routing", {}};
   const auto add = [&](std::optional<uint32_t>& segment, OpKind kind, const char* segment_name,

@@ -19,7 +19,7 @@ void read_qwen_experts(const ConfigReader& file, int64_t expert_ffn, ModelConfig
 void write_qwen_experts(const ModelConfig& config, nlohmann::ordered_json& file);
 void write_experts(const ModelConfig& config, const char* experts, nlohmann::ordered_json& file);
 
-// As transformers 5 holds experts in memory, and writes them on request.
+// The tensors in which transformers 5 holds experts in memory and, on request, writes them.
 inline constexpr Stacked kStackedExperts[] = {
     {"mlp.experts.gate_up_proj", "gate_proj.weight", "up_proj.weight"},
     {"mlp.experts.down_proj", "down_proj.weight"}};

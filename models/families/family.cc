@@ -69,8 +69,8 @@ void check_length(const ModelConfig& config, int64_t length, const char* option)
         fmt::format("Use {} {} or less.", option, config.context));
 }
 
-// 32 bits must suffice to number twice all choices of experts plus the experts (routing.h), and the logits of
-// routers.
+// Throws unless 2^31 - 1 is enough for twice the choices of experts plus the experts (routing.h), and for a
+// router's logits.
 void check_choices(const ModelConfig& config, int64_t sequences, int64_t tokens, const char* remedy) {
   if (config.experts == 0) return;
   const int64_t most =
@@ -111,7 +111,7 @@ std::vector<Reading> readings_of(const GenerationSizes& sizes) {
   return {std::move(decode), std::move(prefill)};
 }
 
-// Tokens to which the config.json stretches positions.
+// The context, in tokens, to which YaRN stretches positions; 0: there is no YaRN.
 int64_t stretched_context(const ModelConfig& config) {
   const RopeScaling& s = config.rope_scaling;
   return s.type == RopeType::yarn ? static_cast<int64_t>(s.factor * s.original_context) : 0;

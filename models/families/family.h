@@ -51,7 +51,7 @@ constexpr std::array<SizeKey, N + M> with_keys(const std::array<SizeKey, N>& key
 }
 
 // A tensor of a file, [experts, ...], that has one or two parameters of every expert of a layer. Of two
-// parameters, the rows of the first come before those of the second, or their columns alternate.
+// parameters, the rows of the first come before the rows of the second, or columns of the two alternate.
 struct Stacked {
   const char* tensor;       // its name behind the layer's name
   const char* first;        // a parameter's name behind the expert's name
@@ -91,15 +91,15 @@ struct Family {
   } alias;
 
   bool matrices_in_out = false;  // matrices of layers are [in, out], as Conv1D has them
-  // What transformers' class has before the names of its modules, and some checkpoints therefore before all
-  // names; "": nothing.
+  // A prefix of the modules' names in transformers' class, which some checkpoints therefore have before all
+  // names; "": there is none.
   const char* tensor_prefix = "";
   // Whether a tensor is no parameter: older transformers saved it beside the parameters, or it is a part of
   // the larger model of `nested`.
   bool (*is_buffer)(std::string_view tensor);
 
-  // Fills in a model. Its precision, its vocabulary and its readings without their layers are set; if it is
-  // to be trained, also micro_batch, sequence and documents.
+  // Fills in a model. The caller has set its precision, its vocabulary and its readings without their
+  // layers; for a model to be trained, also micro_batch, sequence and documents.
   void (*build)(const ModelConfig& config, Model& model);
 
   // A larger model of which the family is the text part; "": there is none.
@@ -114,7 +114,7 @@ struct Family {
 std::span<const Family* const> families();
 std::vector<std::string> family_names();
 const Family* find_family(const std::string& name);  // nullptr: unknown
-// Types of config.json that are known and have no family yet.
+// Values of config.json's model_type that are known and have no family yet.
 std::span<const std::string_view> planned_families();
 
 std::span<const SizeKey> common_size_keys();           // of every family
@@ -130,8 +130,8 @@ struct GenerationSizes {
 // The model for micro-batches of `micro_batch` sequences in working precision `precision`; its parameter
 // groups are laid out, and the model is checked. `documents`: see Model. With `samples`, it also has the
 // readings of build_generation_model(). Throws Error(usage) when the sequence is longer than the context and
-// positions are learned, or when a micro-batch has 2^31 or more tokens, logits of a router, or choices of
-// experts times two.
+// positions are learned, or when a micro-batch has 2^31 or more tokens or logits of a router, or about 2^30
+// or more choices of experts.
 Model build_model(const ModelConfig& config, DType precision, int64_t micro_batch, int64_t sequence,
                   bool documents = false, const std::optional<GenerationSizes>& samples = {});
 

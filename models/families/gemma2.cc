@@ -1,6 +1,6 @@
-// Gemma 2: Gemma with norms before and after, soft caps of scores and logits, and a window in every other
-// layer. Gemma Team, "Gemma 2: Improving Open Language Models at a Practical Size" (2024); shapes as
-// published in the models' config.json files.
+// Gemma 2: Gemma with norms before and after attention and the feed-forward part, soft caps of scores and
+// logits, and a window in every other layer. Gemma Team, "Gemma 2: Improving Open Language Models at a
+// Practical Size" (2024); shapes as published in the models' config.json files.
 #include <cmath>
 #include <nlohmann/json.hpp>
 

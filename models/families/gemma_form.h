@@ -11,9 +11,9 @@ namespace sluice {
 // scaled embeddings.
 RotaryForm gemma_form(const ModelConfig& config);
 
-// query_pre_attn_scalar, attn_logit_softcapping and final_logit_softcapping.
+// Read and write query_pre_attn_scalar, attn_logit_softcapping and final_logit_softcapping.
 struct SoftCaps {
-  double attention = 0, logits = 0;  // where a file lacks these keys
+  double attention = 0, logits = 0;  // the caps where a file lacks their keys
 };
 void read_gemma_scores(const ConfigReader& file, const SoftCaps& absent, ModelConfig& config);
 // Also writes hidden_activation and attention_bias.

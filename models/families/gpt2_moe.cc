@@ -66,7 +66,7 @@ void build(const ModelConfig& c, Model& model) {
     return b.op(OpKind::add, "y", {middle, gpt2_mlp(b, "mlp", rows)});
   };
   // The weight of a single expert is its probability; the weights of several sum to 1. The balance loss
-  // counts first choices.
+  // counts the first choice of each token only.
   Routing routing{.experts = c.experts, .chosen = c.experts_per_token, .normalized = c.experts_per_token > 1};
   routing.capacity_factor = c.capacity_factor;
   routing.least_capacity = c.least_capacity;

@@ -1,4 +1,4 @@
-// Mistral: Llama, in its first version with an attention window. Jiang et al., "Mistral 7B" (2023); shapes as
+// Mistral: Llama, with an attention window in the first version. Jiang et al., "Mistral 7B" (2023); shapes as
 // published in the models' config.json files.
 #include <nlohmann/json.hpp>
 

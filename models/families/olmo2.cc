@@ -1,6 +1,6 @@
-// OLMo 2: Llama with norms of what attention and the feed-forward part give, not of what they take, and of
-// all heads' q and k together. OLMo Team, "2 OLMo 2 Furious" (2024); shapes as published in the models'
-// config.json files.
+// OLMo 2: Llama with norms of the outputs of attention and the feed-forward part instead of their inputs, a
+// norm of all heads' q together, and one of all heads' k. OLMo Team, "2 OLMo 2 Furious" (2024); shapes as
+// published in the models' config.json files.
 #include <nlohmann/json.hpp>
 
 #include "models/families/olmo_form.h"

@@ -5,7 +5,7 @@
 
 namespace sluice {
 
-// Norms of what attention and the feed-forward part give, and of all heads' q and k together.
+// Norms of the outputs of attention and the feed-forward part, of all heads' q together, and of all heads' k.
 inline RotaryForm olmo_form(const ModelConfig& config) {
   return {.qkv_bias = config.attention_bias,
           .output_bias = config.attention_bias,

@@ -1,5 +1,6 @@
-// OLMoE: Llama with norms of all heads' q and k together, and experts. Muennighoff et al., "OLMoE: open
-// mixture-of-experts language models" (2024); shapes as published in the model's config.json file.
+// OLMoE: Llama with experts, a norm of all heads' q together, and one of all heads' k. Muennighoff et al.,
+// "OLMoE: open mixture-of-experts language models" (2024); shapes as published in the model's config.json
+// file.
 #include <nlohmann/json.hpp>
 
 #include "models/families/experts_config.h"

@@ -1,4 +1,4 @@
-// Qwen2 and Qwen2.5: Llama with biases of q, k and v, of which the config does not speak. Yang et al., "Qwen2
+// Qwen2 and Qwen2.5: Llama with biases of q, k and v, which the config does not mention. Yang et al., "Qwen2
 // Technical Report" (2024); shapes as published in the models' config.json files.
 #include <nlohmann/json.hpp>
 

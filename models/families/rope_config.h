@@ -13,8 +13,8 @@ namespace sluice {
 
 // How transformers' class of the family reads the keys.
 struct RopeKeys {
-  double theta = 10000;         // where no key gives it
-  double sliding_theta = 0;     // the same for sliding layers, with plain frequencies; 0: as all layers
+  double theta = 10000;         // rope_theta where no key gives it
+  double sliding_theta = 0;     // for sliding layers, with plain frequencies; 0: as in other layers
   RopeScaling scaling = {};     // where the file has neither rope_scaling nor rope_parameters
   bool has_local_base = false;  // rope_local_base_freq is the sliding layers' rope_theta in the older form
   bool may_be_partial = false;  // whether only a part of a head's columns may turn

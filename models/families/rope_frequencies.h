@@ -24,8 +24,8 @@ struct RopeScaling {
   bool truncate = true;
   double mscale = 0, mscale_all_dim = 0;
   double attention_factor = 0;  // yarn, longrope; 0: it follows from the other fields
-  // longrope (Ding et al., 2024): a divisor of each frequency, for sequences up to original_context and for
-  // longer ones
+  // longrope (Ding et al., 2024): divisors of the frequencies. short_factor is for sequences up to
+  // original_context, long_factor for longer ones.
   std::vector<double> short_factor, long_factor;
 
   bool operator==(const RopeScaling&) const = default;

@@ -43,7 +43,7 @@ void write_window(const ModelConfig& config, nlohmann::ordered_json& file);
 // those from max_window_layers on, or those that layer_types names.
 void read_late_window(const ConfigReader& file, ModelConfig& config);
 void write_late_window(const ModelConfig& config, nlohmann::ordered_json& file);
-// As many sliding layers as `sliding` says, then one that sees all keys.
+// `sliding` layers that slide, then one layer that sees all keys.
 std::vector<LayerType> sliding_pattern(int64_t sliding);
 
 // Complains about keys that ask for something which relatives of Llama compute and this family does not. Keys
@@ -58,7 +58,7 @@ inline constexpr SizeKey kRotarySizeKeys[] = {
 struct RotarySizes {
   int64_t layers, width, heads, kv_heads, ffn;
 };
-// Other fields as in an empty ModelConfig: epsilon is 1e-5.
+// Other fields keep ModelConfig's defaults, such as epsilon = 1e-5.
 ModelConfig rotary_config(const RotarySizes& sizes);
 
 // 8/3 of the width rounded up to a multiple of 256 (Touvron et al., "LLaMA", section 2.2).

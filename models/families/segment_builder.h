@@ -51,7 +51,7 @@ class SegmentBuilder {
 
   // Binds the next group slot; its weights are named by the part of their global name after `prefix`.
   void bind(const Group& group, const std::string& prefix);
-  // The same for a group of adapters: linear() adds what they make of x, times `scale`.
+  // Binds a group of adapters in the same way. linear() then adds what they make of x, times `scale`.
   void bind_adapters(const Group& group, const std::string& prefix, double scale);
   Weight weight(std::string_view name);  // CHECKs that a bound group has it
   bool has(std::string_view name) const;
@@ -81,7 +81,7 @@ class SegmentBuilder {
   // y = scale * (x * weight) + bias, with `name`.weight and, if it is bound, `name`.bias. What its adapters
   // add, if they are bound, is scaled as well.
   Tensor linear(const std::string& name, Tensor x, bool weight_out_in, double scale = 0);
-  // The same for an expert's rows. With `weights`, one for each row, the bias is multiplied by the row's
+  // linear() for an expert's rows. With `weights`, one for each row, the bias is multiplied by the row's
   // weight.
   Tensor expert_linear(const std::string& name, Tensor routing, Tensor x, bool weight_out_in,
                        const Routing& of, std::optional<Tensor> weights = {});

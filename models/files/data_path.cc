@@ -22,14 +22,14 @@ std::string lower(std::string text) {
   return text;
 }
 
-// Whether the name is one of data, or of another kind of file that is refused with a hint how to turn it into
-// data.
+// Whether a file of this name may hold data. Files that are refused with a hint how to turn them into data
+// count, too.
 bool may_hold_data(const fs::path& path) {
   static constexpr std::array kExtensions = {".jsonl", ".json", ".ndjson", ".txt",     ".md",   ".bin",
                                              ".gz",    ".zst",  ".xz",     ".parquet", ".arrow"};
   const std::string name = lower(path.filename().string());
   if (name.starts_with('.')) return false;
-  // What Hugging Face's data sets have beside their data.
+  // Files that Hugging Face's data sets have beside their data.
   for (const char* about : {"readme", "license", "dataset_info", "state.json"})
     if (name.starts_with(about)) return false;
   const std::string extension = lower(path.extension().string());
@@ -109,7 +109,8 @@ std::string result_of(const fs::path& path) {
   return "OUT.jsonl";
 }
 
-// The encoding of text in UTF-16 without a mark: of its first bytes, every second one is 0 and no other.
+// The encoding if the text looks like UTF-16 without a byte-order mark: of its first bytes, every second one
+// is 0, and no other byte is.
 std::optional<std::string> utf16_of(std::string_view begin) {
   if (begin.size() < 4) return std::nullopt;
   for (const size_t zero : {size_t{0}, size_t{1}}) {

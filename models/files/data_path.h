@@ -15,7 +15,7 @@ struct DataFiles {
   std::vector<std::string> left_out;  // in folders: what does not look like data, such as README.md or .git
 };
 
-// Of each path: the file, or all files in the folder and in folders within it, in the order of their paths.
+// Returns each path's file, or all files in the folder and in folders within it, in the order of their paths.
 // Throws Error(usage) for a folder without a file that could hold data.
 DataFiles files_of(const std::vector<std::string>& paths);
 

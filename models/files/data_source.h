@@ -11,14 +11,14 @@
 namespace sluice {
 
 struct DataSource {
-  std::string path;                // without the weight; empty: the one source of all values
+  std::string path;                // without the weight; empty: one source has all values
   std::vector<std::string> files;  // with the files of folders in their place
   // In millionths, divided by the greatest common divisor of all weights; 0: none is given.
   uint64_t weight = 0;
 };
 
-// A value may end in =WEIGHT, which is a part of the name if a file of the whole name exists. If no value has
-// a weight, there is one source of all files, else one source for each value. Throws Error(usage) for a
+// A value may end in =WEIGHT, which is a part of the name if a file with that whole name exists. If no value
+// has a weight, there is one source of all files, else one source for each value. Throws Error(usage) for a
 // weight that is no number from 0.000001 to 1e9, if only some values have a weight, and as files_of() does.
 std::vector<DataSource> sources_of(const std::vector<std::string>& values);
 

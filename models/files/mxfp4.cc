@@ -14,7 +14,7 @@ namespace {
 
 constexpr uint64_t kValues = 32, kBlockBytes = kValues / 2;  // of a block
 constexpr uint64_t kStoredBytes = kBlockBytes + 1;           // of a block with its scale
-// A range with less than 1 / kFew of an expert's rows reads its rows alone.
+// If a range has less than 1 / kFew of an expert's rows, only the rows of the range are read.
 constexpr uint64_t kFew = 8;
 constexpr uint8_t kNoNumber = 255, kLargest = 252;  // 6 * 2^(252 - 127) < 2^128, and no other value is larger
 constexpr float kMagnitudes[] = {0, 0.5f, 1, 1.5f, 2, 3, 4, 6, -0.0f, -0.5f, -1, -1.5f, -2, -3, -4, -6};

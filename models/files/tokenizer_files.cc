@@ -45,7 +45,7 @@ void copy_whole(const fs::path& from, const fs::path& to) {
   output.commit();
 }
 
-// Copies the regular files whose names `belongs` accepts; of a link, the file to which it leads.
+// Copies the regular files whose names `belongs` accepts. In place of a link, its target is copied.
 template <class Belongs>
 size_t copy_files(const fs::path& from, const fs::path& to, const Belongs& belongs) {
   size_t copied = 0;
@@ -60,7 +60,7 @@ size_t copy_files(const fs::path& from, const fs::path& to, const Belongs& belon
   return copied;
 }
 
-// The object is that of tokenizer_config.json or chat_template.json. Returns whether it had a template.
+// `object`: all of tokenizer_config.json or chat_template.json. Returns whether it had a template.
 bool replace_in(nlohmann::ordered_json& object, const std::string& text) {
   if (!object.is_object() || !object.contains("chat_template")) return false;
   nlohmann::ordered_json& given = object["chat_template"];
@@ -78,8 +78,8 @@ bool replace_in(nlohmann::ordered_json& object, const std::string& text) {
   return true;
 }
 
-// transformers 5 takes the list of templates in tokenizer_config.json only where there is no
-// chat_template.jinja.
+// Whether tokenizer_config.json has a list of templates. transformers 5 takes this list only where there is
+// no chat_template.jinja.
 bool has_list(const nlohmann::ordered_json& config) {
   return config.is_object() && config.contains("chat_template") && config["chat_template"].is_array();
 }

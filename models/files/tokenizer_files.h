@@ -1,5 +1,5 @@
-// The files of a model directory that belong to its tokenizer: copied whole, and changed where a run knows
-// better.
+// The files of a model directory that belong to its tokenizer: copied whole, and changed where a run has
+// another template or other end tokens.
 //
 // Sources: transformers 5.23, tokenization_utils_base.py and utils/chat_template_utils.py; conversions to
 // GGUF prefer the template of tokenizer_config.json to chat_template.jinja. Callers: export, train.

@@ -25,7 +25,7 @@ namespace fs = std::filesystem;
 constexpr uint64_t kVersion = 9;  // to be raised when the same data would make another set
 constexpr uint64_t kStretchBytesLeast = 1 << 20;
 constexpr uint64_t kStretchesMost = 256;     // about, so that a set has few files
-constexpr uint64_t kListStretchesMost = 16;  // each scans its list from the beginning
+constexpr uint64_t kListStretchesMost = 16;  // each stretch scans its list from the beginning
 constexpr uint64_t kPieceBytes = 1 << 20;
 
 class Checksum {
@@ -39,7 +39,7 @@ class Checksum {
   Checksum& operator=(const Checksum&) = delete;
 
   void add(const void* data, uint64_t bytes) { XXH3_128bits_update(state_, data, bytes); }
-  void add(const std::string& text) {  // with its length, so that two texts are not one
+  void add(const std::string& text) {  // with its length: "ab", "c" differs from "a", "bc"
     const uint64_t bytes = text.size();
     add(&bytes, sizeof bytes);
     add(text.data(), bytes);
@@ -105,8 +105,8 @@ std::vector<uint32_t> ends_with(const std::vector<uint32_t>& known,
   for (const auto& [id, count] : trained)
     (std::find(known.begin(), known.end(), id) == known.end() ? others : with_known) += count;
   std::vector<uint32_t> ends = known;
-  if (with_known > texts) return ends;  // more than texts: conversations end in known ones
-  if (with_known + others <= texts && with_known >= others) return ends;  // only texts: most do, too
+  if (with_known > texts) return ends;  // more than texts: some conversations end in known ones
+  if (with_known + others <= texts && with_known >= others) return ends;  // only texts: at least half do
   for (const auto& [id, count] : trained)
     if (std::find(known.begin(), known.end(), id) == known.end()) ends.push_back(id);
   return ends;
@@ -151,8 +151,8 @@ std::string unlearned_end(const TextModel& model, const PreparedCounts& counts, 
     else
       ended += count;
   }
-  // Texts are taken to end with the chosen end. So an answer does if it ends more samples than there are
-  // texts.
+  // All texts are taken to end with the chosen end. So some answer ends with it, too, if more samples do than
+  // there are texts.
   if (answers <= counts.texts || ended > counts.texts) return "";
   return fmt::format(
       "No answer of the data ends with {}, the end that --eos-token names: a run on these data does not "
@@ -315,11 +315,11 @@ std::string Preparation::name(const std::function<void(const PrepareProgress&)>&
   for (const auto& [control, content] : model_.controls) sum.add(control + "\n" + content);
   sum.add(model_.end ? std::to_string(*model_.end) : "");
   sum.add(fmt::format("{}", fmt::join(model_.ends, " ")));
-  // The files beside the tokenizer's own add tokens and change flags.
+  // Other files than tokenizer.json and tokenizer.model add tokens and change flags.
   for (const AddedToken& token : model_.tokenizer.added())
     sum.add(fmt::format("{} {}{}{}{}{} {}", token.id, token.single_word, token.lstrip, token.rstrip,
                         token.normalized, token.special, token.content));
-  // Beside a tokenizer.model, tokenizer_config.json says these two.
+  // With a tokenizer.model, tokenizer_config.json says which tokens the prefix and the suffix are.
   for (const std::vector<uint32_t>* added : {&model_.tokenizer.prefix(), &model_.tokenizer.suffix()})
     sum.add(fmt::format("{}", fmt::join(*added, " ")));
   for (const char* file : {"tokenizer.json", "tokenizer.model"})

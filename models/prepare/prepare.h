@@ -26,7 +26,7 @@ struct PrepareRequest {
   std::vector<std::string> files;  // .jsonl, or text
   std::string tokenizer;           // directory
   std::string chat_template;       // file; empty: the tokenizer's
-  std::string end_token;           // in place of the tokenizer's eos_token; empty: none
+  std::string end_token;           // in place of the tokenizer's eos_token; empty: that stays
   RecordForm form = RecordForm::automatic;
   NameMap names;
   std::string separator;  // between documents of a text; empty: none
@@ -35,12 +35,12 @@ struct PrepareRequest {
   int64_t vocabulary = 0;  // rows of the model's embedding; 0: not known
   int threads = 1;
   uint64_t memory = UINT64_MAX;  // for records that are being prepared
-  uint64_t memory_taken = 0;     // of --host-mem, by all else
+  uint64_t memory_taken = 0;     // bytes of --host-mem that all else takes
 };
 
-// What is being done, and how far: bytes of `all`.
+// What is being done; `bytes` of `all` bytes are finished.
 struct PrepareProgress {
-  bool reads = false;  // checksums are taken, else samples are made
+  bool reads = false;  // true: checksums are taken; false: samples are made
   uint64_t bytes = 0, all = 0;
   uint64_t record_memory = 0;  // the most that a record has taken: RecordMemory::most()
 };
@@ -75,8 +75,8 @@ class Preparation {
     uint64_t begin, end;
   };
   bool reads_json(size_t file) const;
-  // Makes the samples of a stretch, in order, until `take` returns false. goes_on of `take`: the sample is of
-  // the same record as the one before.
+  // Makes the samples of a stretch, in order, until `take` returns false. goes_on of `take`: the sample and
+  // the sample before it are of the same record.
   PreparedCounts make_samples(const Stretch& stretch, SampleMaker& maker, RecordMemory& memory,
                               const std::function<bool(const Sample&, bool goes_on)>& take,
                               const std::function<bool(uint64_t bytes)>& goes_on) const;
@@ -100,7 +100,7 @@ std::vector<uint32_t> ends_with(const std::vector<uint32_t>& known,
                                 const std::map<uint32_t, uint64_t>& trained, uint64_t texts);
 
 struct LearnedEnds {
-  std::vector<uint32_t> ids;  // all ends; empty: none but those that the model knows
+  std::vector<uint32_t> ids;  // all ends; empty: only the ends that the model knows
   std::string sentence;       // that names them
 };
 LearnedEnds learned_ends(const TextModel& model, const PreparedCounts& counts, const SampleNotes& notes);

@@ -1,8 +1,8 @@
 // Memory for the records that are being prepared, which threads share.
 //
-// A record takes memory in proportion to its bytes: its JSON, the rendered text, pieces of it and where they
-// come from, tokens. So the memory that there is says how long a record may be (longest()), and a thread
-// waits until there is enough for its next one. Any thread.
+// A record takes memory in proportion to its bytes: for its JSON, the rendered text, the pieces of the text
+// with their origins, and the tokens. So the memory limits the length of a record (longest()), and a thread
+// waits until there is enough memory for its next record. Any thread.
 #pragma once
 
 #include <algorithm>
@@ -20,14 +20,14 @@ class RecordMemory {
   // Bytes of memory for each byte of a record, at most. Measured: 39 for words, 52 for single letters, 75 for
   // digits, each of which is a token.
   static constexpr uint64_t kTimes = 80;
-  // There is always this much memory at least: for a piece of a text, and the line that ends it.
+  // The least memory, also if less is given: enough for a piece of a text and the line that ends the piece.
   static constexpr uint64_t kLeast = kTimes * (kTextBytes + kTextBytes / 4);
 
   explicit RecordMemory(uint64_t bytes) : bytes_(bytes < kLeast ? kLeast : bytes), free_(bytes_) {}
 
-  // `taken`: of --host-mem, beside the memory for records.
+  // `taken`: bytes of --host-mem that are taken by all but records.
   RecordLimit limit(uint64_t taken) const { return {longest(), kTimes, taken}; }
-  // The most memory that a record has taken so far. It may be more than was given, if that is below kLeast.
+  // The most memory that a record has taken so far. It may exceed a given memory below kLeast.
   uint64_t most() const { return most_; }
   uint64_t longest() const { return bytes_ / kTimes < kRecordBytesMax ? bytes_ / kTimes : kRecordBytesMax; }
 

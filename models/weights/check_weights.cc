@@ -56,8 +56,8 @@ std::string numbers(const std::set<int64_t>& experts) {
   return fmt::format("{} {}", experts.size() == 1 ? "expert" : "experts", fmt::join(parts, ", "));
 }
 
-// By layer: experts of which the directory has nothing, or which the model has on no rank. Their names are
-// taken out of `missing` and `unknown`.
+// Collects, by layer, experts of which the directory has nothing, and experts that the model has on no rank.
+// take_out() removes their parameters from `missing` and `unknown`.
 class WrongExperts {
  public:
   WrongExperts(const Model& model, const HfWeights& weights) : family_(find_family(model.family)) {

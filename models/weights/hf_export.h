@@ -36,7 +36,7 @@ struct ExportOptions {
   bool adapters = false;            // a PEFT directory (peft.h): adapter_config.json and one file of weights
   std::string tokenizer_directory;  // the tokenizer's files are copied from here; empty: none
   std::optional<std::string> chat_template;  // written in place of the copied one
-  std::vector<uint32_t> ends;                // end tokens for generation_config.json; empty: its own stay
+  std::vector<uint32_t> ends;                // end tokens for generation_config.json; empty: no change
   std::map<std::string, std::string> special_tokens;  // for a generation_config.json, if none was copied
 };
 

@@ -27,8 +27,8 @@ using Json = nlohmann::json;
 constexpr const char* kSingleName = "model.safetensors";
 constexpr const char* kIndexName = "model.safetensors.index.json";
 constexpr uint64_t kIndexBytesMax = 64 << 20;  // a million tensors
-// Each byte of a header or index may take so much memory: a tensor with a name of four letters takes 55 bytes
-// there and 480 to 560 in memory.
+// Bytes of memory that a byte of a header or index may take. A tensor with a name of four letters takes 55
+// bytes of the header and 480 to 560 bytes of memory.
 constexpr uint64_t kTableBytes = 16;
 // Memory for each parameter of a stacked tensor, for which kTableBytes does not suffice: the header has one
 // name for all these parameters.
@@ -67,7 +67,7 @@ Json parse_index(const std::string& path, const std::string& text) {
   }
 }
 
-// From tensor to file name, without directories.
+// Returns for each tensor the name of its file, without directories.
 std::map<std::string, std::string> read_index(const std::string& path) {
   const Json index = parse_index(path, read_text_file(path, kIndexBytesMax));
   if (!index.is_object() || !index.contains("weight_map") || !index["weight_map"].is_object())
@@ -154,7 +154,7 @@ class PairsOfFiles {
         if (name.ends_with(kMxfp4Scales)) scales_[without_suffix(name, kMxfp4Scales)] = {file, i};
       }
   }
-  // Whether the tensor of that name has the scales of blocks that a file has.
+  // Whether the tensor of that name has scales, and some file has the blocks that belong to them.
   bool are_scales(const std::string& name) const {
     return name.ends_with(kMxfp4Scales) && blocks_.contains(without_suffix(name, kMxfp4Scales));
   }
@@ -260,7 +260,7 @@ void HfWeights::open_indexed(const std::string& index_path) {
     }
 }
 
-// One tensor of one file: all of a parameter, or its rows from `first_row` on.
+// Adds one tensor of one file: all of a parameter, or the parameter's rows from `first_row` on.
 void HfWeights::add_rows(const std::string& name, const SafetensorsTensor& tensor, HfTensor::Piece piece,
                          int64_t first_row) {
   HfTensor& whole = tensors_[name];
@@ -306,7 +306,7 @@ void HfWeights::admit(const std::string& name, const StackSize& size, uint64_t a
 void HfWeights::add_adapters(const Family& family) {
   std::vector<std::string> notes;  // unused: whoever reads the settings gets them
   const PeftTargets targets = read_peft_targets(directory_, &family, notes);
-  const uint64_t all_most = 2 * stacked_parameters(family, most_);  // each has two factors
+  const uint64_t all_most = 2 * stacked_parameters(family, most_);  // each parameter has two factors
   const std::vector<SafetensorsTensor>& tensors = files_.front().tensors();
   for (size_t i = 0; i < tensors.size(); ++i) {
     const std::string name = parameter_name(family, without_peft_prefix(tensors[i].name));
@@ -320,7 +320,7 @@ void HfWeights::add_adapters(const Family& family) {
   }
 }
 
-// Adds a stored tensor, or what blocks and scales make, as the parameters in it.
+// Adds the parameters that make up a tensor: a stored one, or one decoded from blocks and scales.
 void HfWeights::add_parts(const Family& family, const std::string& name, const Shape& shape,
                           SafetensorsType type, const HfTensor::Piece& whole) {
   admit(name, stack_size(family, name, shape), stacked_parameters(family, most_));
@@ -380,7 +380,7 @@ void HfWeights::add_tensors(const Family& family) {
 
 namespace {
 
-// Elements from, from + step, ... of the tensor.
+// Reads `count` elements of the tensor: elements from, from + step, and so on.
 void read_apart(const SafetensorsFile& file, const SafetensorsTensor& tensor, uint64_t from, uint64_t step,
                 uint64_t count, float* out) {
   constexpr uint64_t kValues = 1 << 16;
@@ -394,7 +394,8 @@ void read_apart(const SafetensorsFile& file, const SafetensorsTensor& tensor, ui
   }
 }
 
-// Elements [first, first + count) of a parameter whose rows are stored in part; the piece has all of it.
+// Reads elements [first, first + count) of a parameter that has one piece, in which its rows are stored in
+// part (HfRows).
 void read_rows(const SafetensorsFile& file, const SafetensorsTensor& tensor, const HfTensor::Piece& piece,
                uint64_t first, uint64_t count, float* out) {
   const HfRows& rows = piece.rows;

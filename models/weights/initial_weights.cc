@@ -94,7 +94,7 @@ Lanes uniform_lanes(const PhiloxCounter& words) {
   return lanes;
 }
 
-// `lanes_of`: the values of a counter, of deviation 1.
+// `lanes_of` makes a counter's four values, of deviation 1.
 void fill_drawn(const Parameter& parameter, Lanes (*lanes_of)(const PhiloxCounter&), uint64_t seed,
                 uint64_t first, uint64_t count, float* out) {
   const uint64_t stream = XXH64(parameter.name.data(), parameter.name.size(), 0);

@@ -42,7 +42,8 @@ void MergedWeights::read(const std::string& name, const Shape& shape, uint64_t f
   if (down_.empty()) return;
   const auto columns = static_cast<uint64_t>(shape.back()), rank = static_cast<uint64_t>(rank_);
   const uint64_t in = down_.size() / rank;
-  // One row at a time: adds factor times a row of A or, where W is [in, out], a column of B.
+  // Takes one row of W at a time, and adds each row of A times a factor. If W is [in, out], columns of B are
+  // added instead.
   for (uint64_t at = first; at < first + count;) {
     const uint64_t row = at / columns, begin = at % columns;
     const uint64_t n = std::min(columns - begin, first + count - at);

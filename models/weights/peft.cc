@@ -105,7 +105,8 @@ void check_patterns(const Json& object, const ConfigReader& file,
   }
 }
 
-// Which of the family's tensors of all experts a name means, as PEFT matches it.
+// The tensor of Family::stacked that a name means: PEFT takes the tensor's whole name, or its end behind a
+// dot. Complains where there is none.
 const Stacked& stacked_named(const std::string& name, const Family* family, const ConfigReader& file) {
   if (family != nullptr && !family->stacks)
     for (const Stacked& stacked : family->stacked) {
@@ -116,7 +117,7 @@ const Stacked& stacked_named(const std::string& name, const Family* family, cons
                 "Choose adapters of experts' matrices and of linear modules alone, without routers.");
 }
 
-// Adds the targeted parameters. Sets rank to the largest of all, and alpha so that the scale stays the same.
+// Adds the targeted parameters. Sets rank to the largest rank, and alpha so that the scale does not change.
 void read_parameters(const Json& object, const ConfigReader& file, const Family* family,
                      PeftTargets& targets) {
   const std::vector<std::string> names = file.texts("target_parameters");

@@ -20,16 +20,16 @@ constexpr const char* kAdapterWeights = "adapter_model";  // .safetensors
 
 // What an adapter_config.json says. `notes` receives a sentence for each setting of the file that training
 // does not apply. Throws Error(usage) where the directory has no such file, Error(malformed_file) for values
-// that change the mathematics in ways that Sluice does not compute. `family` is that of the base; nullptr:
-// it is unknown, and experts' parameters (target_parameters) are refused.
+// that change the mathematics in ways that Sluice does not compute. `family`: the base's; nullptr: it is
+// unknown, and experts' parameters (target_parameters) are refused.
 Adapters read_adapter_config(const std::string& directory, std::vector<std::string>& notes,
                              const Family* family = nullptr);
-// The same, with the ranks that reading the files of weights needs (peft_experts.h).
+// Reads the same file, and returns also the ranks with which files of weights are read (peft_experts.h).
 PeftTargets read_peft_targets(const std::string& directory, const Family* family,
                               std::vector<std::string>& notes);
 
 // Sets the targets to the ops that have factors in `parameters`, by the shortest names that match no other
-// ops. adapter_config.json may not say which ops these are: PEFT's target_modules may be a pattern, a name
+// ops. adapter_config.json does not always say which ops these are: target_modules may be a pattern, a name
 // may match experts here that PEFT keeps elsewhere, and other keys may leave layers out. `parameters`: names
 // of all factors (HfWeights::names). If there are no such names, or the base cannot have such adapters, the
 // targets stay, and check_weights() says what is wrong.

@@ -47,8 +47,8 @@ Factor factor_of(std::string_view name) {
   return f;
 }
 
-// The targeted parameter to which the module's factors belong: wrappers are nested in the order of
-// parameters.
+// The targeted parameter to which the module's factors belong. PEFT wraps the first parameter innermost and
+// the last one outermost.
 const PeftTargets::Parameter* parameter_of(const PeftTargets& targets, std::string_view module) {
   const bool inner = module.ends_with(kInner);
   if (inner) module.remove_suffix(kInner.size());
@@ -59,7 +59,7 @@ const PeftTargets::Parameter* parameter_of(const PeftTargets& targets, std::stri
   return inner ? of_module.front() : of_module.back();
 }
 
-// How a factor of rank r lies in one of rank `wanted`.
+// The rows of a factor of rank `wanted` that is stored with rank r; the rest are zeros.
 HfRows padded(bool is_down, int64_t r, int64_t wanted, int64_t columns, int64_t apart) {
   if (r == wanted) return {};
   const auto u = [](int64_t n) { return static_cast<uint64_t>(n); };

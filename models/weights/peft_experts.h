@@ -5,7 +5,7 @@
 // is [E * r, in], expert after expert, and B is [out, r * E], in which column j * E + e is column j of expert
 // e. The factors of the first parameter of the module "mlp.experts" are named mlp.experts.base_layer.lora_A
 // and lora_B, those of the last one mlp.experts.lora_A and lora_B. Where the parameter is two matrices, gate
-// and up, these share A, and B has the rows of both. PEFT doubles the rank of such a parameter where
+// and up, these share A, and B has the rows of the two. PEFT doubles the rank of such a parameter where
 // target_modules named the two matrices (rank_pattern).
 //
 // Here every matrix of every expert has factors of its own, all of one rank. Smaller factors are padded by
@@ -25,7 +25,7 @@ struct Family;
 struct Model;
 struct Stacked;
 
-// What an adapter_config.json targets, with PEFT's own ranks; `adapters` has the largest of them.
+// What an adapter_config.json targets, with PEFT's own ranks. The rank of `adapters` is the largest of these.
 struct PeftTargets {
   struct Parameter {
     const Stacked* stacked = nullptr;

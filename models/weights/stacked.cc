@@ -22,7 +22,7 @@ std::string_view layer_of(std::string_view name) {
 
 int parts_of(const Stacked& stacked) { return *stacked.second == '\0' ? 1 : 2; }
 
-// The shape of one of the parameters.
+// The shape of one parameter of a stacked tensor that has the shape `tensor`.
 Shape shape_of_part(const Stacked& stacked, const Shape& tensor) {
   Shape shape(tensor.begin() + 1, tensor.end());
   int64_t& divided = stacked.order == Stacked::Order::rows ? shape.front() : shape.back();
@@ -30,7 +30,7 @@ Shape shape_of_part(const Stacked& stacked, const Shape& tensor) {
   return shape;
 }
 
-// `place`: of the expert in the tensor.
+// The expert's first (`which` = 0) or second parameter. `place`: the expert's index in the tensor.
 TensorPart part_of(const Family& family, const Stacked& stacked, std::string_view layer, const Shape& part,
                    int64_t expert, int64_t place, int which) {
   const auto elements = static_cast<uint64_t>(element_count(part)),
@@ -42,7 +42,7 @@ TensorPart part_of(const Family& family, const Stacked& stacked, std::string_vie
       part, number * elements * parts + second * (alternate ? 1 : elements), alternate ? parts : 1};
 }
 
-// A number that is not negative, and what follows it.
+// The number at the start of `text`, unless it is negative; `rest` receives what follows it.
 std::optional<int64_t> number_of(std::string_view text, std::string_view& rest) {
   int64_t number = -1;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);

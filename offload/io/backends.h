@@ -43,7 +43,7 @@ struct IoBackend {
   // Makes a queue of `depth` requests; most of them will use the memory `registered`, which may be empty.
   // Throws Error(environment) where the system refuses what every queue needs, such as one more thread.
   MadeIoQueue (*make)(uint32_t depth, std::span<std::byte> registered);
-  // A queue takes at most so much kernel memory for each page of 4 KiB of `registered`.
+  // The most kernel memory that a queue takes for each page of 4 KiB of `registered`.
   uint64_t registration_bytes_a_page = 0;
 };
 
@@ -54,7 +54,7 @@ extern const IoBackend kThreadBackend;  // thread_queue.cc
 // bench --io NAME` measures it). The last works everywhere.
 constexpr const IoBackend* kIoBackends[] = {&kUringBackend, &kThreadBackend};
 
-// The largest registration_bytes_a_page among the back ends that `choice` may become.
+// The largest registration_bytes_a_page among the back ends that `choice` can lead to.
 uint64_t registration_bytes_a_page(IoChoice choice);
 
 // Makes a queue of `depth` requests (1 to 1024). A back end may pin the memory `registered` (may be empty) in

@@ -21,7 +21,7 @@
 namespace sluice {
 namespace {
 
-// A bio_vec of the kernel for each page; less where the kernel takes a huge page as one.
+// The size of the kernel's bio_vec: one for each page, or one for a huge page where the kernel can do so.
 constexpr uint64_t kBytesAPage = 16;
 constexpr uint64_t kRegisteredBufferMax = uint64_t{1} << 30;  // the kernel's limit for one registered buffer
 

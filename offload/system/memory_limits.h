@@ -20,7 +20,7 @@ struct MemoryLimits {
   uint64_t total = 0;                 // MemTotal
   uint64_t available = 0;             // MemAvailable
   uint64_t cgroup_limit = kNoLimit;   // of the level with the least left: the own cgroup or one above it
-  uint64_t cgroup_used = 0;           // at that level, less file pages that the kernel would drop first
+  uint64_t cgroup_used = 0;           // at that level, without file pages that the kernel would drop first
   std::string cgroup_file;            // where that limit is written; empty when there is none
   uint64_t lockable = kNoLimit;       // soft RLIMIT_MEMLOCK
   uint64_t lockable_hard = kNoLimit;  // as far as the process may raise `lockable`

@@ -27,8 +27,9 @@ struct CgroupLevel {
 };
 
 // The directories that may have the files of this process's cgroup for `controller` ("memory", "cpu") and of
-// the levels above it, nearest first. Both cgroup versions, also side by side ("hybrid"). The kernel may
-// tell a path of the host that does not exist in a container. Then only the mount's own directory has files.
+// the levels above it, nearest first. Knows both cgroup versions, also side by side ("hybrid"). The kernel
+// may tell a path of the host that does not exist in a container. Then only the mount's own directory has
+// files.
 std::vector<CgroupLevel> cgroup_levels(const std::string& root, const std::string& controller);
 
 }  // namespace sluice

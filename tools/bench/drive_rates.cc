@@ -47,7 +47,7 @@ double measure_mixed(NvmeLane& reads, NvmeLane& writes, double seconds) {
   return read + written;
 }
 
-// Bytes a second of reads of one size at one depth, in passes over the file; at least one read.
+// Bytes a second of reads of one size at one depth, in passes over the file. Makes at least one read.
 double measure_request(const NvmeLane& lane, IoChoice io, uint32_t bytes, uint32_t depth, double seconds) {
   const std::unique_ptr<IoQueue> queue = make_io_queue(io, depth, lane.memory(), nullptr);
   const NvmeFiles::File& file = lane.files().files().front();

@@ -49,7 +49,7 @@ class RankMemory {
   std::optional<BenchMemory> there_;
 };
 
-// The processors of the ranks that share this one's machine.
+// The processors of all ranks that share this rank's machine.
 ProcessorSet machine_processors(const Ranks& ranks) {
   struct Post {
     int machine;
@@ -319,7 +319,7 @@ class Bench {
     say("sizes: {} of GPU memory, {} of host memory", in_mib(*sizes.device), in_mib(sizes.host));
   }
 
-  // Ranks exchange from the memory from which their programs exchange.
+  // Ranks exchange from device memory or host memory, as programs would.
   void measure_ranks(const AcceleratorRanks& connected) {
     constexpr uint64_t kMessageMost = 16ull << 20;
     Communicator& communicator = connected.communicator ? *connected.communicator : *ranks_.lane;

@@ -13,7 +13,7 @@ namespace sluice {
 
 namespace {
 
-// Bytes of a message: from a part of a small model's shard to one of a large model's.
+// Bytes of a message: from the part of a shard of a small model to the part of a shard of a large model.
 constexpr uint64_t kMessages[] = {64 << 10, 512 << 10, 4 << 20, 16 << 20};
 
 enum class Collective { gather, exchange };

@@ -24,7 +24,7 @@ std::vector<NetworkLevel> measure_network(const Ranks& ranks, Communicator& comm
                                           std::span<std::byte> memory, double seconds_each,
                                           const std::function<void(const std::string&)>& say);
 
-// The fewest bytes of `memory` with which measure_network() can measure so many ranks.
+// The fewest bytes of `memory` with which measure_network() can measure `ranks` ranks.
 uint64_t network_bytes_least(int ranks);
 
 }  // namespace sluice

@@ -48,8 +48,8 @@ class NvmeLane {
     return static_cast<double>(files_.bytes()) / (steady_seconds() - begin);
   }
 
-  // Bytes a second of repeated passes over the file, for so many seconds and at least one transfer, so that
-  // even a drive that stalls has a rate. Throws Error(io).
+  // Bytes a second of repeated passes over the file, for `seconds` seconds. At least one transfer is made, so
+  // that even a drive that stalls has a rate. Throws Error(io).
   double run_for(IoDirection direction, double seconds) {
     const double begin = steady_seconds();
     const uint64_t before = moved_bytes();

@@ -49,7 +49,8 @@ OpFit fit_op(std::span<const OpPoint> points) {
     const double f = p.flops / p.seconds, b = p.bytes / p.seconds;
     n.ff += f * f, n.fb += f * b, n.bb += b * b, n.f += f, n.b += b;
   }
-  // For (x, y): the free solution, and in case it has a negative number, the best with y = 0 and with x = 0.
+  // Candidates for (x, y): the solution of the equations, and, since one of its numbers may be negative, the
+  // best solution with y = 0 and the best with x = 0.
   std::vector<std::pair<double, double>> candidates;
   const double determinant = n.ff * n.bb - n.fb * n.fb;
   if (determinant > 1e-9 * n.ff * n.bb)

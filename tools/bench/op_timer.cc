@@ -22,8 +22,8 @@ std::vector<DType> output_types(const OpShapes& shapes) {
   return types;
 }
 
-// What is added to ids. The ids of a cached_attention are the rows in which documents begin: so far before
-// the op's rows that the op's rows end the context.
+// The smallest id. Ids of a cached_attention are the rows in which documents begin, counted from the op's
+// first row. They lie so far before it that the op's rows are the last of the context.
 int32_t first_id(const OpShapes& s) {
   return s.kind == OpKind::cached_attention
              ? static_cast<int32_t>(s.attributes.sequence - s.attributes.context)
@@ -32,7 +32,7 @@ int32_t first_id(const OpShapes& s) {
 
 constexpr uint64_t kHash = 2654435761u, kPart = 4096;  // Knuth's multiplicative hash
 
-// `count` ids from `first` on, below `first` + `ids`.
+// `count` ids that are spread over the range from `first` to below `first` + `ids`.
 std::vector<std::byte> spread_ids(uint64_t count, uint64_t ids, int32_t first) {
   std::vector<std::byte> bytes(count * sizeof(int32_t));
   auto* const out = reinterpret_cast<int32_t*>(bytes.data());
@@ -59,7 +59,7 @@ std::vector<std::byte> routing_of(const OpShapes& s, const Shape& shape) {
   return {bytes.begin(), bytes.end()};
 }
 
-// Whether the input's gradient covers more than the rows of an op's expert.
+// Whether the input's gradient covers more rows than those of one expert.
 bool covers_all(const OpShapes& s, size_t input) {
   const bool weights = s.attributes.routing.weighted && input + 1 == s.inputs.size();
   return op_rule(s.kind).of_an_expert && (weights || s.kind == OpKind::dispatch);

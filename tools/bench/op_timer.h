@@ -11,8 +11,8 @@
 
 namespace sluice {
 
-// Multiples of 1/256 from -1/2 to 1/2, which BenchMemory::fill() repeats. f64 tensors are sums, which begin
-// with zeros.
+// Multiples of 1/256 from -1/2 to 1/2, which BenchMemory::fill() repeats. For f64 the numbers are zeros: f64
+// tensors are sums, which begin at zero.
 std::vector<std::byte> spread_numbers(DType type);
 
 class OpTimer {

@@ -17,7 +17,7 @@ double median(std::vector<double> values);  // at least one; of an even number, 
 
 struct Rounds {
   size_t count = 0;
-  double fastest = 0, eighth = 0, median = 0, slowest = 0;  // seconds; an eighth took at most `eighth`
+  double fastest = 0, eighth = 0, median = 0, slowest = 0;  // seconds; an eighth of all took at most `eighth`
   double spread() const { return median / eighth - 1; }
 };
 Rounds rounds_of(const std::vector<double>& seconds);  // at least one, all positive
@@ -31,8 +31,8 @@ struct TimedRate {
 constexpr double kSpreadMost = 0.2;
 inline bool disagree(const Rounds& rounds) { return rounds.spread() > kSpreadMost; }
 
-// Work is timed until it has taken so many seconds and so many rounds. If the rounds disagree then, it is
-// timed further until they agree, or until it has taken `seconds_at_most`.
+// Work is timed until it has taken `seconds_at_least`, in `rounds_at_least` rounds or more. If the rounds
+// disagree then, it is timed further until they agree, or until it has taken `seconds_at_most`.
 struct Repeats {
   double seconds_at_least = 0, seconds_at_most = 0;  // all rounds together
   size_t rounds_at_least = 3;

@@ -13,7 +13,7 @@ namespace {
 constexpr uint64_t kParametersLeast = 4ull << 20, kElementsLeast = 8ull << 20, kBytesLeast = 32ull << 20;
 constexpr int64_t kSideLeast = 256, kVocabularyLeast = 4096;
 
-// Three fp32 planes of optimizer state, a 16-bit gradient and a 16-bit weight.
+// Each parameter has three fp32 values of optimizer state, a 16-bit gradient and a 16-bit weight.
 uint64_t optimizer_bytes(const BenchScale& s) { return s.parameters * 16; }
 uint64_t rounding_bytes(const BenchScale& s) { return round_bytes(s.round_elements); }
 uint64_t copies_bytes(const BenchScale& s) { return 2 * s.copy_bytes; }

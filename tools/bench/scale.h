@@ -39,7 +39,7 @@ uint64_t host_bytes(const BenchScale& scale, uint64_t op_bytes);
 // mean nothing. host_bytes() of the result tells whether that was enough.
 BenchScale scale_within(BenchScale scale, uint64_t bytes, const OpBytes& op_bytes);
 
-// The same for GPU memory.
+// Does for GPU memory what scale_within() does for host memory.
 GpuScale gpu_scale_within(GpuScale scale, uint64_t bytes, const OpBytes& op_bytes);
 
 }  // namespace sluice

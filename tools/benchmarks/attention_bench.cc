@@ -1,5 +1,5 @@
 // What a window and documents save: attention of one long sequence on the cpu device, forward and backward,
-// against the same without them.
+// against the same attention without window and documents.
 //
 //   attention_bench [--length N] [--threads N] [--rounds N] [--small]
 //
@@ -96,7 +96,7 @@ class Attention {
   std::byte* workspace_ = nullptr;
 };
 
-// Prints both ratios.
+// Prints the times of all cases, and the ratios of the window and of the documents with their bars.
 void compare(DType precision, int64_t kv_heads, const Options& options) {
   const auto device = make_cpu_device(options.threads);
   const int64_t length = options.length;

@@ -28,7 +28,7 @@ namespace {
 
 constexpr double kBar = 0.8;
 constexpr int64_t kExperts = 8, kChosen = 2;
-// Columns that go in and out.
+// Numbers of columns of the input and of the output.
 constexpr std::array<std::pair<int64_t, int64_t>, 3> kWidths = {{{512, 1408}, {1024, 2816}, {2048, 1024}}};
 
 struct Options {

@@ -48,12 +48,12 @@ constexpr TierId kDevice = 0, kHost = 1;
 constexpr uint64_t kElements = 64, kBytes = 4096;  // of a rounding; of each arena
 constexpr std::chrono::microseconds kComputeTime{100};
 
-// The way of a layer's shard, in order.
+// The lanes that a layer's shard passes, in order.
 constexpr LaneId kWay[] = {kNvmeReadLane, kH2dLane, kComputeLane, kD2hLane, kOptimizerLane, kNvmeWriteLane};
 constexpr size_t kStops = std::size(kWay);
 
-// Buffers 0 and 1: what a copy reads and writes in host memory; 2: on the device; 3 and 4: what a rounding
-// reads and writes; 5: what is gathered.
+// Buffers 0 and 1 lie in host memory, the others on the device. Copies read and write 0, 1 and 2. A rounding
+// reads 3 and writes 4. An all-gather reads 2 and writes 5.
 Program program_of_buffers() {
   Program p;
   p.machine = machine_of({.device = kBytes, .host = kBytes, .nvme = std::nullopt}, true);

@@ -12,7 +12,7 @@ namespace sluice {
 
 struct ConfigEntry {
   std::string key;
-  std::vector<std::string> values;  // as text, without quotes; several only of an array
+  std::vector<std::string> values;  // as text, without quotes; only an array has several
   int line = 0;                     // from 1
 };
 

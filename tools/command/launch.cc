@@ -48,7 +48,7 @@ constexpr auto kLook = std::chrono::milliseconds(50);
 constexpr double kFinishSeconds = 60;
 constexpr const char* kInstalledModules = "../lib/sluice";  // from the command's folder: cmake/install.cmake
 
-// For a start that may yet be refused. If another run holds the directory, its statuses are left alone.
+// Writes a rank's status for a start that may still be refused, unless another run holds the directory.
 void write_unless_held(const std::string& out_directory, int rank, const std::string& words) {
   if (!is_locked(out_directory)) write_status(out_directory, rank, words);
 }
@@ -59,7 +59,8 @@ void write_unless_held(const std::string& out_directory, int rank, const std::st
   std::_Exit(static_cast<int>(error.code()));
 }
 
-// A refusal before MPI is open. No rank can print for all then, so the first rank of each machine prints it.
+// Refuses the start before MPI is open. No rank can print for all then, so the first rank of each machine
+// prints.
 [[noreturn]] void refuse(const LauncherVariables& launcher, const std::string& out_directory,
                          const Error& error) {
   write_unless_held(out_directory, *launcher_number(launcher.rank), status(error.code(), error.what()));
@@ -68,7 +69,7 @@ void write_unless_held(const std::string& out_directory, int rank, const std::st
   throw Error(error.code(), "", "");
 }
 
-// Processes were started together and cannot find each other.
+// The error for processes that were started together but cannot find each other.
 Error without_mpi(const LauncherVariables& launcher) {
   const std::string count = std::getenv(launcher.size);
   if (std::string_view(launcher.size) == kSlurmStep.size)

@@ -35,7 +35,7 @@ class Launch {
   ExitCode run(const std::function<ExitCode(RunDirectory*)>& work) const;
 
   // To be called once the first rank has made and locked a directory that did not exist at the start. From
-  // here on this rank writes its status there. Before, a locked --out may be that of another run.
+  // here on this rank writes its status there. Before this call, another run may hold the lock of --out.
   void hold() const;
 
   // Writes the status and ends this process and the other ranks. The first rank prints why. Nothing is

@@ -13,7 +13,7 @@
 namespace sluice {
 namespace {
 
-// The text without what roff would read as a request, an escape or a typographic sign.
+// The text, escaped so that roff reads no character as a request, an escape or a typographic sign.
 std::string escaped(const std::string& text) {
   std::string out;
   for (const char c : text) {

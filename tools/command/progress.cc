@@ -13,7 +13,7 @@ namespace {
 
 constexpr double kTerminalInterval = 0.1;  // seconds between two rewrites at least
 constexpr double kPlainInterval = 10;      // seconds between two plain lines at least
-constexpr double kRecent = 0.1;  // of the newest step in the running mean, so about the last ten count
+constexpr double kRecent = 0.1;  // share of the newest step in the running mean, so about ten steps count
 
 std::string format_rate(double per_second) {
   if (!std::isfinite(per_second)) return "?";

@@ -27,7 +27,7 @@ class Progress {
   // step, and skipped ones, are always shown.
   void step(const StepMetrics& metrics, double now);
   void validation(const ValidationMetrics& metrics);  // a line of its own that stays
-  void note(const std::string& sentence);             // the same
+  void note(const std::string& sentence);             // likewise
   void finish();                                      // ends the last line, which stays
 
  private:
@@ -44,14 +44,14 @@ class Progress {
   double step_seconds_ = 0;                // running mean of recent steps
   double between_seconds_ = 0;             // mean of what validations, samples and checkpoints take, by step
   std::pair<int64_t, double> begin_ = {};  // step and time of the first step
-  double in_steps_ = 0;                    // seconds of the steps since
+  double in_steps_ = 0;                    // seconds of the steps after the first
   double shown_at_ = 0;
   bool first_ = true;
   std::string line_;    // what the terminal shows in its last line, without a line break
-  std::string newest_;  // what it would show of the newest step
+  std::string newest_;  // what the terminal would show of the newest step
 };
 
-// The progress of a run of so many steps of the program, on the screen of `out`; budgets are its arenas.
+// The progress of a run of `steps` steps, on the screen of `out`. Budgets are the program's arenas.
 Progress progress_of(const Program& program, int64_t steps, std::FILE* out);
 
 // "42s", "2m10s", "3h05m", "2d04h"; "?" when not finite or negative.

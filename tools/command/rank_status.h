@@ -1,6 +1,6 @@
-// OUT/rank-N.status: how a rank of a launched run ended, or that it has begun. One line, its exit code and a
-// sentence. Several processes write into the same directory, and errors are ignored: on a full drive the file
-// stays as it was, and without a directory there is none.
+// OUT/rank-N.status: how a rank of a launched run ended, or that it has begun. The file is one line: the
+// rank's exit code and a sentence. Several processes write into the same directory, and errors are ignored:
+// on a full drive the file stays as it was, and without a directory there is none.
 #pragma once
 
 #include <string>

@@ -23,14 +23,14 @@ struct Words {
   void print() const { (void)!write(STDERR_FILENO, text, bytes); }
 };
 Words answer_begin, answer_end;                      // written before something_to_save is set
-std::atomic<const StopForecast*> forecast{nullptr};  // what is said between the two
+std::atomic<const StopForecast*> forecast{nullptr};  // said between answer_begin and answer_end
 Words early_answer;                                  // with early_code, written before ends_early is set
 int early_code = 0;
 
 constexpr int kEnding[] = {SIGINT, SIGTERM, SIGHUP}, kHandled[] = {SIGINT, SIGTERM, SIGHUP, SIGUSR1};
 
-// Only calls what a signal handler may. A launcher's SIGTERM is not answered: it may mean that another rank
-// has died.
+// Only calls functions that a signal handler may call. A launcher's SIGTERM is not answered: it may mean that
+// another rank has died.
 void answer(int number) {
   if ((number != SIGUSR1 && is_watched) || answer_begin.bytes == 0) return;
   timespec now{};

@@ -19,13 +19,14 @@
 namespace sluice {
 
 // From here until stop_on_signals() a signal prints `words` (at most 500 bytes) on standard error and ends
-// the process with `code`; if that is `done`, it ends the process as by default. The first process of a
-// container needs that: the system drops signals that it does not handle. Caller: main, before the verb.
+// the process with `code`; if `code` is `done`, it ends the process as an unhandled signal would. The first
+// process of a container needs this call: the system drops signals that it does not handle. Caller: main,
+// before the verb.
 void end_on_early_signals(ExitCode code, const std::string& words);
 
 // From here on signals ask for a clean end. The first one is answered on standard error with `begin`, what
-// forecast_stops() has named, and `end`, at most 500 bytes each; "" on ranks that do not print. Of several
-// ranks that are threads, the first calls it. Callers: verbs.
+// the forecast of forecast_stops() says, and `end`, at most 500 bytes each; "" on ranks that do not print. Of
+// several ranks that are threads, the first calls it. Callers: verbs.
 void stop_on_signals(const std::string& begin, const std::string& end = "");
 // `forecast` says how long a stop takes, and must live until another is set. nullptr: that is not known.
 void forecast_stops(const StopForecast* forecast);

@@ -15,7 +15,7 @@ constexpr size_t kPageColumns = 100;  // the width of help and tables
 void append_wrapped(std::string& out, const std::string& head, const std::string& text, size_t indent,
                     size_t columns = kPageColumns);
 
-// The same for a list with commas between its items. No item is broken.
+// Like append_wrapped(), for a list with commas between its items. No item is broken.
 void append_list(std::string& out, const std::string& head, const std::vector<std::string>& items,
                  size_t indent);
 // The items with commas between them, as a text that append_wrapped breaks between items only.

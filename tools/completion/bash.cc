@@ -40,7 +40,8 @@ constexpr const char* kTail = R"(  if [[ -n $takes && $word != --* && ($count ==
 complete -F _sluice sluice
 )";
 
-// "train:--lr | plan:--lr": where the option's value is due. A verb's word may stand without the name.
+// A shell pattern for "VERB:OPTION", such as "train:--lr | plan:--lr", after which the option's value comes.
+// If the option's name may be left out after a verb, "VERB:" matches too.
 std::string pattern(const OptionRow& row) {
   std::string text;
   const auto add = [&](const std::string& one) { text += (text.empty() ? "" : " | ") + one; };

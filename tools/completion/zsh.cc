@@ -55,7 +55,7 @@ std::string quoted(const std::string& text) {
   return "'" + out + "'";
 }
 
-// For a part of an argument of _arguments, which has parts between colons and brackets.
+// Escapes the text of a part of an argument of _arguments. Colons and brackets separate such parts.
 std::string part(const std::string& text) {
   std::string out;
   for (const char c : text)
@@ -80,7 +80,7 @@ std::string argument(const OptionRow& row) {
   return quoted(takes_value(row) ? fmt::format("{}:{}", spec, value_action(row)) : spec);
 }
 
-// The same for an option whose name may be left out.
+// What _arguments has to know of a value whose option name is left out.
 std::string word_argument(const OptionRow& row) {
   return quoted(fmt::format("{}:{}", takes_many(row) ? "*" : "1", value_action(row)));
 }

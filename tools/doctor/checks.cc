@@ -86,7 +86,7 @@ Check check_lock(const DoctorFacts& f) {
   return c;
 }
 
-// Warns of any limit, since it is better lifted. `words` follow the size of the limit.
+// Warns of any limit, since it is better to lift it. `words` follow the size of the limit.
 Check check_limit(Check c, uint64_t limit, const char* words, const char* advice, const char* command) {
   c.text = "unlimited";
   if (limit == kNoLimit) return c;

@@ -11,7 +11,8 @@ namespace sluice {
 
 std::vector<Check> judge_gpu(const DoctorFacts& facts);
 
-// A command that raises the limit on locked memory; a shell can do it where the hard limit allows it.
+// A command that raises the limit on locked memory: in the shell where the hard limit allows that, else as
+// root. For a container, the command starts another one.
 std::string unlock_command(const DoctorFacts& facts);
 
 // Bytes a second that a PCIe link of this generation and width carries each way, without the bits of its

@@ -42,7 +42,7 @@ ordered_json limit_json(uint64_t limit) {
   return limit == kNoLimit ? ordered_json(nullptr) : ordered_json(limit);
 }
 
-// For texts from files and from the system, which may hold any bytes.
+// Makes texts from files and from the system, which may hold any bytes, printable.
 ordered_json text_json(const std::string& text) { return printable(text); }
 
 // Sets `name` to the value. If that is not known, sets `name` to null and `name`_unknown to the reason.

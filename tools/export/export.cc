@@ -51,7 +51,8 @@ std::optional<std::string> chat_template_of(const Options& run, const std::strin
   return std::nullopt;
 }
 
-// What the run knows of text, and this command's --eos-token.
+// What the run knows of text: tokenizer, chat template and ends of answers. --eos-token of this command
+// replaces the run's.
 ExportOptions text_of(const Options& options, const std::string& checkpoint, Options& run,
                       const ModelConfig& config, std::FILE* out) {
   ExportOptions to;
@@ -64,7 +65,8 @@ ExportOptions text_of(const Options& options, const std::string& checkpoint, Opt
   return to;
 }
 
-// Throws Error(usage) for options that a run with adapters, or one without, does not take.
+// Throws Error(usage) if options do not suit the run: some are only for runs with adapters, some only for
+// others.
 void check_kind(const Options& options, bool adapts) {
   if (!adapts && (options.transfer.merge || !options.lora.base.empty()))
     throw Error(ExitCode::usage, "The run has no adapters: its checkpoints hold whole weights.",

@@ -181,7 +181,7 @@ std::vector<std::vector<uint32_t>> prompts_of(const Options& options, SampleMake
   return {maker.prompt(options.generate.prompt)};
 }
 
-// Host memory that prompts take, with what vectors have beside their elements.
+// Host memory that prompts take, with the overhead of their vectors.
 uint64_t bytes_of(const std::vector<std::vector<uint32_t>>& prompts) {
   constexpr uint64_t kBeside = 96;
   uint64_t bytes = 0;

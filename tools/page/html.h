@@ -32,7 +32,7 @@ std::string table(const std::vector<Column>& columns, const std::vector<std::vec
 // The template with every {{name}} replaced, in one pass: inserted text is not searched again.
 std::string filled(std::string_view text, const std::map<std::string, std::string, std::less<>>& values);
 
-// `style` and `script` follow those that all pages share.
+// In the page, `style` and `script` follow the style and the script that all pages share.
 std::string whole_page(const std::string& title, const std::string& style, const std::string& body,
                        const std::string& script);
 

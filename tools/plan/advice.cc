@@ -34,7 +34,7 @@ std::vector<Amounts> other_training(const Options& options, const PlanRequest& r
   std::vector<Amounts> all;
   if (options.optimizer.clip > 0 && request.lower.update_waits_for_norm)
     all.push_back({{.kind = Change::Kind::clip}});
-  // Nobody has weights for sizes of the user's own.
+  // Adapters need trained weights, which do not exist for sizes that the user has chosen.
   const bool has_own_sizes = options.model.model.find(':') != std::string::npos;
   if (options.lora.rank == 0 && options.run.resume.empty() && !has_own_sizes)
     all.push_back({{.kind = Change::Kind::adapters, .to = kAdapterRank}});

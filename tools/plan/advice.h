@@ -19,21 +19,22 @@ struct ChangeWords {
   std::string besides;  // a clause; empty: nothing
   std::string arguments() const { return "--" + option + " " + value; }
 };
-// `ranks`: of the run.
+// `ranks`: the number of ranks of the run.
 ChangeWords words_of(const Change& change, const Budgets& budgets, uint64_t ranks);
 // Sets the option as the command line does.
 void type_in(const ChangeWords& words, Options& options);
 
-// What may be tried: more memory, more sequences unless a run goes on, and --recompute auto. Device
-// memory is tried up to what there is, since a larger GPU is another machine; host memory can be added.
+// The changes to try: more memory, --recompute auto, and, unless --resume is given, more sequences. Device
+// memory is tried up to what there is, since a larger GPU is another machine. Host memory can be added.
 std::vector<Amounts> amounts_to_try(const Options& options, const PlanRequest& request,
                                     const Budgets& budgets);
 
-// The most tasks that a plan and all plans tried for advice may have together: about a minute. Each plan
-// counts for kTasksOfSearch tasks more, since its search takes as long as laying out so many.
+// The limit on the tasks of a plan and of all plans tried for advice, summed up. So many tasks take about a
+// minute. Each plan counts for kTasksOfSearch more tasks than it has, since its search takes as long as
+// laying out these.
 constexpr uint64_t kAdviceTasks = 850'000, kTasksOfSearch = 37'000;
 
-// The number of tasks that planning for the request counts for.
+// The number of tasks that planning for the request adds to that sum.
 uint64_t tasks_to_plan(const PlanRequest& request);
 
 // The changes that gain most, as lines of `sluice plan`. Changes of the training, --clip 0 and adapters, come

@@ -82,7 +82,8 @@ class Explanation {
       default:
         break;
     }
-    // Tiers below which a part of the class lives. `taken`: without room for that part; `roomy`: with room.
+    // Names of the tiers below which a part of the class lives. Tiers in `taken` have no room for that part,
+    // tiers in `roomy` have room.
     std::vector<std::string> taken, roomy;
     uint64_t below = 0;
     for (ClassBytes& bytes : permanent_) below += bytes_in(bytes, kind);

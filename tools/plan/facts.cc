@@ -61,7 +61,7 @@ std::string drive_name(const MachineRates& rates, size_t drive) {
   return count == 1 ? printable(tier) : fmt::format("{} {}", printable(tier), number);
 }
 
-// `pool` as in lane_slowed: pools, then drives.
+// `pool` is an index as in lane_slowed: it counts the pools, then the drives.
 std::string pool_name(const MachineRates& rates, size_t pool) {
   return pool < rates.pools.size() ? printable(rates.pools[pool].name)
                                    : drive_name(rates, pool - rates.pools.size());
@@ -91,7 +91,7 @@ std::string lanes_table(const Machine& machine, const MachineRates& rates, const
   return out;
 }
 
-// The three largest sums at most, then the rest as one.
+// Texts for the largest sums, three at most, then one text for the sum of the others.
 std::vector<std::string> most_of(const Program& program, const std::vector<WorkSeconds>& sums,
                                  const PlanFacts& f) {
   std::vector<std::string> out;
@@ -128,7 +128,7 @@ double largest_part(const Machine& machine, const MachineRates& rates) {
   return largest > 0 ? largest : 1;  // a description without drives counts as one drive
 }
 
-// Three digits, or all digits before the point of a larger number.
+// The value with three digits, or, from 1000 on, with all digits before the decimal point.
 std::string rounded(double value) {
   return value < 999.5 ? fmt::format("{:.3g}", value) : fmt::format("{:.0f}", value);
 }
@@ -141,7 +141,7 @@ std::string wear_words(const PlanFacts& f) {
                      rounded(days_to_endurance(f)));
 }
 
-// How long a run of so many steps takes, with its checkpoints, and how much its steps write to files.
+// How long a run of `steps` steps takes, with its checkpoints, and how much these steps write to files.
 std::string total_words(const PlanFacts& f, int64_t steps) {
   const double bytes = static_cast<double>(steps) * static_cast<double>(f.bytes_written);
   std::string out = fmt::format("{} step{} take {}", steps, steps == 1 ? "" : "s",

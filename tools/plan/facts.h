@@ -25,13 +25,13 @@ Bottleneck bottleneck_of(const Loads& loads);
 // "compute", "cores"; a drive by its tier, and its number from 1 where there are several: "nvme 2".
 std::string bottleneck_name(const Program& program, const MachineRates& rates, const Bottleneck& bottleneck);
 
-// By level of Recompute, how many segments have it. Segments that end in the loss are not counted: their
-// forward runs within their backward.
+// For each level of Recompute, the number of segments that have it. Segments that end in the loss are not
+// counted: their forward runs within their backward.
 using SegmentLevels = std::array<uint32_t, kRecomputes.size()>;
 SegmentLevels segment_levels(const Plan& plan);
 // "none of 3, cheap of 5 segments", or "all of 8 segments".
 std::string levels_words(const SegmentLevels& levels);
-// Seconds of a step that compute takes for what backward makes again.
+// Seconds of a step that lane `compute` spends on recomputation.
 double recompute_seconds(const Plan& plan);
 
 struct PlanFacts {
@@ -52,13 +52,13 @@ PlanFacts facts_of(const Plan& plan, const Options& options);
 // The facts as `sluice plan` prints them: a table and some lines. `steps`: of the run, where they are given.
 std::string facts_text(const Plan& plan, const PlanFacts& facts, std::optional<int64_t> steps);
 
-// A line for a run of so many steps whose drive would not last a year; else "".
+// A line about the drive's wear in a run of `steps` steps. "" if the drive would last a year of such steps.
 std::string short_wear_text(const PlanFacts& facts, int64_t steps);
 
 // Adds the facts to the output of `plan --json`.
 void add_facts(const Plan& plan, const PlanFacts& facts, std::optional<int64_t> steps,
                nlohmann::ordered_json& out);
-// --steps, where it is given.
+// The value of --steps, if it is given.
 std::optional<int64_t> steps_of(const Options& options);
 
 }  // namespace sluice

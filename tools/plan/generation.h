@@ -10,12 +10,12 @@
 
 namespace sluice {
 
-// `run`: as for training; its request is replaced.
+// `run` is as for training. Its request is replaced by one for generation.
 ExitCode plan_generation(PlannedRun run, std::FILE* out);
 
-// A line for the plan of a run; empty: it writes no samples.
+// A line about samples, for the plan of a run. "" if the run writes no samples.
 std::string samples_text(const Plan& plan, const Options& options);
-// The same as an object.
+// Adds the facts about samples to the JSON object `out`.
 void add_samples(const Plan& plan, const Options& options, nlohmann::ordered_json& out);
 
 }  // namespace sluice

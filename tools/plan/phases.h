@@ -15,8 +15,8 @@ const Tier& exchange_tier(const Machine& machine);
 
 // The bandwidth at which a step with compressed gradients takes as long as one with whole gradients.
 struct BreakEven {
-  std::string network;               // of what: a network level, or lane `collective`
-  double bytes_per_second = 0;       // compression pays below; 0: nowhere, infinite: everywhere
+  std::string network;               // whose bandwidth: a network level, or lane `collective`
+  double bytes_per_second = 0;       // below it, compression pays; 0: never, infinite: always
   double bytes_per_second_here = 0;  // what the machine description says
   double seconds_whole = 0;          // a step with whole gradients here
 };

@@ -47,8 +47,8 @@ ByClassAndTier permanent_of(const Program& program) {
 ByClassAndTier transient_of(const Program& program) {
   ByClassAndTier most = nothing_of(program);
   for (const Body& body : program.bodies) {
-    // A stay begins at twice the index of its first instruction, and ends at twice the index of its last plus
-    // one.
+    // A change at 2 i is the start of a stay at instruction i. A change at 2 i + 1 is the end of a stay
+    // there.
     std::vector<std::pair<uint32_t, const Stay*>> changes;
     const std::vector<Stay> stays = stays_of(program, body);
     for (const Stay& s : stays)
@@ -101,7 +101,7 @@ std::vector<LevelBytes> sent_over_network(const Plan& plan) {
   return levels;
 }
 
-// How micro-batches run, where there is a choice.
+// Says in how many waves micro-batches run. "" if there is only one micro-batch.
 std::string waves_text(const Plan& plan) {
   const Lowering& l = plan.lowering;
   if (l.micro_batches() == 1) return "";
@@ -129,7 +129,8 @@ std::string network_text(const Plan& plan) {
 
 double tokens_per_second(const Plan& plan) { return tokens_of(plan) / plan.step_seconds; }
 
-// A step with its part of the checkpoints on the way; "" where that does not show in three digits.
+// The time of a step with its share of the checkpoints during the run. "" if the share does not show in three
+// digits.
 std::string saving_text(const Plan& plan, const Saving& saving) {
   constexpr double kShows = 1.005;
   const double mean = saving.mean_step();
@@ -143,7 +144,7 @@ std::string device_name(const Options& options) {
   return option_values(options, *find_option("device")).front();
 }
 
-// "" where all parameters are trained.
+// Says how many parameters are trained. "" if all are.
 std::string trained_words(const Model& model) {
   const uint64_t trained = parameter_count(model, true);
   return trained == parameter_count(model) ? "" : fmt::format(" ({} trained)", trained);
@@ -160,7 +161,8 @@ std::string experts_text(const Model& model) {
       imbalance);
 }
 
-// Page tables are counted for host memory that may be pinned; plan_within() may keep it below the budget.
+// Page tables are counted for the host memory that may be pinned. plan_within() may keep that memory below
+// the host budget.
 std::string outside_device_text(const Machine& machine, const Budgets& budgets) {
   const TierBudget& device = *budgets.device;
   const uint64_t arena = machine.tiers.front().capacity;

@@ -30,7 +30,7 @@ using nlohmann::ordered_json;
 
 struct Quantity {
   const char* name;
-  bool bytes;  // bytes (a second), which grow by 8 to 16 equal factors; else a count, doubled
+  bool bytes;  // true: bytes (a second), in 8 to 16 equal factors; false: a count, which is doubled
   void (*set)(Options&, uint64_t);  // throws Error(usage) where the option would; nullptr: `scale` is used
   void (*scale)(MachineRates&, uint64_t);
 };
@@ -258,7 +258,8 @@ std::string curve(const Quantity& quantity, std::span<const SweepPoint> points) 
                                   knees));
 }
 
-// Below a sweep over several numbers of tokens: from which number on weights and state are no bottleneck.
+// The text below a sweep over several numbers of tokens. It says from which number on weights and state are
+// not the bottleneck.
 std::string token_work_text(std::span<const SweepPoint> points) {
   if (!tokens_differ(points)) return "";
   std::vector<TokenWork> plans;

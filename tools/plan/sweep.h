@@ -31,7 +31,7 @@ struct SweepPoint {
 
 // Marks knees. Between the point before a knee and the knee, a doubling of the quantity saves at least a
 // twentieth of a token's time. Between the knee and the next point, a doubling saves less than a quarter of
-// what one saves before the knee. Requires rising values.
+// what a doubling saves before the knee. Requires rising values.
 void mark_knees(std::span<SweepPoint> points);
 
 // Requires options whose plan.sweep is QUANTITY=FROM:TO. A value that is refused, such as a batch that the

@@ -30,7 +30,8 @@ std::string about(double count) {
   return fmt::format("{:.0f}", unit > 1 ? std::round(count / unit) * unit : std::round(count));
 }
 
-// The first plan from which on tokens suffice in all plans; the number of plans if there is none.
+// The index of the first plan such that tokens suffice in it and in all plans after it. The number of plans
+// if there is no such plan.
 size_t first_to_suffice(std::span<const TokenWork> plans) {
   size_t first = plans.size();
   while (first > 0 && plans[first - 1].suffice()) --first;

@@ -281,7 +281,8 @@ class Life {
     const Buffer& o = program_.buffers[other];
     return o.permanent && other != buffer_ ? fmt::format(" (see --why {})", printable(o.name)) : "";
   }
-  // For a fetch that only the start of the step keeps from coming earlier, nothing in its own tier.
+  // Says that a fetch cannot come earlier because the step begins. If another transfer of the step has to
+  // come first, names that transfer.
   std::string begin_words(const Transfer& t) const {
     const Instruction& fetch = body_.instructions[t.instruction];
     for (uint32_t i = t.instruction; i-- > 0;) {
@@ -331,7 +332,7 @@ class Life {
     return body_.tasks[body_.instructions[instruction].task];
   }
 
-  // What the lane of the instruction was idle for, just before it.
+  // What the instruction's lane waited for longest, just before the instruction began.
   std::string wait_words(uint32_t instruction) const {
     const auto found = idle_before_.find(instruction);
     if (found == idle_before_.end()) return "";

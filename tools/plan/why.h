@@ -11,7 +11,8 @@
 namespace sluice {
 
 // What NAME stands for: the permanent buffer of that name, the buffers of the parameter group of that name,
-// or those of the groups that the layer of that name uses. Throws Error(usage) with similar names.
+// or the buffers of the parameter groups that the layer of that name uses. Throws Error(usage) with similar
+// names.
 std::vector<BufferId> buffers_named(const Plan& plan, const std::string& name);
 
 // The answer as text, wrapped.

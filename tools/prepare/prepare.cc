@@ -140,7 +140,7 @@ std::string marked(const Sample& sample, const Tokenizer& tokenizer) {
   return text;
 }
 
-// Control characters are shown as printable() does, but for line ends.
+// The text as printable() shows it, but with its line breaks kept.
 std::string printable_lines(const std::string& text) {
   std::string out;
   for (size_t begin = 0; begin <= text.size();) {

@@ -51,7 +51,7 @@ int shade_of(uint64_t tokens, double mean) {
   return std::clamp(static_cast<int>(std::lround(4 * static_cast<double>(tokens) / mean)), 1, 8);
 }
 
-// The share of all choices that were dropped; none: the model drops none.
+// The share of all choices that were dropped. None if the model drops no choices.
 std::optional<double> dropped_share(std::span<const StepMetrics> steps) {
   uint64_t choices = 0, dropped = 0;
   for (const StepMetrics& step : steps)

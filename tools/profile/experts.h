@@ -1,4 +1,5 @@
-// Which experts the tokens of a profile's steps chose, by layer: as the routers counted them in training.
+// How many tokens chose each expert of each layer in the steps of a profile, as the routers counted in
+// training.
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>

@@ -46,7 +46,8 @@ ChangeWords words_told(const ProfiledRun& run, const Change& change) {
   return words;
 }
 
-// A sentence about the change that removes most of a stall; "" if none of those tried removes a tenth of it.
+// A sentence about the change that removes most of a stall; "" if no change that was tried removes a tenth of
+// the stall.
 std::string remedy_of(const ProfiledRun& run, const Stall& stall, const std::vector<WorkSeconds>& now) {
   const auto seconds = [&](const std::vector<WorkSeconds>& waits) {
     for (const WorkSeconds& w : waits)
@@ -108,7 +109,7 @@ std::string bound_sentence(const ProfiledRun& run) {
   return text + ".";
 }
 
-// If the prediction is far off: where the difference lies, and possible reasons. Else "".
+// If the prediction is far off, says where the difference lies, and gives possible reasons. Else "".
 std::string hint_sentence(const ProfiledRun& run) {
   constexpr double kFarOff = 0.2;  // of the measured step
   const Profile& p = run.profile;

@@ -17,7 +17,7 @@ struct NameMeaning {
 std::vector<NameMeaning> instruction_names();
 std::vector<NameMeaning> buffer_names(const Program& program);
 
-// Whether the buffer has a name of this form: both have the same first word ("s" of "s.h.2.0").
+// Whether the buffer name begins with the same word as `name`, such as "s" of "s.h.2.0".
 bool has_form(const std::string& buffer, const std::string& name);
 
 }  // namespace sluice

@@ -46,14 +46,16 @@ Error directory_error(const std::string& out, const std::string& why) {
                "Name a directory that is new, or empty.");
 }
 
-// Checked before anything is run, so that what is measured can be written.
+// Throws if `out` exists and is no empty directory. Called before anything is run, so that what is measured
+// can be written.
 void check_directory(const std::string& out) {
   if (!fs::exists(out)) return;
   if (!fs::is_directory(out)) throw directory_error(out, "is no directory.");
   if (!fs::is_empty(out)) throw directory_error(out, "holds something already.");
 }
 
-// Tries to write a file there. If that fails, an empty directory stays.
+// Makes the directory and tries to write a file into it. If the file cannot be written, an empty directory
+// stays.
 void make_directory(const std::string& out) {
   std::error_code error;
   fs::create_directories(out, error);
@@ -89,7 +91,7 @@ struct Outcome {
 struct Start {
   RunStart run;
   RunData data;
-  std::shared_ptr<const SamplePrompts> samples;  // of the run: planned for, and not written
+  std::shared_ptr<const SamplePrompts> samples;  // of the run; the plan allows for them, but none are written
   Origin origin;
 };
 
@@ -230,7 +232,8 @@ class Profiler {
     write_file(out, "report.html", profile_page(facts, profile_lanes(run)));
   }
 
-  // The device is in use: budgets change in the request alone.
+  // The plan for a changed run; none if it does not fit. A new budget changes only the request, since the
+  // device is in use.
   std::optional<Plan> plan_with(const Change& change) {
     Options options = rank_.options();
     if (!is_given(options, "micro-batch")) options.batch.micro_batch.reset();

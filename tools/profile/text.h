@@ -34,7 +34,7 @@ uint64_t most_at_once(const nlohmann::ordered_json& tier);
 std::string rate_of(const nlohmann::ordered_json& work);
 // When and where the run began, and the version of Sluice.
 std::string origin_of(const nlohmann::ordered_json& facts);
-// How budget, reserve and arena belong together.
+// A text that says how budget, reserve and arena are related.
 std::string budgets_explained();
 // A size; empty for 0.
 std::string bytes_of(const nlohmann::ordered_json& bytes);

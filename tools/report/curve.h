@@ -16,13 +16,13 @@ struct Curve {
   void cut(int64_t step);  // removes this step and those after it
 };
 
-// Columns of a screen, more or less, that a curve may take.
+// About the number of columns of a screen that a curve may take.
 constexpr size_t kColumns = 1000;
 
-// Divides the steps into `columns` ranges of equal length, and keeps of each the least and the greatest
-// value, at their own steps; also the first point and the last. A range without a finite value keeps one
-// point. A curve of no more than 2 x `columns` points stays as it is. So at most 2 x `columns` + 2 points are
-// left.
+// Divides the steps into `columns` ranges of equal length, and keeps the least and the greatest value of each
+// range, at their own steps. It also keeps the first and the last point of the curve. A range without a
+// finite value keeps one point. A curve of no more than 2 x `columns` points stays as it is. So at most 2 x
+// `columns` + 2 points are left.
 Curve thinned(const Curve& curve, size_t columns = kColumns);
 
 // Exponential moving average that forgets within about a fiftieth of the points, at least 5. Each average is

@@ -108,7 +108,7 @@ std::string figures(const std::vector<ReportedRun>& runs) {
                              key);
 }
 
-// Options with several values among the runs that have a checkpoint.
+// A table of the options whose values differ between the runs that have a checkpoint.
 std::string differences(const std::vector<ReportedRun>& runs) {
   std::vector<const ReportedRun*> known;
   for (const ReportedRun& run : runs)
@@ -153,7 +153,7 @@ std::string samples(const std::vector<ReportedRun>& runs) {
   return all.empty() ? "" : section("Samples", all);
 }
 
-// Six digits are more than a screen shows.
+// The value with six digits, which are more than a screen shows. null for NaN.
 ordered_json rounded(double value) {
   if (std::isnan(value)) return nullptr;
   return std::stod(fmt::format("{:.6g}", value));

@@ -17,7 +17,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Throws where something other than a report has that name. Checked before runs are read.
+// Throws if `out` is the name of something other than a report. Called before runs are read.
 void check_out(const std::string& out) {
   constexpr size_t kBegin = 1024;  // bytes; the mark stands within the first 400
   std::error_code ignored;

@@ -130,7 +130,7 @@ void set_best_validation(ReportedRun& run, const Curve& validation) {
   }
 }
 
-// At most `most` samples, at equal distances, the first and the last among them.
+// At most `most` of the samples, at equal distances. The first and the last sample are among them.
 std::vector<SampleMetrics> spread(std::vector<SampleMetrics> all, size_t most) {
   if (all.size() <= most) return all;
   std::vector<SampleMetrics> some;

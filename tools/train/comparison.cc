@@ -10,8 +10,8 @@ namespace sluice {
 
 namespace {
 
-constexpr double kNear = 1.1;       // times the prediction: not worth a word about lanes
-constexpr double kOther = 1.25;     // times the prediction, or the other way round: another machine's rates
+constexpr double kNear = 1.1;       // up to this times the prediction, no lane is blamed
+constexpr double kOther = 1.25;     // beyond this factor, up or down, rates are another machine's
 constexpr double kPartNamed = 0.1;  // of a step: a lane that is busy for less is not named
 
 double median(std::vector<double> values) {

@@ -1,4 +1,4 @@
-// After the first steps of a run: how long they took, beside what was predicted, and which lane is to blame.
+// Compares the seconds of the first steps of a run with the prediction, and says which lane is to blame.
 #pragma once
 
 #include <optional>
@@ -18,14 +18,14 @@ class Comparison {
  public:
   Comparison(const Plan& plan, const PlanFacts& facts, const Options& options);
 
-  // Where steps take another time than predicted, the sentence says what a kill loses then.
+  // If steps take much more or less time than predicted, the sentence also says how much time a kill loses.
   void tell_loss(KillLoss loss) { loss_ = std::move(loss); }
 
-  // A sentence with the kSteps-th step, otherwise nothing.
+  // Returns a sentence after the kSteps-th step, nothing after other steps.
   std::optional<std::string> add(const StepMetrics& metrics);
 
  private:
-  static constexpr size_t kSteps = 20, kWarm = 2;  // the first ones are not counted
+  static constexpr size_t kSteps = 20, kWarm = 2;  // the first kWarm steps are not counted
 
   std::string sentence() const;
 

@@ -46,7 +46,7 @@ namespace sluice {
 
 namespace {
 
-// How a run that cannot write into its --out goes on.
+// What the user may do if the run cannot write into --out, as a clause.
 std::string other_out(const RunStart& run) {
   return run.checkpoint
              ? "go on elsewhere, with --resume " + printable(run.checkpoint->path()) + " and another --out"
@@ -73,7 +73,8 @@ void check_file_size(const Options& options, const Plan& plan) {
                 "Raise it: ulimit -f unlimited.");
 }
 
-// Checkpoints that a run of so many steps may write: one a step, where the interval is a time.
+// The most checkpoints that a run of `steps` steps can write. If the interval is a time, every step may have
+// one.
 uint64_t checkpoints_at_most(const Options& options, int64_t steps) {
   const Interval& every = options.run.checkpoint_every;
   const int64_t best = options.run.keep_best ? options.data.val_every : 0, all = std::max<int64_t>(0, steps);
@@ -264,8 +265,8 @@ std::vector<Fact> facts_of(const Options& options, const Start& start) {
   return facts;
 }
 
-// Fewer updates than that hardly teach anything at the usual learning rates. A run can have so few without
-// anyone noticing, since many short samples share a sequence, which is long by default.
+// At the usual learning rates, a model hardly learns anything from fewer updates. A user may not notice that
+// a run has so few: many short samples share a sequence, which is long by default.
 constexpr int64_t kFewSteps = 20;
 
 // What is validated on, and how much of it a validation reads.
@@ -309,8 +310,8 @@ std::string data_text(const RunData& data, const Options& options) {
   return text;
 }
 
-// For a run that ends before all its data are checked, which a run of a few steps may do, or before a fault
-// that the check has found could end it.
+// For a run that is done. Says whether the check has found a fault in the data that did not end the run, or
+// has not got through all data, as in a run of a few steps.
 std::string check_text(const RangeCheck& check, const RunData& data) {
   if (const std::exception_ptr fault = check.fault()) try {
       std::rethrow_exception(fault);
@@ -324,7 +325,7 @@ std::string check_text(const RangeCheck& check, const RunData& data) {
                      check.tokens());
 }
 
-// Data that are tokens are read from their files as long as the run lasts.
+// Names the files of tokens that were written to during the run, which reads them until it ends.
 std::string changed_text(const RunData& data) {
   std::string text;
   for (const TokenData* tokens : data.unchecked())

@@ -1,6 +1,6 @@
 // Loads and stores of fp32 vectors, whole or partial, from and to fp32, bf16 and f16 in memory of any
 // alignment, and a multiply-add that is fused on every target. Files that use Highway's foreach_target
-// compile it once for each target.
+// compile this file once for each target.
 #if defined(SLUICE_CPU_OPTIM_SIMD_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef SLUICE_CPU_OPTIM_SIMD_INL_H_
 #undef SLUICE_CPU_OPTIM_SIMD_INL_H_
@@ -68,7 +68,7 @@ HWY_INLINE hn::Vec<D> load(D d, const Bf16* p) {
   return hn::BitCast(d, hn::ShiftLeft<16>(hn::PromoteTo(d32, bits)));
 }
 
-// bf16 is the upper half of each fp32; the lower half of the result has no meaning.
+// The upper half of each result lane is the value in bf16. The lower half has no meaning.
 HWY_INLINE hn::Vec<hn::Rebind<uint32_t, Floats> > rounded_upper_half(FloatVector v) {
   const hn::Rebind<uint32_t, Floats> d32;
   const auto bits = hn::BitCast(d32, v);
@@ -84,8 +84,8 @@ HWY_INLINE hn::Vec<hn::Rebind<uint16_t, Floats> > rounded_bits(FloatVector v, Bf
 }
 
 // Loads twice as many bf16 as `d` has floats, the even elements into one vector and the odd ones into
-// another. They are the lower and upper halves of 32-bit vector lanes, so no element moves to another vector
-// lane.
+// another. In memory, an even element and the odd one after it are the halves of a 32-bit vector lane, so no
+// element moves to another lane.
 template <class D>
 HWY_INLINE void load_even_and_odd(D d, const Bf16* p, hn::Vec<D>& even, hn::Vec<D>& odd) {
   const hn::Rebind<uint32_t, D> d32;
@@ -130,7 +130,7 @@ HWY_INLINE void stream(FloatVector v, Floats, T* p) {
 
 #endif
 
-// The first n lanes, the others zero; n < lanes.
+// Loads n values into the first n lanes and zeros into the others; n < lanes.
 template <class T>
 HWY_INLINE FloatVector load_n(Floats d, const T* p, size_t n) {
   HWY_ALIGN T lanes[hn::MaxLanes(Floats())] = {};

@@ -1,4 +1,5 @@
-// Who touched an address last: a map from address ranges to the last writer and the readers since, per lane.
+// Who touched an address last: a map from address ranges to the last writer and the readers since that write,
+// per lane.
 #pragma once
 
 #include <array>

@@ -10,7 +10,7 @@ namespace sluice {
 
 namespace {
 
-// Where the largest permanent operand lives; without one, the lowest tier.
+// The home of the task's largest permanent operand; the lowest tier if the task has no such operand.
 TierId home_of(const Program& program, const Task& task) {
   TierId home = lowest_tier(program.machine);
   uint64_t most = 0;
@@ -23,7 +23,7 @@ TierId home_of(const Program& program, const Task& task) {
   return home;
 }
 
-// The lowest unit that is not below the task's home; if all are, the highest.
+// The lowest unit that is not below the task's home. If all units are below it, the highest one.
 const Unit& unit_of(const Program& program, const Task& task) {
   const TierId home = home_of(program, task);
   const Unit* best = nullptr;

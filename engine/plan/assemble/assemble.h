@@ -44,7 +44,7 @@ std::vector<uint64_t> place_homes(Program& program, const std::vector<TierId>& h
 std::optional<BodyShortage> stage_all(Program& program, const Arrangement& arrangement,
                                       const std::function<void(Body&)>& on_staged = {});
 
-// The same, and derives all waits. `program` has tasks only, as lower() left it.
+// Does what stage_all() does, and derives all waits. `program` has tasks only, as lower() left it.
 std::optional<BodyShortage> assemble(Program& program, const Arrangement& arrangement);
 
 }  // namespace sluice

@@ -13,11 +13,11 @@ constexpr uint64_t chunk(uint64_t bytes) { return std::max<uint64_t>(32, round_u
 
 // An instruction waits for few lanes at a time. Waits for three lanes fit the smallest chunk.
 constexpr uint64_t kWaitBytes = chunk(3 * sizeof(Wait));
-// Most bodies have two predecessors, and few instructions wait for what these did.
+// Most bodies have two predecessors, and few instructions wait for instructions of these.
 constexpr uint64_t kWaitBeforeBytes = chunk(2 * sizeof(std::vector<Wait>)) + kWaitBytes;
 
-// Boundaries between tiers that an operand of the task may cross: the boundaries below the highest unit that
-// runs the task. If there is none, one to a home above.
+// The number of boundaries between tiers that an operand of the task may cross. These are the boundaries
+// below the highest unit that runs the task or, if there are none, one boundary to a home above.
 uint64_t boundaries_of(const Machine& machine, TaskKind kind) {
   uint64_t most = machine.tiers.size() > 1 ? 1 : 0;
   for (const Unit& unit : machine.units)
@@ -31,14 +31,14 @@ uint64_t transfers_of(const Program& program, const Operand& o) {
   return uint64_t{o.last - o.first} * (o.access == Access::add ? 2 : 1);
 }
 
-// Bodies of a run that writes samples have up to seven predecessors, and every instruction has a vector for
-// each.
+// Bytes of waits for predecessors beyond kCounted. Bodies of a run that writes samples have up to seven
+// predecessors, and every instruction has a vector for each of them.
 uint64_t more_waits_bytes(const Body& body, uint64_t instructions) {
   constexpr size_t kCounted = 5;  // predecessors that kWaitBeforeBytes and the reserve have room for
   return instructions * sizeof(std::vector<Wait>) * (std::max(body.predecessors.size(), kCounted) - kCounted);
 }
 
-// A transfer of a pick has a third operand, the index.
+// The bytes by which transfers of picks are larger: such a transfer has a third operand, the index.
 uint64_t index_bytes(uint64_t picked_transfers) {
   return picked_transfers * (chunk(3 * sizeof(Operand)) - chunk(2 * sizeof(Operand)) +
                              chunk(3 * sizeof(Place)) - chunk(2 * sizeof(Place)));

@@ -11,7 +11,7 @@ struct ProgramSize {
   uint64_t tasks = 0, operands = 0;  // in all bodies
   uint64_t transfers = 0;            // in all bodies
   uint64_t longest = 0;              // instructions of the longest body
-  uint64_t table_bytes = 0;          // of buffers, with their names and cuts, and of waits beyond the usual
+  uint64_t table_bytes = 0;          // of buffers with their names and cuts, and of unusually many waits
 };
 
 // The largest size that a program of this lowering may have. `lowered` has tasks only. For a task, each piece

@@ -136,7 +136,7 @@ class Synchroniser {
     return kept;
   }
 
-  // Waits of `body` on its predecessor number `p`.
+  // Derives the waits of `body` on its predecessor number `p`.
   void between(Body& body, size_t p, const BodyAnalysis& own) {
     const BodyAnalysis& before = analyses_[body.predecessors[p]];
     std::vector<LaneCounts> starts(body.instructions.size());  // known to be complete in the body before
@@ -163,7 +163,8 @@ class Synchroniser {
     before.spaces[spaces_.before(e.space, body)].needs_of(e.begin, e.end, e.writes, needs);
   }
 
-  // What lane order alone tells instruction `number` of a lane about the body before.
+  // How many instructions of the body before, by lane, have completed when instruction `number` of `lane`
+  // starts, as far as lane order alone proves it.
   LaneCounts known_from_lane(const BodyAnalysis& before, const BodyAnalysis& own,
                              const std::vector<LaneCounts>& starts, LaneId lane, uint32_t number) const {
     if (number > 1) return starts[own.of_lane[lane][number - 2]];

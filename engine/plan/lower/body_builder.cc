@@ -8,7 +8,7 @@ namespace sluice {
 
 namespace {
 
-constexpr size_t kOperands = 4;  // most tasks have so many or a few more
+constexpr size_t kOperands = 4;  // most tasks have four operands or a few more
 constexpr uint32_t kUntouched = UINT32_MAX;
 
 }  // namespace

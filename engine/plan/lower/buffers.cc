@@ -98,12 +98,12 @@ class BufferMaker {
     }
   }
 
-  // The cuts of 1 / `ranks` of something.
+  // The cuts of one of `ranks` equal parts of a buffer with the cuts `whole`.
   static std::vector<uint64_t> part_cuts(std::vector<uint64_t> whole, uint32_t ranks) {
     for (uint64_t& bytes : whole) bytes /= ranks;
     return whole;
   }
-  // The cuts of what optimizers read and write.
+  // The cuts of what an optimizer reads and writes: of one rank's part where ranks share state.
   std::vector<uint64_t> updated_cuts(const std::vector<uint64_t>& whole) const {
     return part_cuts(whole, sharing_.shares_state() ? sharing_.ranks() : 1);
   }
@@ -284,7 +284,8 @@ class BufferMaker {
           buffer("validation_loss", BufferClass::scalars, {0, kScalarAlignment}, true, kValidationRing);
   }
 
-  // A reading has one micro-batch.
+  // The number of an activation's buffers: one for each micro-batch, or only one if it is kept or a
+  // reading's.
   uint32_t slices_of(const Activation& x) const {
     return x.kept || is_of_reading(model_, x) ? 1 : out_.slices;
   }

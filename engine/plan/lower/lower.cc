@@ -41,7 +41,7 @@ class Lowerer {
     out_.mesh = model_.mesh;
     out_.sharing = sharing_of(model_.mesh, {}, options_);
     program_.rings = {{"train"}, {"validation"}, {"wave"}};
-    // The trainer prepares all waves of a step while the last two of the step before may run.
+    // The trainer prepares all waves of a step while the last two waves of the step before may still run.
     program_.rings[kWaveRing].slots = static_cast<uint16_t>(out_.waves + 2);
     if (model_.samples()) {
       program_.rings.push_back({"sample", 2});
@@ -314,7 +314,7 @@ class Lowerer {
     return stand_ins;
   }
 
-  // Copies only what stays between bodies.
+  // Copies a buffer only if it stays between bodies.
   void add_clone(BodyBuilder& body, Task& t, BufferId from, BufferId to, uint32_t k) const {
     if (to == kNone || !program_.buffers[to].permanent) return;
     body.add(t, Role::source, from, k, k + 1, Access::read);

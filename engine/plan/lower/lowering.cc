@@ -1,4 +1,4 @@
-// What users of a lowering ask of it.
+// Look-ups in a lowering, for its users (lower.h).
 #include "engine/plan/lower/lower.h"
 
 namespace sluice {

@@ -23,14 +23,15 @@ struct ExpertPicks {
   std::vector<std::vector<uint32_t>> banks;  // groups of equal size, by expert
 };
 
-// Where a home in any tier may begin: a multiple of so many bytes.
+// In any tier, a home may begin at multiples of this many bytes.
 uint64_t home_alignment(const Machine& machine);
 
-// Bytes of a part of a bank: its elements, padded to `home_alignment`.
+// Bytes of a part of a bank that has this many elements, padded to a multiple of `home_alignment`.
 uint64_t part_bytes(uint64_t elements, DType precision, uint64_t home_alignment);
 
-// For a model that only generates. Experts are not picked if they are trained, if they share a group, or if
-// they are so small that the padded parts of all places take as much as all experts without padding.
+// Finds picks only if the model only generates. Experts are not picked if they are trained, if they share a
+// group, or if they are so small that the padded parts of all places take as much as all experts without
+// padding.
 ExpertPicks find_picks(const Model& model, uint64_t home_alignment);
 
 }  // namespace sluice

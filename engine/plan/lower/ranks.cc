@@ -98,7 +98,7 @@ Task& RankTasks::sum(BodyBuilder& body, const Subject& of, const ReductionBuffer
   return add_up(body, of, r.received, r.sum);
 }
 
-// Leaves out a step that lacks a buffer, or would gather into the buffer that it reads.
+// Leaves out a gather that lacks a buffer, or that would write into the buffer that it reads.
 void RankTasks::gather(BodyBuilder& body, const Subject& of, const SharedBuffers& s) const {
   const StateSharing& sharing = out_.groups[of.group].sharing;
   const auto step = [&](const ProcessGroup& among, BufferId from, BufferId to) {

@@ -29,7 +29,8 @@ class RankTasks {
  public:
   RankTasks(const Program& program, const Lowering& lowering) : program_(program), out_(lowering) {}
 
-  // Reduces a group's gradient into `gradient`, shard by shard; `then(shard)` adds what follows each.
+  // Reduces a group's gradient into `gradient`, shard by shard; `then(shard)` adds the tasks that follow the
+  // shard's reduction.
   template <typename Then>
   void reduce(BodyBuilder& body, uint32_t g, bool compress, BufferId gradient, const Then& then) const {
     const bool factors = compress && out_.groups[g].compression;
@@ -70,7 +71,7 @@ class RankTasks {
   void exchange(BodyBuilder& body, const ProcessGroup& among, const Subject& of, BufferId from,
                 BufferId to) const;
   Task& add_up(BodyBuilder& body, const Subject& of, BufferId from, BufferId to) const;
-  // Returns the last sum's task.
+  // Returns the task of the last sum.
   Task& sum(BodyBuilder& body, const Subject& of, const ReductionBuffers& r) const;
   void gather(BodyBuilder& body, const Subject& of, const SharedBuffers& s) const;
   void gather_norm_sums(BodyBuilder& body, uint32_t g) const;

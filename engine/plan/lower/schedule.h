@@ -18,7 +18,7 @@ struct ScheduledUse {
   uint32_t slice = 0;  // micro-batch
 };
 
-// Each use meets each micro-batch once in each of the two lists.
+// Each list has each pair of a use and a micro-batch exactly once.
 struct StepSchedule {
   std::vector<ScheduledUse> forward, backward;
 };
@@ -27,7 +27,7 @@ struct StepSchedule {
 // travel twice a step, however many micro-batches there are.
 StepSchedule layer_major(const Model& model, uint32_t slices);
 
-// Throws std::invalid_argument unless each use meets each micro-batch once in each of the two lists.
+// Throws std::invalid_argument unless each list has each pair of a use and a micro-batch exactly once.
 void check_schedule(const StepSchedule& schedule, uint32_t uses, uint32_t slices);
 
 }  // namespace sluice

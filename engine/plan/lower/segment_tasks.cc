@@ -10,7 +10,8 @@ namespace sluice {
 
 namespace {
 
-// A sum over a step starts in the step's first wave.
+// How a task accesses a sum over a step: the first task of the step's first wave writes it, all others add to
+// it.
 Access write_or_add(const BodyBuilder& body, Wave wave, BufferId b, uint32_t piece = 0) {
   return wave.first && !body.written(b, piece) ? Access::write : Access::add;
 }
@@ -27,7 +28,7 @@ void SegmentTasks::add_workspace(BodyBuilder& body, Task& t, uint64_t bytes) {
   body.add(t, Role::workspace, it->second, Access::write);
 }
 
-// The places have the rows of all experts, so a place has more rows than an expert has in the mean.
+// The places have the rows of all experts, so a place has more rows than an expert has on average.
 void SegmentTasks::add_cost(Task& t, const PassPlan& pass, double part) {
   const auto [it, fresh] = passes_.try_emplace({&pass, part}, static_cast<uint32_t>(program_.passes.size()));
   if (fresh) {

@@ -16,10 +16,11 @@ struct Wave {  // of a step
   bool first = true, last = true;
 };
 
-// Adds tasks to bodies; refers to what the lowering has. Makes the buffers of workspaces as they are needed.
+// Adds tasks to bodies; refers to the data of the lowering. Makes the buffers of workspaces as they are
+// needed.
 class SegmentTasks {
  public:
-  // `stand_ins`: by group, the one whose buffers are taken; empty: its own.
+  // `stand_ins`: by group, the group whose buffers are used in its place; empty: each group uses its own.
   SegmentTasks(const Model& model, const GroupUses& uses, const Lowering& lowering,
                const SliceBuffers& buffers, const std::vector<uint32_t>& stand_ins, Program& program)
       : model_(model),

@@ -12,7 +12,7 @@ namespace sluice {
 
 namespace {
 
-constexpr double kRoomToMove = 1.3;  // of what the largest task needs
+constexpr double kRoomToMove = 1.3;  // times what the largest task needs
 
 class Homes {
  public:

@@ -59,7 +59,8 @@ struct LevelCost {
 // and seconds as one of these.
 std::vector<Recompute> worthwhile(std::vector<LevelCost> levels);
 
-// Of each kBackwardParts groups in a row, a candidate updates equally many in backward.
+// Groups are taken in runs of kBackwardParts. A candidate updates equally many groups of each run in
+// backward.
 constexpr uint32_t kBackwardParts = 8;
 
 struct Candidate {
@@ -85,8 +86,9 @@ bool claims_with(const Buffer& buffer, BufferClass kind, bool samples);
 // Replaces an earlier move of the same buffer. Does not check whether the buffer fits.
 Candidate with_moved(Candidate candidate, BufferId buffer, TierId tier);
 
-// By group. The chosen groups are spread evenly over layers. If updates wait for the norm of all gradients,
-// the first layer's groups are left out: soon after their gradients are complete, the norm is known.
+// By group, whether it is updated in backward. The chosen groups are spread evenly over layers. If updates
+// wait for the norm of all gradients, the first layer's groups are left out: soon after their gradients are
+// complete, the norm is known.
 std::vector<bool> updated_in_backward(const Candidate& candidate, const Model& model, bool waits_for_norm);
 
 // The class that claims homes before the others; none: several classes claim first.
@@ -109,12 +111,12 @@ struct CandidateChoices {
 };
 CandidateChoices choices_for(Placement placement);
 
-// The values of Candidate::waves, ascending: for each power of two, the largest divisor of a step's
-// micro-batches up to it. Waves of more than kWaveTasksMax are left out. So are long waves, unless the
-// request has long_waves or no others remain.
+// The values of Candidate::waves, ascending: for each power of two, the largest number up to it that divides
+// the number of a step's micro-batches. Waves of more than kWaveTasksMax are left out. So are long waves,
+// unless the request has long_waves or no others remain.
 std::vector<uint32_t> wave_choices(const PlanRequest& request, const Model& model);
 
-// The values of Candidate::backward, the first for the first candidate.
+// The values of Candidate::backward. The first candidate has the first of these values.
 std::vector<uint32_t> backward_choices(const PlanRequest& request, DType precision);
 
 }  // namespace sluice

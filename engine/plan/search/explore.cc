@@ -90,7 +90,7 @@ uint64_t Search::repaid_work() const {
       std::min(kRepayingSteps * best_seconds_ / kMicrosecond, static_cast<double>(request_.search_work)));
 }
 
-// Each buffer that may move makes one or more candidates.
+// Whether few enough buffers can move to weigh each: every one of them makes one or more candidates.
 bool Search::has_few_buffers() const {
   const std::vector<Buffer>& buffers = base(first_).plan.program.buffers;
   return std::ranges::count_if(buffers, has_choice_of_home) <= kBuffersMoved;
@@ -161,8 +161,8 @@ Candidate Search::weigh_first(Placement placement, uint32_t raised) {
   return c;
 }
 
-// Kept tensors and homes in upper tiers contend for the same bytes: more of one may need less of the other.
-// Returns the best.
+// Varies kept tensors and homes in upper tiers together, since they contend for the same bytes: more of one
+// may need less of the other. Returns the best candidate.
 Candidate Search::vary_coarsely(const Candidate& from) {
   std::vector<uint32_t> uppers{from.upper};
   if (choices_.free && has_upper()) {
@@ -212,7 +212,7 @@ std::optional<Candidate> Search::vary_waves_coarsely(const Candidate& from) {
   return best;
 }
 
-// Whether candidates with so many waves could be faster than the best so far.
+// Whether candidates with `waves` waves could be faster than the best so far.
 bool Search::may_gain_with(uint32_t waves) {
   const auto [known, is_new] = least_with_waves_.try_emplace(waves);
   if (is_new) {
@@ -250,7 +250,7 @@ class Search::Round {
         few_(search.layers_ <= kFewLayers),
         buffers_(search.base(from).plan.program.buffers) {}
 
-  // Whether the round brought anything.
+  // Returns whether the round found a better candidate.
   bool run() {
     if (free_ && search_.has_upper()) vary_near(&Candidate::upper, search_.choices_.uppers);
     if (!few_) vary_kept();
@@ -327,7 +327,8 @@ class Search::Round {
       }
   }
 
-  // Tries the next numbers of waves, with layers that keep as much as before, or all.
+  // Tries the next smaller and the next larger number of waves. In each, layers keep as much as before, or
+  // all.
   void vary_waves() {
     const std::vector<uint32_t>& all = search_.waves_;
     const auto at = std::find(all.begin(), all.end(), from_.waves);
@@ -379,7 +380,8 @@ class Search::Round {
 
 bool Search::improve(Candidate& from, Vary what) { return Round(*this, from, what).run(); }
 
-// With few layers, every number of raises is a choice; else numbers at some distances from the given one.
+// With few layers, every number of raises is a choice. With many, only numbers at some distances from the
+// given one are.
 std::vector<KeptLayers> Search::kept_choices(KeptLayers given) const {
   std::vector<KeptLayers> choices;
   if (layers_ <= kFewLayers) {

@@ -18,7 +18,7 @@ std::optional<BodyShortage> stage_for_peaks(Program& lowered, const Arrangement&
                    [](Body& body) { std::vector<Instruction>().swap(body.instructions); });
 }
 
-// The same without looking at capacities.
+// As stage_for_peaks(), with capacities that are always enough.
 void stage_peaks(Program& lowered, const Arrangement& arrangement) {
   for (Tier& t : lowered.machine.tiers) t.capacity = Least::kPlenty;
   CHECK(!stage_for_peaks(lowered, arrangement).has_value(), "plenty is not enough");
@@ -127,7 +127,7 @@ const std::vector<Least::Choice>& Least::choices() const {
     c.at_least = transient_bytes_at_least(lowered_, c.homes);
     if (!whole_) add_to_middle(c.at_least, choices_.front().low);
     take_most(c.at_least, shards_low_);
-    // What choice 0 needs in the top tier, every choice needs there.
+    // In the top tier, every choice needs at least what choice 0 needs.
     c.at_least[0] = std::max(c.at_least[0], choices_.front().low[0]);
     choices_.push_back(std::move(c));
   }
@@ -244,7 +244,7 @@ std::vector<uint64_t> Least::together(uint64_t memory_bytes) const {
   return bytes;
 }
 
-// The same arrangement again, one byte short of what this tier needs.
+// Stages the arrangement again with one byte less in this tier than it needs: the shortage names the task.
 BodyShortage Least::largest_task(TierId tier, const std::vector<uint64_t>& capacities) const {
   const size_t choice = sufficient(capacities).value_or(lowest_choice());
   const Arrangement a = arrangement_of(choices_[choice].homes);
@@ -256,7 +256,7 @@ BodyShortage Least::largest_task(TierId tier, const std::vector<uint64_t>& capac
   return *shortage;
 }
 
-// Choices are laid out in order of what they seem to need, until none of the others may need less.
+// Lays choices out in order of what they seem to need, until none of the rest can need less.
 std::optional<uint64_t> Least::of_tier(TierId tier, std::vector<uint64_t> capacities, uint64_t most) const {
   const auto least_bytes = [&](const auto& suffices) -> std::optional<uint64_t> {
     uint64_t low = 0, high = capacities[tier] = most;

@@ -36,7 +36,7 @@ class Least {
   // The arrangement that needs least, for these capacities (by tier); nullopt if they do not suffice.
   std::optional<Arrangement> arrangement(const std::vector<uint64_t>& capacities) const;
 
-  // Programs with at most so many forwards and backwards are laid out for every choice of step 1.
+  // Programs with at most this many forwards and backwards are laid out for every choice of step 1.
   static constexpr uint64_t kSegmentTasksWhole = 4000;
 
   // The least size of one tier that works with the other tiers as given; nullopt: `most` does not suffice.
@@ -74,7 +74,7 @@ class Least {
   // bodies without transient buffers need.
   void add_peaks(Program& program, const Arrangement& arrangement, std::vector<uint64_t>& bytes,
                  std::vector<uint64_t>& of_shards) const;
-  // The same for the arrangements in which some or all movable homes are above memory_.
+  // As add_peaks(), for the arrangements in which some or all movable homes are above memory_.
   void add_upper_peaks(const Choice& choice, std::vector<uint64_t>& bytes,
                        std::vector<uint64_t>& of_shards) const;
   const Choice& first_with_upper() const;  // the first, with all its figures

@@ -121,8 +121,7 @@ class Work {
     return instruction;
   }
 
-  // Adds to each pool the least that tasks with a choice take of it. Such tasks are alike but for their
-  // sizes.
+  // Adds to each pool the least that tasks with a choice take of it. Such tasks differ only in size.
   void add_least_of_choices(std::vector<double>& pools) {
     std::vector<double> least(pools.size(), alternatives_.empty() ? 0 : kUnlimited);
     for (std::vector<Instruction>& instructions : alternatives_) {
@@ -172,8 +171,8 @@ class Work {
     return bytes - std::min(bytes, room);
   }
 
-  // Adds the transfers over the boundary below `tier`, of a wave that runs so many times. Its forward and its
-  // backward each bring up what they need.
+  // Adds the transfers over the boundary below `tier`, of a wave that runs `times` times in a step. Its
+  // forward and its backward each bring up what they need.
   void add_moves(TierId tier, const Body& wave, uint32_t times) {
     uint64_t room = 0;
     for (TierId above = 0; above <= tier; ++above) room += program_.machine.tiers[above].capacity;

@@ -16,12 +16,12 @@
 
 namespace sluice {
 
-// Seconds; capacities of the machine's tiers are those of the arenas, `options` those of the plan, `segments`
-// as lower() has them. With one wave, the result is a bound for any number of waves.
+// Returns seconds. The machine's tiers have the capacities of the arenas. `options` are the plan's.
+// `segments` are as lower() takes them. With one wave, the result is a bound for any number of waves.
 double least_step_seconds(const Machine& machine, const MachineRates& rates, const Model& model,
                           LowerOptions options, std::shared_ptr<const SegmentPlans> segments = nullptr);
 
-// The bound by step 2 alone, for the options' number of waves.
+// The bound that step 2 alone gives, for the options' number of waves.
 double least_moving_seconds(const Machine& machine, const MachineRates& rates, const Model& model,
                             LowerOptions options, std::shared_ptr<const SegmentPlans> segments = nullptr);
 

@@ -39,7 +39,7 @@ class ProgramShare {
 
   uint64_t running(int64_t micro_batch) const { return own_.running ? running_.at(micro_batch) : 0; }
 
-  // An arena may later have the bytes that planning takes.
+  // Bytes that the arena can have in any case: planning takes them, and the running program does not.
   uint64_t arena_in_any_case(int64_t micro_batch) const {
     return planning_ - std::min(planning_, running(micro_batch));
   }
@@ -144,7 +144,7 @@ class AlikeLowerer {
   std::shared_ptr<const SegmentPlans> segments_;
 };
 
-// The request with long waves allowed; none: it leaves no waves out.
+// The request with long waves allowed; none: this would not allow fewer waves.
 std::optional<PlanRequest> with_long_waves(PlanRequest request) {
   const auto fewest = [&] {
     std::vector<uint32_t> waves;
@@ -158,7 +158,8 @@ std::optional<PlanRequest> with_long_waves(PlanRequest request) {
   return request;
 }
 
-// A bank has one home. Where it fits nowhere as a whole, its experts may fit several tiers.
+// The request without banks; none: it has none. A bank has one home. Where the bank fits nowhere as a whole,
+// its experts may fit several tiers.
 std::optional<PlanRequest> without_banks(PlanRequest request) {
   const Model model = request.model(request.micro_batches.front(), request.sequence);
   if (!request.lower.picks_experts || find_picks(model, home_alignment(request.machine)).uses.empty())

@@ -28,8 +28,8 @@ std::vector<TierId> raised_homes(const Program& program, const std::vector<Buffe
                                  const Raised& raised);
 
 // By tier, the least bytes that transient buffers with these homes take in any arrangement: the most that
-// lives in the tier at one moment. Above the lowest tier, this includes what tasks bring whose lowest tier is
-// this one: operands whose home is lower, and all permanent ones.
+// lives in the tier at one moment. Above the lowest tier, this includes operands of the tasks that can run in
+// this tier and in none below: operands with a lower home, and all permanent operands.
 std::vector<uint64_t> transient_bytes_at_least(const Program& program, const std::vector<TierId>& homes);
 
 }  // namespace sluice

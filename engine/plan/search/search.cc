@@ -17,7 +17,7 @@ namespace {
 
 constexpr uint64_t kSearchShards = 256;    // of a whole model
 constexpr double kCoarseWorthwhile = 0.9;  // of the plan's own shards; small groups (experts) are not cut
-constexpr uint64_t kMarginShare = 8;       // one part in so many of a capacity
+constexpr uint64_t kMarginShare = 8;       // a margin is a capacity divided by this
 constexpr uint32_t kWholeMost = 4;         // candidates that are assembled and simulated whole
 constexpr double kSeemsBetter = 0.97;      // of the seconds of the best whole plan
 constexpr double kHopeless = 1.3;          // of the best seconds: above that, keeping even more is not tried
@@ -28,7 +28,7 @@ uint64_t work_of(uint64_t instructions) { return 200 + 4 * instructions + instru
 constexpr uint64_t kRepeatWork = 1;      // to simulate an instruction once more
 constexpr uint64_t kStepsSimulated = 3;  // steady_step_seconds() simulates one step, then two
 
-// Counts the bodies that have tasks.
+// Adds up the work of the bodies that have tasks. `length` gives a body's number of tasks or instructions.
 template <typename Length>
 uint64_t work_of_bodies(const Program& program, Length length) {
   uint64_t work = 0;
@@ -65,7 +65,7 @@ uint64_t shard_count(const Model& model, uint64_t shard_elements) {
   return shards;
 }
 
-// Takes the tasks of all other bodies away.
+// Removes the tasks of all bodies but these.
 void keep_only(Program& program, const std::vector<BodyId>& bodies) {
   for (size_t b = 0; b < program.bodies.size(); ++b)
     if (std::find(bodies.begin(), bodies.end(), b) == bodies.end()) program.bodies[b].tasks.clear();
@@ -360,7 +360,7 @@ std::optional<Plan> Search::assembled_best() const {
   return waits && waits->step_seconds <= best->step_seconds ? std::move(waits) : std::move(best);
 }
 
-// The whole plan; none: it does not fit.
+// Assembles the candidate's whole plan; none: the plan does not fit.
 std::optional<Plan> Search::assembled(const Outcome& o) const {
   const Candidate& c = o.candidate;
   const StepOrders orders = orders_of(c);

@@ -37,7 +37,8 @@
 
 namespace sluice {
 
-// Returns the refusal that needs less memory. For each tier, it gets the smaller Infeasible::least of both.
+// Returns the refusal that needs less memory. For each tier, it gets the smaller Infeasible::least of the two
+// refusals.
 Infeasible better_of(Infeasible a, Infeasible b);
 
 class Search {
@@ -65,8 +66,8 @@ class Search {
   bool is_feasible();
 
   // The best candidate, assembled whole, or else the least arrangement; or why even that does not fit. The
-  // arena of the lowest memory tier can have `memory_bytes` in any case, since planning takes them before:
-  // a refusal's least_together is not less.
+  // arena of the lowest memory tier can have `memory_bytes` in any case, since planning takes as many bytes
+  // before. So a refusal's least_together is not less.
   std::variant<Plan, Infeasible> finish(uint64_t memory_bytes);
 
  private:

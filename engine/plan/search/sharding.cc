@@ -9,7 +9,7 @@ namespace sluice {
 
 namespace {
 
-constexpr double kLessSharedWorthwhile = 0.95;  // of the seconds with more shared
+constexpr double kLessSharedWorthwhile = 0.95;  // of the seconds of a sharding that shares more
 
 // The lower bound of a step with any of the request's micro-batches. Once it is below `enough`, further
 // micro-batches are left out.

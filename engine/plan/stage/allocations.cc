@@ -189,8 +189,8 @@ bool Allocations::passes_on(const Interval& i) const {
                      [&](uint32_t u) { return lane(u) != lane(s.uses.front()); });
 }
 
-// `reach(work)` is the start and end with a lead or lag of so much work. Where there is no room for all of
-// it, half of it is tried, and so on.
+// `reach(work)` returns the start and end of the allocation with a lead or lag of `work`. Where there is no
+// room for all of the work, half of it is tried, then a quarter, and so on.
 template <typename Reach>
 void Allocations::try_reaches(Interval& i, Reach reach) {
   const uint32_t start = i.start, end = i.end;
@@ -229,7 +229,7 @@ void Allocations::order(uint32_t& earlier, uint32_t& later) const {
   if (intervals_[later].first_use_at < intervals_[earlier].first_use_at) std::swap(earlier, later);
 }
 
-// One allocation in place of both, without their uses. It begins as the earlier one does.
+// Returns one allocation in place of the two, without their uses. Its start is that of the earlier one.
 Interval Allocations::joint(uint32_t earlier, uint32_t later) const {
   const Interval &a = intervals_[earlier], &b = intervals_[later];
   Interval both{.storage = a.storage};

@@ -22,8 +22,8 @@ std::vector<uint32_t> timeline(const TierUses& tier) {
   return time;
 }
 
-// make_way() has so many looks for one layout. Layouts of 60,000 allocations that succeeded took up to 1.6
-// million. Those that use up all looks would otherwise take minutes, and mostly fail.
+// make_way() can use this many looks for one layout. Layouts of 60,000 allocations that succeeded took up to
+// 1.6 million. Those that use up all looks would otherwise take minutes, and mostly fail.
 constexpr uint64_t kLooks = 5'000'000;
 
 struct Packing {

@@ -36,7 +36,7 @@ struct FetchNote {
   BufferId other = 0;  // address: whose bytes; order: which buffer's fetch
 };
 
-// By body, then in the order of the list for each tier, for the buffers that are asked for.
+// Notes on the buffers that are asked for, by body. For each tier, they are in the order of the body's list.
 struct FetchNotes {
   std::vector<bool> wanted;  // by buffer
   std::vector<std::vector<FetchNote>> bodies;

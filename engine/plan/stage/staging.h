@@ -91,14 +91,14 @@ struct Interval {  // the life of one allocation
 // A partition of the uses into allocations. An allocation is named by one of its uses, its root.
 class Allocations {
  public:
-  // Makes one allocation of each use, but one of all uses of a resident storage, without leads and lags.
-  // `uses` must outlive this.
+  // Makes an allocation of each use, but only one of all uses of a resident storage. None has a lead or a
+  // lag. `uses` must outlive this.
   explicit Allocations(const TierUses& uses);
 
   // Chooses leads, lags, then kept gaps, as far as the tier has room, except for those that were given up.
   void choose();
-  // For the next choose(), gives up leads, lags and gaps that share a position with `one`. False: there were
-  // none.
+  // For the next choose(), gives up leads, lags and gaps that share a position with `one`. Returns false if
+  // there were none.
   bool give_up_in_the_way_of(const Interval& one);
   // Back to what the constructor made.
   void choose_nothing();

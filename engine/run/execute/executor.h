@@ -22,8 +22,8 @@ namespace sluice {
 
 enum class ExecutorKind : uint8_t { serial, shuffled, threaded };
 
-// One queue per lane that moves bytes to or from files. `has_transfers`: the lane has transfers to or from a
-// file tier, as in steps; otherwise it only writes checkpoints.
+// Makes the queue of a lane that moves bytes to or from files. `has_transfers`: whether the lane has
+// transfers to or from a file tier, as in steps. If not, it only writes checkpoints.
 using MakeQueue = std::function<std::unique_ptr<IoQueue>(bool has_transfers)>;
 
 struct ExecutorOptions {
@@ -35,16 +35,16 @@ struct ExecutorOptions {
   std::function<void()> on_error;  // called on the lane's thread that failed, once error() is set
 };
 
-// What a run that ends may drop of the bodies in flight: instructions that change nothing which a checkpoint
-// has. By body.
+// Says which instructions of the bodies in flight a run that ends may drop. These are instructions that
+// change nothing that a checkpoint stores. The vectors are by body.
 struct Droppable {
-  std::vector<std::vector<bool>> changes;  // by instruction: whether it changes what a checkpoint has
-  // Once such an instruction has begun, this many instructions from the list's start must be done.
+  std::vector<std::vector<bool>> changes;  // by instruction: whether it changes what a checkpoint stores
+  // Once an instruction with `changes` has begun, this many instructions from the list's start must be done.
   std::vector<uint32_t> needed;
 };
 
-// What a drop leaves of issued bodies: the bodies before `ticket`, and of the ticket's body all instructions
-// (`whole`) or those that are needed (Droppable).
+// The part of the issued bodies that a drop keeps. It keeps all bodies before `ticket`. Of the ticket's body
+// it keeps all instructions (`whole`), or only those that Droppable::needed counts.
 struct Kept {
   uint64_t ticket = 0;
   bool whole = true;
@@ -60,24 +60,26 @@ class Executor {
   virtual void await_idle_lane() = 0;
   // After make_room(). Returns a ticket, from 1.
   virtual uint64_t issue(BodyId body, const RingPositions& rings) = 0;
-  // Blocks until all lanes have completed the ticket's body, or until `until`, a wait on that body, is met.
+  // Blocks until all lanes have completed the ticket's body. With `until`, which is a wait on that body,
+  // blocks only until that wait is met.
   virtual void wait(uint64_t ticket) = 0;
   virtual void wait(uint64_t ticket, const Wait& until) = 0;
   virtual std::exception_ptr error() const = 0;  // null: none
 
-  // Called before the first body: allows drop(). False: this executor drops nothing.
+  // Allows drop(). It is called before the first body is issued. Returns false if this executor drops
+  // nothing.
   virtual bool allow_drop(Droppable) { return false; }
   // While the caller waits in one of the calls above, `work` is called every now and then. It may call
   // drop(). An empty `work` ends these calls.
   virtual void set_meanwhile(std::function<void()>) {}
-  // Drops what may be dropped of issued bodies. The bodies count as done as soon as their other instructions
-  // are. Instructions that have begun are completed.
+  // Drops the instructions of issued bodies that may be dropped (Droppable). The bodies count as done as soon
+  // as their remaining instructions are done. Instructions that have begun are completed.
   virtual Kept drop() { return {}; }
-  // After drop(): no instruction of the next body is carried out. That body only leads from one state of the
-  // program to another.
+  // To be called after drop(). The next body is then issued without carrying out any of its instructions: it
+  // only leads from one state of the program to another.
   virtual void drop_next() {}
   // Whether bodies issued from now on are traced; by default they are. Only for measuring the cost of traces:
-  // bodies without them have no busy seconds and no time of their norm. Must not be called on a threaded
+  // bodies without traces have no busy seconds and no time of their norm. Must not be called on a threaded
   // executor with streams, which needs the records.
   virtual void set_traced(bool traced) = 0;
   virtual const Trace& trace() const = 0;

@@ -119,7 +119,7 @@ bool LaneProgress::was_dropped(LaneId lane, uint64_t number, uint64_t ticket) co
   return dropped_from_[lane] > 0 && number >= dropped_from_[lane] && ticket <= dropped_;
 }
 
-// An instruction that depends on one that was dropped begins later, and is dropped, too.
+// An instruction that depends on a dropped one begins after the drop, so it is dropped, too.
 bool LaneProgress::begins(uint64_t ticket, uint32_t index) {
   if (failed_ || !droppable_) return !failed_;
   const std::lock_guard lock(mutex_);

@@ -2,9 +2,9 @@
 //
 // Each lane has a counter: the instructions completed since the start, over all bodies. An issued body keeps
 // the counters' values at its start as its base. A wait (lane, n) on this body is met when counter >= base +
-// n; a wait on the body before uses that body's base. For a lane that is a stream, enqueued instructions are
-// counted too. What an instruction throws is kept; from then on every lane only counts, so that every waiter
-// returns. A change wakes only the threads whose wait it ends.
+// n; a wait on the previous body uses the previous body's base. For a lane that is a stream, enqueued
+// instructions are counted too. What an instruction throws is kept; from then on every lane only counts, so
+// that every waiter returns. A change wakes only the threads whose wait it ends.
 //
 // The trainer's thread issues and waits. A lane's thread may read an issued body from the time at which
 // await_body() returns for it until the thread calls enter() for the next one. Each of the lanes' threads has
@@ -48,7 +48,7 @@ class LaneProgress {
   void add_thread(size_t thread) { threads_[thread].at = 1; }
   bool has_thread(size_t thread) const { return threads_[thread].at != kNoThread; }
 
-  // The trainer's thread.
+  // For the trainer's thread.
   void make_room();
   void await_idle_lane();
   uint64_t issue(BodyId body, const RingPositions& rings, double seconds, bool traced);
@@ -61,11 +61,11 @@ class LaneProgress {
   Kept drop();
   void drop_next();
 
-  // A lane's threads: bodies.
+  // For a lane's threads: the issued bodies.
   bool await_body(size_t thread, uint64_t ticket);  // false when the executor stops
   bool is_issued(uint64_t ticket) const;
   const IssuedBody& body(uint64_t ticket) const { return bodies_[ticket % kIssuedMax]; }
-  void enter(size_t thread, uint64_t ticket);  // from now on the thread reads no body before the ticket's
+  void enter(size_t thread, uint64_t ticket);  // the thread then reads no body before the ticket's
 
   // An instruction's waits: await() blocks until all are met, holds() says whether they are. The wait that
   // was found unmet last becomes the record's blocked_on.
@@ -118,12 +118,12 @@ class LaneProgress {
   bool was_dropped(LaneId lane, uint64_t number, uint64_t ticket) const;
 
  private:
-  static constexpr size_t kIssuedMax = 4;  // remembered: two in flight, two the trainer may ask about
+  static constexpr size_t kIssuedMax = 4;  // issued bodies kept: two in flight, two more for the trainer
   static constexpr uint64_t kNoThread = UINT64_MAX;
 
   struct Thread {
-    uint64_t at = kNoThread;  // the ticket that it is at; the trainer's thread is at none
-    // While it sleeps, the condition that it waits for; null: it is awake.
+    uint64_t at = kNoThread;  // ticket of the body that the thread is at; the trainer's thread is at none
+    // Tests the condition that the thread sleeps for; null: the thread is awake.
     bool (*holds)(const void* condition) = nullptr;
     const void* condition = nullptr;
     std::condition_variable woken;
@@ -140,7 +140,7 @@ class LaneProgress {
     thread.holds = [](const void* it) { return (*static_cast<const Condition*>(it))(); };
     thread.woken.wait(lock, [&] { return thread.holds == nullptr; });
   }
-  // The trainer's sleep with calls of meanwhile_: one at once, then one after every turn.
+  // As sleep_until(), for the trainer's thread. It calls meanwhile_ at once, and then after every turn.
   template <typename Condition>
   void sleep_by_turns(std::unique_lock<std::mutex>& lock, const Condition& condition) {
     constexpr auto kTurn = std::chrono::milliseconds(50);
@@ -180,7 +180,7 @@ class LaneProgress {
   std::atomic<bool> failed_{false};
   std::optional<Droppable> droppable_;
   std::function<void()> meanwhile_;
-  uint64_t begun_ = 0;  // newest ticket with a begun instruction that changes what a checkpoint has
+  uint64_t begun_ = 0;  // newest ticket with a begun instruction that changes what a checkpoint stores
   // Tickets above kept_.ticket, up to `dropped_`, are dropped. Unless kept_.whole, the instructions of
   // kept_.ticket that are not needed are dropped, too.
   Kept kept_;

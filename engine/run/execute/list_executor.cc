@@ -4,7 +4,7 @@
 // either starts its next instruction, if the waits of that instruction are met, or carries out one that it
 // has started. An overlapping lane carries out the instructions that it has started in any order; they count
 // as completed in list order. Two bodies are in flight at most. Half of the bodies begin only after the body
-// before has ended, and with the homes of buffers without content poisoned.
+// before has ended. Before such a body begins, the homes of buffers without content are poisoned.
 #include <algorithm>
 #include <array>
 #include <deque>
@@ -47,7 +47,8 @@ class ListExecutor final : public Executor {
   }
   uint64_t issue(BodyId body, const RingPositions& rings) override {
     CHECK(flight_.size() < 2, "a third body was issued");
-    // What has no content now may still be read by the body before.
+    // Poisons buffers that have no content now. The bodies in flight may still read them, so these bodies run
+    // first.
     if (shuffled_ && random_() % 2 == 0) {
       while (!flight_.empty()) run_oldest();
       runner_.poison(program_.bodies[body].start);
@@ -118,7 +119,7 @@ class ListExecutor final : public Executor {
   }
 
   // One random legal action of the machine. A lane starts the younger body once it has completed the older
-  // one; an overlapping lane, once it has started all instructions of the older one.
+  // one. An overlapping lane needs only to have started all instructions of the older one.
   void choose() {
     std::vector<std::pair<size_t, LaneId>> actions;
     for (size_t k = 0; k < flight_.size(); ++k)

@@ -15,7 +15,7 @@ namespace sluice {
 
 class Recorder {
  public:
-  // For `bodies` issued bodies at most, each of them one of `kinds`.
+  // Makes room for the records of `bodies` issued bodies, each of them one of `kinds`.
   Recorder(const Program& program, std::span<const BodyId> kinds, size_t bodies);
 
   // What was recorded of one issue of a body.

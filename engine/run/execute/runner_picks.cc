@@ -1,4 +1,4 @@
-// The runner's part of picks (Pick): which part of a bank a pick has, if it has one.
+// The runner's part of picks (Pick): which part of a bank a pick has, if any.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -14,7 +14,7 @@ const Buffer* Runner::picked_buffer(const Instruction& in) const {
   return nullptr;
 }
 
-// The whole index is checked for every place: no more parts may be needed than there are places.
+// Each call checks the whole index: the number of needed parts must not exceed Pick::places.
 std::optional<uint32_t> Runner::picked_part(const Instruction& in, const Buffer& picked) const {
   const Pick& pick = *picked.pick;
   const Place& place = in.places[*by_host(in.operands)];

@@ -138,7 +138,8 @@ void Runner::run_step(const SegmentPlan& plan, const Segment& segment, const Pas
   }
 }
 
-// The rank that has the expert of this part of the op: this rank for rows that came from other ranks.
+// The place of the rank that has the expert of this part of the op. If the op divides its input rows, the
+// rows came from other ranks, and this rank has the expert. Otherwise there is a part for each rank.
 int64_t Runner::of_rank(const Op& op, uint32_t part) const {
   const bool here = (op.parts.inputs & 1) != 0;
   return here ? op.attributes.routing.over.place_of(static_cast<uint32_t>(ranks_.rank())) : part;

@@ -43,7 +43,7 @@ struct TravellingRows {
     const int32_t* const begin = all + of_tokens * length + of_expert * routing.of_rank() + expert;
     return static_cast<uint64_t>(begin[1] - begin[0]) * row;
   }
-  // Bytes that a node's ranks before `place` have for a rank.
+  // Bytes that the first `place` ranks of a node send to rank `to`.
   uint64_t bytes_before(int64_t node, int64_t place, int64_t to) const {
     uint64_t sum = 0;
     for (int64_t p = 0; p < place; ++p) sum += bytes(rank_at(node, p), to);
@@ -51,10 +51,10 @@ struct TravellingRows {
   }
   uint64_t block(int64_t node, int64_t to) const { return bytes_before(node, node_ranks(), to); }
 
-  // In each round, ranks send one range to each other.
+  // The number of rounds. In each, every rank sends one range to each of the others.
   int64_t rounds() const { return step == TravelStep::in_nodes ? nodes() : 1; }
-  // The range that goes to a rank, and the one that comes from it, by its place among those that exchange
-  // with this rank.
+  // The range that goes to another rank, and the range that comes from it. `to` and `from` are that rank's
+  // place among the ranks that exchange with this one.
   Range leaves(int64_t round, int64_t to) const {
     switch (step) {
       case TravelStep::in_nodes:
@@ -89,7 +89,7 @@ struct TravellingRows {
         f(part_at(rank_at(n, 0)) + bytes_before(n, p, here), part_at(rank_at(n, p)),
           bytes(rank_at(n, p), here));
   }
-  // Calls f(offset, bytes) for what is to be zeros behind the last row of each part, up to a whole tile.
+  // Calls f(offset, bytes) for the rest of the tile behind the last row of each part, which is to be zeros.
   template <typename F>
   void for_each_rest(bool back, const F& f) const {
     for (int64_t rank = 0; rank < routing.ranks(); ++rank) {
@@ -101,7 +101,7 @@ struct TravellingRows {
 
 }  // namespace
 
-// The positions of an op's operands, where a segment has only that op.
+// Finds the operands of the only op of a segment: their positions in the instruction.
 struct Runner::OperandsOfOp {
   const Op& op;
   const PassPlan& pass;
@@ -167,7 +167,7 @@ void Runner::zero(LaneId lane, std::byte* to, uint64_t bytes) {
     std::memset(to, 0, bytes);
 }
 
-// Only the rows that an expert has are sent.
+// Sends rows to the ranks of their experts, or back. The unused rest of a part is not sent.
 void Runner::exchange_rows(const Task& task, const OpShapes& shapes, const OperandsOfOp& operands,
                            const Instruction& in, const RingPositions& rings) {
   const Routing& routing = shapes.attributes.routing;

@@ -33,7 +33,7 @@ int optimizer_threads(int threads, int processors) {
 PreparedDevice::PreparedDevice(const Plan& plan, Device& device) {
   const uint64_t before = process_resident_bytes();
   for (const SegmentPlan& segment : plan.lowering.plans()) {
-    const SegmentPasses& passes = segment.at(Recompute::none);  // no level has steps beyond these
+    const SegmentPasses& passes = segment.at(Recompute::none);  // no other level has further ops
     for (const PassPlan* pass : {&passes.forward, &passes.backward})
       for (const OpStep& step : pass->steps)
         if (const OpShapes& shapes = segment.shapes[step.op]; !is_between_ranks(shapes.kind))
@@ -59,7 +59,7 @@ Session::Session(const Plan& plan, Device& device, const SessionOptions& options
       streams_(std::move(prepared.streams)) {
   CHECK(plan.program.rings.size() <= kRings, "a program with more rings than RingPositions has");
   const Machine& machine = plan.program.machine;
-  const int processors = static_cast<int>(std::thread::hardware_concurrency());  // a TBB thread on each
+  const int processors = static_cast<int>(std::thread::hardware_concurrency());  // each has a TBB thread
   check_threads(std::max(options.threads, processors) + static_cast<int>(machine.lanes.size()));
   Memory memory;
   uint64_t nvme_bytes = 0;

@@ -34,14 +34,14 @@ struct SessionOptions {
   std::string system_root = "/";  // tests describe another machine's cards here
 };
 
-// How many of `threads` threads update parameters, on a machine with so many processors. Of eight processors
-// or more, two are left to the threads of the lanes. These sleep most of the time, but if they hand out work
-// late, a GPU or a drive idles; an update that is bound by memory loses next to nothing. With fewer
-// processors, all threads update.
+// How many of `threads` threads update parameters, on a machine with `processors` processors. Of eight
+// processors or more, two are left to the threads of the lanes. The lanes' threads sleep most of the time,
+// but if they hand out work late, a GPU or a drive idles; an update that is bound by memory loses next to
+// nothing. With fewer processors, all threads update.
 int optimizer_threads(int threads, int processors);
 
-// What an accelerator allocates for a plan: its arena, streams, and whatever its ops look up or load. It
-// allocates nothing later. Empty for other devices.
+// What an accelerator allocates for a plan: its arena, streams, and whatever its ops look up or load. The
+// accelerator allocates nothing later. Empty for other devices.
 struct PreparedDevice {
   PreparedDevice(const Plan& plan, Device& device);
   std::shared_ptr<std::byte> arena;
@@ -62,14 +62,14 @@ class Session {
   uint32_t data_rank() const { return plan_.lowering.mesh.data_rank(static_cast<uint32_t>(ranks_.rank())); }
   // Whether this rank counts what is made of its rows. If not, another rank that has the same rows does.
   bool counts_rows() const { return plan_.lowering.mesh.counts_rows(static_cast<uint32_t>(ranks_.rank())); }
-  // The sum of what ranks have made of all rows. All ranks call it.
+  // The sum of `mine` over the ranks for which counts_rows() is true. All ranks call it.
   template <typename T>
   T sum_of_rows(const T& mine) const {
     return ranks_.sum(counts_rows() ? mine : T{});
   }
   Runner& runner() { return *runner_; }
   Executor& executor() { return *executor_; }
-  // One line: the back end of the last lane with files, and why.
+  // One line that names the I/O back end of the last lane with files, and says why it was chosen.
   const std::string& io_description() const { return io_description_; }
 
   // Moves rings as Body::advance says, issues the body after those issued before, and returns its ticket.

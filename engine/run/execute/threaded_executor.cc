@@ -92,7 +92,7 @@ class ThreadedExecutor final : public Executor {
   struct Open {  // an instruction whose transfers were started
     TraceRecord record;
     bool traced = true;
-    uint64_t last_transfer = 0;  // done when the lane has completed so many transfers
+    uint64_t last_transfer = 0;  // the instruction is done after this many of the lane's transfers
   };
   class OpenList {  // first in, first out
    public:
@@ -256,7 +256,7 @@ class ThreadedExecutor final : public Executor {
     });
   }
 
-  // A device may report an error at any later call, so the sentence says which instruction saw it. Errors
+  // A device may report an error at any later call, so the message names the instruction that met it. Errors
   // about lost ranks stay as they are.
   template <typename Work>
   void guarded(const IssuedBody& issued, uint32_t index, const char* doing, const Work& work) {
@@ -351,8 +351,8 @@ class ThreadedExecutor final : public Executor {
     }
   }
 
-  // Moves requests along and counts completed instructions. After an error, all count as completed, once no
-  // request is in flight.
+  // Moves requests along and counts completed instructions. After an error, all open instructions count as
+  // completed once no request is in flight.
   void progress(LaneId lane, TransferLane& files, OpenList& open, int64_t timeout) {
     if (!files.error()) files.progress(timeout);
     if (files.error() && !progress_.failed()) progress_.guarded([&] { throw to_error(*files.error()); });
@@ -390,7 +390,7 @@ class ThreadedExecutor final : public Executor {
   Streams* const streams_;  // nullptr: no lane is a stream
   const LaneOrders orders_;
   std::vector<std::vector<std::string>> ranges_;      // by body and instruction: names; empty without streams
-  std::vector<std::map<uint32_t, Wait>> host_waits_;  // by body, of instructions; empty without streams
+  std::vector<std::map<uint32_t, Wait>> host_waits_;  // by body and instruction; empty without streams
   LaneProgress progress_;
   std::vector<std::unique_ptr<TransferLane>> files_;  // by lane; null: it moves no bytes to or from files
   std::vector<std::thread> threads_;

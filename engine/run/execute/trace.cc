@@ -10,8 +10,8 @@ namespace {
 
 constexpr size_t kBodiesHeld = 5;
 
-// Whether the lane does no work below the first tier. Links to or from that tier count as work in it. CHECKs
-// that no lane works both in that tier and below: nobody would wait for what it enqueues.
+// Whether all work of the lane is in the first tier. Links to or from that tier count as work in it. CHECKs
+// that a lane with work in that tier has none below: nobody would wait for what the lane enqueues.
 bool works_in_first_tier(const Machine& machine, LaneId lane) {
   size_t first = 0, below = 0;
   for (const Unit& unit : machine.units)
@@ -48,8 +48,8 @@ Trace::Trace(const Program& program) : rings_(program.machine.lanes.size()) {
   for (size_t l = 0; l < rings_.size(); ++l) rings_[l].records.resize(kBodiesHeld * std::max(most[l], 1u));
 }
 
-// Two bodies are in flight at most, so a record's ticket is at most one lower than the tickets of the lane's
-// earlier records. The search ends before it comes to the oldest records, which the lane may be overwriting.
+// Two bodies are in flight at most. So a record that follows a record with ticket t has ticket t - 1 or a
+// higher one. The search ends before it comes to the oldest records, which the lane may be overwriting.
 Trace::Range Trace::records_near(const Ring& ring, uint64_t ticket) const {
   const uint64_t next = ring.next.load(std::memory_order_acquire);
   const uint64_t oldest = next > ring.records.size() ? next - ring.records.size() : 0;

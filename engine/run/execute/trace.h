@@ -16,7 +16,7 @@
 namespace sluice {
 
 struct TraceRecord {
-  uint64_t ticket = 0;       // which issue of a body
+  uint64_t ticket = 0;       // of the issued body
   uint32_t instruction = 0;  // index in the body's list
   LaneId blocked_on = 0;     // the wait that was satisfied last, if blocked_since < begin
   uint32_t blocked_count = 0;
@@ -27,8 +27,8 @@ struct TraceRecord {
 class Trace {
  public:
   explicit Trace(const Program& program);
-  // For a program whose longest body has `longest` instructions, if no other body has more instructions on
-  // any lane. A step is such a body: bodies that load or save are shorter.
+  // The most bytes that a trace takes if the program's longest body has `longest` instructions and is the
+  // longest on every lane, too. A step is such a body: bodies that load or save are shorter.
   static uint64_t bytes_at_most(uint64_t longest);
 
   void add(LaneId lane, const TraceRecord& record) {
@@ -64,7 +64,7 @@ class Trace {
   struct Range {
     uint64_t first, last;
   };
-  // A range that holds all records of the ticket, and some of others.
+  // A range that holds all records of the ticket, and perhaps records of other tickets.
   Range records_near(const Ring& ring, uint64_t ticket) const;
 
   std::vector<Ring> rings_;
@@ -72,8 +72,8 @@ class Trace {
 
 // The most instructions that any body has, by lane.
 std::vector<uint32_t> longest_lanes(const Program& program);
-// The same for lanes whose work is all in the first tier, or to or from it; 0 for the others. Where that tier
-// is an accelerator's memory, these lanes are its streams.
+// As longest_lanes() for lanes that work only in the first tier or transfer only to or from it; 0 for other
+// lanes. Where that tier is an accelerator's memory, these lanes are its streams.
 std::vector<uint32_t> longest_streams(const Program& program);
 
 }  // namespace sluice

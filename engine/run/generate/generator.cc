@@ -37,7 +37,7 @@ struct Generator::Sequence {
   uint64_t number = 0;
   size_t prompt = 0;  // tokens of the prompt
   size_t tokens_max = 0, context = 0;
-  std::vector<uint32_t>* cached = nullptr;  // the first of `tokens`
+  std::vector<uint32_t>* cached = nullptr;  // the tokens at the start of `tokens` that are cached
   Ending ending = Ending::none;
   std::function<bool(uint32_t)> said;
 
@@ -107,8 +107,8 @@ void Generator::run_reading(size_t reading) {
   session_.check();
 }
 
-// The token that follows, drawn on the first rank from the logits of the reading that ran last. On another
-// device, the logits of other ranks may have other bits.
+// Returns the sequence's next token. The first rank draws it for all ranks, from the logits of the reading
+// that ran last: on another device, the logits of other ranks may have other bits.
 uint32_t Generator::first_draws(const Sequence& sequence, size_t reading, size_t place) {
   constexpr int64_t kNoToken = -1;
   const Ranks& ranks = session_.ranks();

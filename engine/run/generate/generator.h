@@ -23,7 +23,7 @@ enum class Ending : uint8_t {
   none,     // it goes on
   token,    // an end token, which is not part of the answer
   text,     // the caller ended it after a token
-  length,   // as many tokens as were asked for
+  length,   // the answer has as many tokens as were asked for
   context,  // the sequence has as many tokens as the plan has room for
   stopped,  // it was interrupted
 };
@@ -44,7 +44,8 @@ void check_prompt(const std::vector<uint32_t>& tokens, int64_t context, int64_t 
 
 class Generator {
  public:
-  // `ends`: ids that end an answer. `bodies`: those of the phase (Lowering::phases); no update may be due.
+  // `ends`: ids that end an answer. `bodies`: those of the phase (Lowering::phases). Requires that no update
+  // is pending.
   Generator(Session& session, const BodyIds& bodies, const Sampling& sampling, std::vector<uint32_t> ends);
   Generator(Session& session, const Sampling& sampling, std::vector<uint32_t> ends)
       : Generator(session, session.plan().lowering.bodies(), sampling, std::move(ends)) {}
@@ -83,7 +84,7 @@ class Generator {
   std::vector<uint32_t> ends_;
   std::vector<std::vector<uint32_t>> cached_;  // by place: the tokens whose keys and values are cached
   std::vector<float> logits_;                  // of one row
-  uint64_t position_ = 0;                      // the ring's, of the body that ran last
+  uint64_t position_ = 0;                      // the ring's position for the body that ran last
   int64_t tokens_read_ = 0, tokens_drawn_ = 0;
 };
 

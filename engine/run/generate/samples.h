@@ -31,13 +31,14 @@ struct SampledText {
   std::string prompt, text;
 };
 
-// The start, and the end, of a text in UTF-8: at most `most` bytes, in whole characters.
+// Return the start or the end of a text in UTF-8: whole characters, `most` bytes or less.
 std::string first_characters(const std::string& text, size_t most);
 std::string last_characters(const std::string& text, size_t most);
 
-// The texts by prompt, written with current weights by the `bodies` of the current phase (Lowering::phases),
-// as many at once as the plan has sequences. No update may be due (BodyState::clean). nullopt: `stop` was
-// set. Collective; only the first rank gets texts. Throws as Generator::answer() does.
+// Writes a text for each prompt with current weights, by the `bodies` of the current phase
+// (Lowering::phases). It writes as many texts at once as the plan has sequences. Requires that no update is
+// pending (BodyState::clean). Returns nullopt if `stop` was set. Collective; only the first rank gets texts.
+// Throws as Generator::answer() does.
 std::optional<std::vector<SampledText>> write_samples(Session& session, const BodyIds& bodies,
                                                       const SamplePrompts& prompts,
                                                       const std::atomic<bool>& stop);

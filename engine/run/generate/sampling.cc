@@ -22,7 +22,7 @@ double uniform(uint64_t seed, uint64_t prompt, uint64_t position) {
   return static_cast<double>((uint64_t{words[0]} << 32 | words[1]) >> 11) * 0x1p-53;
 }
 
-// Ids, the likeliest first.
+// The `count` likeliest ids, the likeliest first.
 std::vector<uint32_t> ranked(std::span<const float> logits, size_t count) {
   std::vector<uint32_t> ids(logits.size());
   std::iota(ids.begin(), ids.end(), 0u);
@@ -77,10 +77,11 @@ uint32_t drawn_token(const Sampling& sampling, std::span<const float> logits, ui
   std::vector<uint32_t> ids(logits.size());
   std::iota(ids.begin(), ids.end(), 0u);
   if (cuts) ids = ranked(logits, most);
-  std::vector<double> sums;  // of odds, which are proportional to probabilities
+  std::vector<double> sums;  // running sums of odds, which are proportional to probabilities
   double sum = 0;
   const double largest = capped(sampling, logits[likeliest]);
-  // The difference, which is 0 for the likeliest, is divided: logits over a tiny temperature are infinite.
+  // The temperature divides the difference from the largest logit: logits over a tiny temperature are
+  // infinite.
   size_t probable = 0;  // tokens that min-p keeps: the first ones of `ids`
   for (const uint32_t id : ids) {
     const double odds = std::exp((capped(sampling, logits[id]) - largest) / sampling.temperature);

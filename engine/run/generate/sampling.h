@@ -1,8 +1,8 @@
 // Which token follows: drawn from logits, on the host.
 //
-// As transformers' generate() does: repetition penalty, temperature, top-k, top-p, min-p. Of equal logits the
-// lower id counts as likelier. A draw is a function of (seed, prompt, position), so neither batches nor
-// budgets change it.
+// Repetition penalty, temperature, top-k, top-p and min-p mean what they mean in generate() of transformers.
+// Of equal logits the lower id counts as likelier. A draw is a function of (seed, prompt, position), so
+// neither batches nor budgets change it.
 #pragma once
 
 #include <cstdint>
@@ -20,9 +20,9 @@ struct Sampling {
   double soft_cap = 0;  // of the logits; 0: none (OpAttributes)
 };
 
-// `prompt`: the prompt's number. `position`: that of the token to be drawn. `before`: the tokens of the
-// prompt and of the answer so far, for the penalty; ids beyond the logits are ignored. Throws Error(numerics)
-// unless all logits are finite.
+// `prompt`: the prompt's number. `position`: the place in the sequence of the token to be drawn. `before`:
+// the tokens of the prompt and of the answer so far, for the penalty; ids beyond the logits are ignored.
+// Throws Error(numerics) unless all logits are finite.
 uint32_t drawn_token(const Sampling& sampling, std::span<const float> logits, uint64_t prompt,
                      uint64_t position, std::span<const uint32_t> before = {});
 

@@ -12,7 +12,7 @@ bool StopTexts::found(const std::string& part) {
   if (texts_.empty() || part.empty()) return false;
   last_ += part;
   for (const std::string& text : texts_) {
-    const size_t before = last_.size() - part.size();  // a match that ends there was found already
+    const size_t before = last_.size() - part.size();  // matches that end here or before were found
     const size_t from = before + 1 > text.size() ? before + 1 - text.size() : 0;
     if (last_.find(text, from) != std::string::npos) return true;
   }

@@ -1,5 +1,5 @@
-// Texts that end an answer as soon as it has one of them, as stop_strings of transformers do. Owner: the
-// caller of Generator::answer(), one for each answer.
+// Finds texts that end an answer as soon as the answer contains one, as stop_strings of transformers do.
+// Owner: the caller of Generator::answer(), one for each answer.
 #pragma once
 
 #include <string>
@@ -19,7 +19,7 @@ class StopTexts {
  private:
   std::vector<std::string> texts_;
   size_t longest_ = 0;
-  std::string last_;  // end of the parts so far, as much as the longest text can still need
+  std::string last_;  // the end of the parts so far, in which a text may have begun
 };
 
 }  // namespace sluice

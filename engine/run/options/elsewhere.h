@@ -1,6 +1,7 @@
-// Options of other trainers that Sluice lacks: what to do instead, or that Sluice cannot do it. They are from
-// TRL, transformers' Trainer, PEFT, DeepSpeed, Megatron-LM, unsloth, axolotl, torchtune, LLaMA-Factory and
-// launchers. Other names of an option that Sluice has are in the hints of its row. Caller: the command line.
+// Options of other trainers that Sluice lacks. A sentence for each says what to do instead, or that Sluice
+// cannot do it. The options are from TRL, transformers' Trainer, PEFT, DeepSpeed, Megatron-LM, unsloth,
+// axolotl, torchtune, LLaMA-Factory and launchers. Other names of an option that Sluice has are in the hints
+// of its row. Caller: the command line.
 #pragma once
 
 #include <cstdint>
@@ -143,7 +144,7 @@ inline constexpr NotHere kNotHere[] = {
     {"ema model-ema ema-decay swa", kRuns, "Means of weights are not there."},
 };
 
-// The sentence for `name`; nullptr if the table has none for `verb`. - and _ are the same.
+// The sentence for `name`; nullptr if the table has none for `verb`. - and _ count as equal.
 const char* not_here(const std::string& name, Verb verb);
 
 }  // namespace sluice

@@ -11,7 +11,7 @@ namespace sluice {
 
 namespace {
 
-// Whether `names`, with blanks between them, has `name`; - and _ are the same.
+// Whether `names`, with blanks between them, has `name`. - and _ count as equal.
 bool has(const char* names, std::string name) {
   std::replace(name.begin(), name.end(), '_', '-');
   std::istringstream words(names);

@@ -23,14 +23,15 @@
 
 namespace sluice {
 
-// A memory budget as the user wrote it. `percent` refers to what `automatic` measures, before its margin.
+// A memory budget as the user wrote it. A percentage is of the free memory that `automatic` measures, before
+// `automatic` takes off its margin.
 struct Size {
   enum class Kind : uint8_t { automatic, bytes, percent };
   Kind kind = Kind::automatic;
   uint64_t bytes = 0;  // Kind::bytes
   double percent = 0;  // Kind::percent, in (0, 100]
   bool of_run =
-      false;  // taken over from the run that goes on: gives way to `automatic` where it does not fit
+      false;  // the size is that of the run that goes on; where it does not fit, `automatic` applies
   bool operator==(const Size&) const = default;
 };
 
@@ -71,7 +72,7 @@ struct LoraOptions {
   std::string base;                  // where the base of the run is now; empty: where it was
 };
 
-// A part of a whole, as 2%.
+// A part of a whole, such as 2%.
 struct Share {
   double percent = 0;
 };
@@ -165,7 +166,7 @@ struct Compression {
 
 struct RankOptions {
   int64_t gpus = 1;                           // ranks of this process
-  int64_t count = 1;                          // all ranks: `plan` is given it, other verbs set it
+  int64_t count = 1;                          // all ranks: the user gives it to `plan`, other verbs set it
   bool launched = false;                      // by a launcher, which then decides on `count`
   int64_t here = 0;                           // the number of this rank; verbs set it
   int64_t experts_over = 1;                   // ranks that experts are divided over
@@ -339,7 +340,7 @@ using OptionField =
 
 struct Range {
   double least = 0, most = 0;
-  bool above_least = false, below_most = false;  // the end itself is not allowed
+  bool above_least = false, below_most = false;  // excludes `least`; excludes `most`
 };
 
 enum class OnResume : uint8_t {
@@ -352,10 +353,10 @@ enum class OnResume : uint8_t {
 // What helps those who do not know an option's name or values yet: --help, completion and errors read it.
 struct OptionHints {
   const char* elsewhere = "";   // names that other tools have for it, with blanks between them
-  const char* unlike = "";      // other tools' options that have another form here: `difference`
-  const char* difference = "";  // a sentence
+  const char* unlike = "";      // other tools' options that take another form here
+  const char* difference = "";  // a sentence about that form
   uint32_t first_in = 0;        // verb_bit()s of the verbs whose --help explains the option first
-  // Values with a name, beside those that the type has. `none` empties a list.
+  // Returns words that the option takes as values, beyond the words of its type. `none` empties a list.
   std::vector<std::string> (*words)() = nullptr;
 };
 
@@ -364,22 +365,23 @@ struct OptionRow {
   const char* group;         // model, data, batch, optimizer, numbers, memory, run, ...
   const char* value;         // the value's placeholder in --help; "" for a switch
   const char* help;          // option_help() fills in a {}
-  const char* default_text;  // for --help; "": it names no default
+  const char* default_text;  // for --help; "": the help names no default
   uint32_t verbs;            // verb_bit()s of the verbs that take it
   OnResume on_resume;
   OptionField (*field)(Options&);
   Range range = {};                  // where the value is a number
-  std::string (*known)() = nullptr;  // fills in {} in help with a list that is kept elsewhere
+  std::string (*known)() = nullptr;  // returns the list that replaces {} in `help`
   OptionHints hints = {};
   bool is_newer = false;  // checkpoints of earlier versions lack the option, and mean its default
 };
 
 std::span<const OptionRow> option_table();
 std::string option_help(const OptionRow& row);
-// The row for `verb`, else the first of that name; nullptr if there is none.
+// The row of that name that is for `verb`, else the first row of that name; nullptr if no row has the name.
 const OptionRow* find_option(const std::string& name, Verb verb = Verb::train);
 
-// The row of `verb` that other tools call `name`; nullptr if there is none. - and _ are the same.
+// Finds the option of `verb` that other tools call `name`. `row` is nullptr if there is none. - and _ count
+// as equal.
 struct NamedElsewhere {
   const OptionRow* row = nullptr;
   bool unlike = false;  // the name is one of hints.unlike
@@ -403,15 +405,16 @@ std::vector<std::string> option_values(const Options& options, const OptionRow& 
 // will set are neither demanded nor compared: call again once it has been applied, or when there is none.
 enum class ManifestUse : uint8_t { none, awaited, applied };
 void check_options(const Options& options, Verb verb, ManifestUse manifest);
-// Whether a step of so many ranks can have the waves that are asked for.
+// Whether a step of `ranks` ranks can have as many waves as --waves asks for.
 bool waves_fit(const Options& options, int64_t ranks);
 // The argument of check_options() before a manifest is applied.
 inline ManifestUse manifest_use(const Options& options) {
   return options.run.resume.empty() ? ManifestUse::none : ManifestUse::awaited;
 }
 
-// A checkpoint's manifest has all options of the run but two kinds: options of OnResume::own, and options
-// without a value that are newer or of OnResume::kept. `sequence` and `micro_batch` must have been resolved.
+// An option as a checkpoint's manifest has it. A manifest leaves out options of OnResume::own. It also leaves
+// out options without a value if they are newer or of OnResume::kept. It has all others. `sequence` and
+// `micro_batch` must have been resolved.
 struct ManifestOption {
   std::string name;
   std::vector<std::string> values;
@@ -420,16 +423,18 @@ std::vector<ManifestOption> manifest_options(const Options& options);
 
 // Takes the manifest's values into `options` by the rules of OnResume; a given "auto" agrees with any value
 // of a fixed option. Returns one printable sentence for each option whose given value replaces the
-// manifest's, and one that lists the kept options that are not as by default. Throws Error(usage) for a fixed
-// option that was given another value, Error(malformed_file) for a manifest that holds unknown options or bad
-// values, or lacks an option. It may lack newer and kept options: manifests of version 3 have no kept ones.
+// manifest's, and one that lists the kept options whose values are not the defaults. Throws Error(usage) for
+// a fixed option that was given another value, Error(malformed_file) for a manifest that holds unknown
+// options or bad values, or lacks an option. It may lack newer and kept options: manifests of version 3 have
+// no kept ones.
 std::vector<std::string> apply_manifest(Options& options, const std::vector<ManifestOption>& manifest);
 
 // For eval, generate and export: takes every value of the manifest that changes bits and was not given.
 // Throws as apply_manifest does for a damaged manifest.
 void adopt_manifest(Options& options, const std::vector<ManifestOption>& manifest);
 
-// Whole-text numbers: no blanks, no rest, no overflow, finite. Throw Error(usage) naming `option`.
+// Read a finite number from the whole text. Throw Error(usage) naming `option`, also for blanks, overflow and
+// other characters after the number.
 int64_t parse_integer(const std::string& text, const std::string& option);
 double parse_real(const std::string& text, const std::string& option);
 

@@ -27,7 +27,8 @@ void demand(const Options& options, const std::vector<const char*>& names, Verb 
                           verb == Verb::profile ? " after --" : "", verb_name(verb)));
 }
 
-// `is_there`: the needed option has a value, if only from the run that goes on.
+// Refuses option `name` without option `needed`. `is_there`: `needed` has a value, perhaps from the run that
+// goes on.
 void check_needs(const Options& options, const char* name, const char* needed, bool is_there) {
   if (is_given(options, name) && !is_there)
     throw Error(ExitCode::usage, fmt::format("--{} needs --{}.", name, needed),
@@ -35,7 +36,7 @@ void check_needs(const Options& options, const char* name, const char* needed, b
                             *find_option(needed)->value ? " " : "", find_option(needed)->value, name));
 }
 
-// Refuses what only a run that validates has.
+// Refuses option `name`, which only a run that validates has, unless this run `validates`.
 void check_validates(const Options& options, const char* name, bool validates) {
   if (is_given(options, name) && !validates)
     throw Error(ExitCode::usage, fmt::format("--{} needs --val-data or --val-split.", name),
@@ -84,7 +85,7 @@ void check_length(const Options& options) {
                 "Give --epochs for so many times all data, or --steps for so many batches.");
 }
 
-// Micro-batches of a step of one rank, or its sequences where the micro-batch is open.
+// The micro-batches of one rank in a step. Where --micro-batch is open, the sequences of one rank instead.
 int64_t micro_batches_of(const Options& options, int64_t ranks) {
   return options.batch.batch / (options.batch.micro_batch.value_or(1) * ranks);
 }
@@ -117,7 +118,8 @@ void check_planned_ranks(const Options& options) {
         "Give every machine as many ranks.");
 }
 
-// With fp16, an overflow is found only after the gradient has been added to its rank's compression error.
+// Refuses --compress with fp16, since an overflow is found only after the gradient has been added to its
+// rank's compression error; and with sharing that leaves no rank a whole gradient.
 void check_compression(const Options& options) {
   check_needs(options, "compress-after", "compress", options.ranks.compression.rank > 0);
   if (options.ranks.compression.rank == 0) return;
@@ -226,8 +228,8 @@ std::vector<std::string> stored_values(const OptionRow& row, const ManifestOptio
   return option_values(scratch, row);
 }
 
-// Throws unless every option that a manifest must hold is there once: no default may stand in for one that
-// changes bits.
+// Throws unless every option that a manifest must hold is there once: an option that changes bits must not
+// get its default instead.
 void check_whole(const std::vector<ManifestOption>& manifest) {
   for (const ManifestOption& stored : manifest) find_stored(stored);
   for (const OptionRow& row : option_table()) {
@@ -298,7 +300,7 @@ void check_options(const Options& options, Verb verb, ManifestUse manifest) {
   check_nvme(options, verb, resuming && !loads_weights(verb));
   if (verb == Verb::generate) return check_prompts(options);
   if (verb == Verb::plan) check_planned_ranks(options);
-  if (!resuming) {  // otherwise the manifest may set the option that is compared with
+  if (!resuming) {  // a manifest may yet set one of two options that are compared
     check_batch(options.batch, std::max(options.ranks.count, options.ranks.gpus),
                 trains && manifest == ManifestUse::applied);
     check_waves(options, std::max(options.ranks.count, options.ranks.gpus));

@@ -16,22 +16,22 @@
 namespace sluice {
 
 inline constexpr Range kCount = {
-    1, 1e9};  // of sequences, steps, files to keep: far above use, far below overflow
+    1, 1e9};  // of sequences, steps, files to keep; more than anyone needs, and far below overflow
 inline constexpr Range kCountOrZero = {0, 1e9};
 inline constexpr Range kPositive = {0, 1e300, true, false};
-inline constexpr Range kEpsilon = {1e-40, 1e30};  // what fp32 holds
+inline constexpr Range kEpsilon = {1e-40, 1e30};  // values that fp32 can hold
 inline constexpr Range kNotNegative = {0, 1e300};
 inline constexpr Range kLossFactor = {0, 1e6};
 inline constexpr Range kImbalance = {1, 1e6};
 inline constexpr Range kTimeout = {0.1, 1e6};  // seconds
 inline constexpr Range kNoNumber = {};
-inline constexpr Range kTimes = {0, 0};  // no numbers of steps
+inline constexpr Range kTimes = {0, 0};  // only a time is allowed, no number of steps
 inline constexpr Range kBeta = {0, 1, false, true};
 inline constexpr Range kShardCount = {1, 10000}, kGpuCount = {1, 64}, kRankCount = {1, 65536},
                        kStages = {0, 3};
 inline constexpr Range kUpTo1024 = {1, 1024};  // of threads, and of ranks of a machine
 inline constexpr Range kProfileSteps = {
-    4, 1000};  // two to warm up and two to compare; records are kept in memory
+    4, 1000};  // two to warm up and two to compare, at least; memory holds the records of all
 
 inline constexpr uint32_t kTrain = verb_bit(Verb::train);
 inline constexpr uint32_t kPlan = verb_bit(Verb::plan);

@@ -14,10 +14,10 @@ namespace sluice {
 // units and any other text.
 Size parse_size(const std::string& text, const std::string& option);
 
-// A budget of fewer bytes needs a unit: a plain 64 was meant to have one.
+// A budget of fewer bytes needs a unit, since whoever writes a plain 64 has forgotten the unit.
 constexpr uint64_t kPlainBytesLeast = 64 << 10;
 
-// Text that parse_size() reads back to the same value; with a unit where a budget needs one.
+// Text that parse_size() reads back to the same value. It has a unit where a budget needs one.
 std::string size_text(const Size& size);
 
 }  // namespace sluice

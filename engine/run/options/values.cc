@@ -39,7 +39,7 @@ constexpr Choice<DeviceKind> kDevices[] = {{"auto", DeviceKind::automatic},
                                            {"cuda", DeviceKind::cuda},
                                            {"cpu", DeviceKind::cpu},
                                            {"reference", DeviceKind::reference}};
-constexpr int kOrdinalMax = 63;  // the last GPU's
+constexpr int kOrdinalMax = 63;  // ordinal of the last GPU that can be named
 constexpr Choice<Overlap> kOverlaps[] = {
     {"auto", Overlap::automatic}, {"always", Overlap::always}, {"never", Overlap::never}};
 constexpr Choice<Placement> kPlacements[] = {{"auto", Placement::automatic},
@@ -191,8 +191,8 @@ std::optional<double> parse_time(const std::string& text) {
   return seconds;
 }
 
-// A time becomes an interval in seconds; a whole number in the row's range becomes one in steps. A row
-// without a range takes times only.
+// A time becomes an interval in seconds; a whole number in the row's range becomes an interval in steps. A
+// row without a range takes times only.
 Interval parse_interval(const std::string& text, const OptionRow& row) {
   const bool takes_steps = row.range.most > 0;
   if (text == "auto" && std::string_view(row.default_text).starts_with("auto")) return {.is_auto = true};
@@ -206,7 +206,7 @@ Interval parse_interval(const std::string& text, const OptionRow& row) {
                           takes_steps ? "12 for steps, or" : "it as"));
 }
 
-// "2%", or none: the text has no percent sign.
+// The percentage of a text such as "2%"; none: the text has no percent sign.
 std::optional<double> parse_percent(const std::string& text, const OptionRow& row) {
   if (!text.ends_with('%')) return std::nullopt;
   const double percent = parse_real(text.substr(0, text.size() - 1), row.name);
@@ -372,7 +372,7 @@ void set_option(Options& options, const OptionRow& row, const std::vector<std::s
         list.push_back(parse_value<std::string>(value, row));
       *field = std::move(list);
     } else if (std::is_same_v<T, std::string> && values.empty()) {
-      *field = {};  // option_values() of an empty text
+      *field = {};  // option_values() returns no values for an empty text
     } else {
       if (values.size() != 1)
         throw Error(ExitCode::usage, fmt::format("--{} has {} values.", row.name, values.size()),
@@ -384,7 +384,7 @@ void set_option(Options& options, const OptionRow& row, const std::vector<std::s
 }
 
 std::vector<std::string> option_values(const Options& options, const OptionRow& row) {
-  Options copy = options;  // OptionRow::field takes options that can be written
+  Options copy = options;  // OptionRow::field takes options that are not const
   const auto get = [&](const auto* field) -> std::vector<std::string> {
     using T = std::remove_cvref_t<decltype(*field)>;
     if constexpr (std::is_same_v<T, std::vector<std::string>>) {

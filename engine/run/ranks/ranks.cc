@@ -53,7 +53,7 @@ void run_in_process(int count, const std::function<void(const Ranks&)>& rank,
                     const std::function<void(const std::exception&)>& stuck) {
   const auto lanes = make_in_process_communicators(count), trainers = make_in_process_communicators(count);
   std::mutex mutex;
-  std::condition_variable changed;  // `ends`, `ended`
+  std::condition_variable changed;  // notified when `ends` and `ended` change
   std::vector<End> ends(lanes.size());
   size_t ended = 0;
   const auto run = [&](size_t i) {

@@ -31,8 +31,8 @@ struct Ranks {
   int rank() const { return lane ? lane->rank() : 0; }
   bool is_first() const { return rank() == 0; }
 
-  // Every rank's value, in order of rank. The trainers of all ranks call it; the same holds for the next five
-  // functions.
+  // Every rank's value, in order of rank. The trainers of all ranks must call this function, and likewise the
+  // next five.
   template <typename T>
   std::vector<T> all(const T& mine) const {
     static_assert(std::is_trivially_copyable_v<T>);
@@ -40,7 +40,7 @@ struct Ranks {
     if (trainer) trainer->all_gather(trainer->everyone(), &mine, sizeof(T), values.data());
     return values;
   }
-  // The same for vectors, equally long on all ranks.
+  // Every rank's vector, one after the other. The vectors are equally long on all ranks.
   std::vector<uint64_t> all(const std::vector<uint64_t>& mine) const {
     if (!trainer) return mine;
     std::vector<uint64_t> everyone(mine.size() * static_cast<size_t>(size()));
@@ -55,7 +55,7 @@ struct Ranks {
     for (const T& value : all(mine)) total += value;
     return total;
   }
-  // By element; the vectors are equally long on all ranks.
+  // The sum of all ranks' vectors, by element. The vectors are equally long on all ranks.
   std::vector<uint64_t> sum(std::vector<uint64_t> mine) const {
     const std::vector<uint64_t> everyone = all(mine);
     for (size_t i = 0; i < mine.size(); ++i) {

@@ -19,7 +19,7 @@ struct Difference {
   size_t rank, index;
 };
 
-// `mine` has the same length on all ranks.
+// The first value of `mine` in which a rank differs from rank 0. `mine` has the same length on all ranks.
 std::optional<Difference> first_difference(const std::vector<uint64_t>& mine, const Ranks& ranks) {
   const std::vector<uint64_t> all = ranks.all(mine);
   for (size_t rank = 1; rank < static_cast<size_t>(ranks.size()); ++rank)

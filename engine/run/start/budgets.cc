@@ -20,25 +20,25 @@ constexpr uint64_t kMiB = 1ull << 20;
 constexpr uint64_t kProgramInReserve = 24 * kMiB, kTableInReserve = kMiB, kRegistrationInReserve = 8 * kMiB;
 constexpr uint64_t kCodeInReserve = 14 * kMiB;  // of the program and its libraries, as measured
 // With a driver, a reserve is more than 150 MiB. It differs by process, by up to 1.1 MiB, since other pages
-// of code are mapped. limit_for() adds this part of the reserve for that.
+// of code are mapped. For this difference, limit_for() adds one part in kDriverMargin of the reserve.
 constexpr uint64_t kDriverMargin = 128;
 constexpr uint64_t kPage = 4096;
-constexpr uint64_t kFileLanes = 2;  // that move bytes between host memory and an nvme tier: one each way
+constexpr uint64_t kFileLanes = 2;  // lanes between host memory and an nvme tier, one each way
 
 // Planning holds three programs at a time, without transfers (the one that the search began with, the best so
 // far and the one that is weighed), and one body while it is staged. Measured with 7,000 to 78,000 tasks at
 // the least budgets: 2.4 to 2.6 such programs, and for each instruction of the longest body 270 to 530 bytes.
 constexpr uint64_t kProgramsPlanned = 3, kStagingBytes = 560;
 
-// What one sharer's `auto` limit leaves free of its part: a twentieth, but at least 512 MiB divided among the
-// sharers, or a quarter where that is less.
+// The bytes that an `auto` limit leaves free of one sharer's part `free`: a twentieth of it. But it is at
+// least the smaller of a quarter of the part and 512 MiB / sharers.
 uint64_t margin_of(uint64_t free, int sharers) {
   return std::max(free / 20, std::min(free / 4, 512 * kMiB / static_cast<uint64_t>(sharers)));
 }
 
 struct Found {
   uint64_t free = 0, margin = 0;  // what a rank finds free, and the part of it that stays free for others
-  std::string remedy;             // besides a smaller limit
+  std::string remedy;             // what helps besides a smaller limit
   std::string where;              // "" or " in DIR"
 };
 
@@ -86,7 +86,7 @@ uint64_t limit_of(Size size, const Found& found, const char* option, bool check_
   return size.bytes;
 }
 
-// `drive_bytes`: of another machine's drives, or 0 where a plan has --nvme-mem in bytes.
+// `drive_bytes`: size of another machine's drives, or 0 where a plan has --nvme-mem in bytes.
 TierBudget nvme_budget(const MemoryOptions& options, bool check_free, std::optional<uint64_t> drive_bytes,
                        Budgets& budgets, int sharers) {
   TierBudget budget{"nvme", "nvme-mem"};
@@ -100,7 +100,7 @@ TierBudget nvme_budget(const MemoryOptions& options, bool check_free, std::optio
   const std::vector<NvmeDirectory> directories = nvme_directories(options);
   if (directories.size() > 1) budgets.notes.push_back(describe_directories(options, directories));
   if (drive_bytes) return limited(found(*drive_bytes, "free some", sharers), *drive_bytes > 0);
-  if (check_free) NvmeFiles probe(directories, 0);  // also when the plan will not need it
+  if (check_free) NvmeFiles probe(directories, 0);  // even if the plan will not need the tier
   const NvmeRoom room =
       nvme_room(directories, sharers, [&](uint64_t free) { return margin_of(free, sharers); });
   budgets.notes.insert(budgets.notes.end(), room.notes.begin(), room.notes.end());

@@ -29,11 +29,11 @@ struct TierBudget {
   // Kernel memory that each page of 4 KiB of the arena takes, since lanes register it for file I/O.
   uint64_t bytes_a_page = 0;
 
-  void set_aside(uint64_t bytes);  // as the reserve
+  void set_aside(uint64_t bytes);  // makes `bytes` the reserve, and computes `arena` anew
   // What an arena takes of the limit: its granules, and the kernel memory for its pages that the reserve does
   // not cover.
   uint64_t taken_by(uint64_t arena_bytes) const;
-  uint64_t limit_for(uint64_t arena_bytes) const;  // to grant for an arena of that size
+  uint64_t limit_for(uint64_t arena_bytes) const;  // the limit to grant for such an arena
 };
 
 struct Budgets {
@@ -54,12 +54,12 @@ struct Budgets {
   void reserve_table(uint64_t bytes);
   // The limits to grant, by tier, for arenas of these sizes.
   std::vector<uint64_t> limits_for(const std::vector<uint64_t>& arena_bytes) const;
-  // By tier: the limit for an arena of `alone` bytes, while the other limits stay as given. If the other
-  // limits suffice for arenas of `together`, it is at most the limit for these arenas, which may be less
-  // (fewer page tables).
+  // By tier: the limit for an arena of `alone` bytes, while the other limits stay as given. If these other
+  // limits suffice for the arenas of `together`, and the tier's limit for `together` is smaller (fewer page
+  // tables), the result is that smaller limit.
   std::vector<std::optional<uint64_t>> limits_alone(const std::vector<std::optional<uint64_t>>& alone,
                                                     const std::vector<uint64_t>& together) const;
-  // The same budgets with another host limit. A driver's reserve then has page tables for that limit.
+  // These budgets with another host limit. A driver's reserve then has page tables for that limit.
   Budgets with_host_limit(uint64_t limit) const;
 };
 
@@ -72,9 +72,9 @@ struct AcceleratorUse {
   bool is_here = true;
 };
 
-// The bytes of device memory that a library of matrix products may load while a device is prepared, and the
-// same number of host memory. It is an assumption, not a measurement. If it is too small, start_session()
-// plans anew.
+// The bytes that a library of matrix products may load into device memory while a device is prepared. It may
+// load as many into host memory. The number is an assumption, not a measurement. If it is too small,
+// start_session() plans anew.
 constexpr uint64_t kLibraryKernelBytes = 192ull << 20;
 
 // --threads, or one for each processor that this thread may run on.
@@ -88,8 +88,9 @@ uint64_t runtime_reserve_bytes(int threads);
 // Address space that is mapped outside the arenas, most of it never touched.
 uint64_t address_space_beside_arenas(int threads);
 
-// Host memory that a program takes beyond the 24 MiB that the reserve has for it: while it runs, with its
-// trace; and while it is planned. Planning ends before the arenas are filled.
+// Host memory that a program takes beyond the 24 MiB that the reserve has for it. The first function counts
+// it while the program runs, with its trace, the second while the program is planned. Planning ends before
+// the arenas are filled.
 uint64_t running_bytes_beside_reserve(const ProgramSize& size);
 uint64_t planning_bytes_beside_reserve(std::span<const ProgramSize> sizes);
 

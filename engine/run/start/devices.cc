@@ -30,7 +30,7 @@ MachineRates read_machine(const MemoryOptions& options) {
   return parse_machine_rates(read_text_file(machine, kMachineBytesMax), machine);
 }
 
-// Bytes a second of the nvme tier's drives, each as in drive_weight().
+// The sum of the rates of the nvme tier's drives, each as drive_weight() gives it, in bytes a second.
 double drives_speed(const MachineRates& rates) {
   double sum = 0;
   for (const DriveRates& drive : rates.drives)

@@ -26,8 +26,8 @@ MachineRates resolve_machine(const MemoryOptions& options);
 // The machine of --machine, if its description has sizes: `plan` then plans for it instead of this machine.
 std::optional<MachineRates> described_machine(const MemoryOptions& options);
 
-// A sentence, if the description says which GPU its rates are of, and that is not `gpu`; else empty. `gpu`:
-// the name of this machine's GPU, or "" if it is not known. Throws as resolve_machine() does.
+// A sentence if the description names the GPU of its rates, and names another one than `gpu`; else empty.
+// `gpu`: the name of this machine's GPU, or "" if it is not known. Throws as resolve_machine() does.
 std::string other_gpu_note(const MemoryOptions& options, const std::string& gpu);
 
 // --device auto becomes cuda where there is a GPU, else cpu. Without --precision, a GPU that has no bf16

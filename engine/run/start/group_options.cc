@@ -41,7 +41,7 @@ struct Entry {
   throw Error(ExitCode::usage, fmt::format("`{}` for --group-options {}.", printable(entry), clause), kForm);
 }
 
-// A number of 0 or more.
+// Reads a number of 0 or more, or above 0 if `above_zero`. Throws for any other text.
 double number_of(const std::string& entry, std::string_view name, std::string_view text, bool above_zero) {
   double value = 0;
   const char* const end = text.data() + text.size();
@@ -100,7 +100,7 @@ std::vector<std::vector<uint32_t>> words_of(const Model& model) {
 }
 
 // Whether the entry names the parameter. A parameter of a divided group stands for another parameter on each
-// rank. An entry must name all of those or none, since ranks run the same program.
+// rank. An entry must name all of these parameters or none, since ranks run the same program.
 bool is_named(const Entry& entry, const Group& group, const Parameter& parameter, uint32_t words) {
   for (size_t w = 0; w < std::size(kWords); ++w)
     if (entry.what == kWords[w].name) return (words >> w & 1) != 0;

@@ -92,7 +92,7 @@ namespace {
 uint64_t table_bytes_of(const std::string& directory, const ModelConfig& config) {
   const Family& family = *find_family(config.family);
   const auto two_matrices =
-      static_cast<uint64_t>(2 * config.width * config.expert_ffn);  // gate and up are one
+      static_cast<uint64_t>(2 * config.width * config.expert_ffn);  // gate and up are one matrix
   return table_bytes_at_most(directory, stacked_parameters(family, {config.layers, config.experts})) +
          (family.mxfp4 ? Mxfp4Reader::bytes_most(two_matrices) : 0);
 }

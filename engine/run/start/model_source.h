@@ -14,7 +14,7 @@ namespace sluice {
 struct ModelSource {
   ModelConfig config;
   std::string directory;          // Hugging Face directory, if --model is one
-  std::string weights_directory;  // whose weights are the start, or the base's; empty: none
+  std::string weights_directory;  // has the weights to start from, or the base's; empty: none
   uint64_t table_bytes = 0;       // host memory that HfWeights of these weights keep at most
 };
 
@@ -22,13 +22,14 @@ struct ModelSource {
 // filled in; `notes` receives a sentence for what is not applied. Throws Error(usage) where --lora-from and
 // another option contradict each other, and as read_adapter_config() and HfWeights::open_adapters() do.
 Adapters settle_adapters(LoraOptions& options, std::vector<std::string>& notes, const ModelConfig& base);
-// The same for options that are settled.
+// As settle_adapters(), for options that are settled already.
 Adapters adapters_of(const LoraOptions& options);
 
-// The base of a run with adapters: `weights` of the model must be those that `base` names. Throws
-// Error(malformed_file) where they are not.
+// Checks that `weights` are the weights of the base that `base` describes. Throws Error(malformed_file) if
+// they are not.
 void check_base(const HfWeights& weights, const Model& model, const BaseModel& base);
-// The base's directory: that of --base, else the one in `base`. Throws Error(usage) where it has no weights.
+// The directory of the base: --base, else the directory that `base` names. Throws Error(usage) if the
+// directory has no weights.
 std::string base_directory(const BaseModel& base, const LoraOptions& options);
 
 // --model is a Hugging Face directory or a config.json where it exists, has a slash, or ends in .json. Else

@@ -48,7 +48,7 @@ std::string describe_directories(const MemoryOptions& options,
 
 NvmeRoom nvme_room(const std::vector<NvmeDirectory>& directories, int sharers,
                    const std::function<uint64_t(uint64_t)>& margin_of) {
-  std::map<uint64_t, size_t> seen;  // file systems: index into `places`
+  std::map<uint64_t, size_t> seen;  // by file system: index into `places`
   std::vector<FreeSpace> places;
   for (uint32_t i = 0; i < directories.size(); ++i) {
     const std::string& path = directories[i].path;

@@ -24,13 +24,13 @@ std::string describe_directories(const MemoryOptions& options, const std::vector
 
 struct NvmeRoom {
   uint64_t free = 0;               // bytes of a tier that fit, until the first file system is full
-  uint64_t after_margin = 0;       // the same, where every file system's margin stays free
+  uint64_t after_margin = 0;       // as `free`, if each file system's margin stays free
   std::string full;                // the directories on the file system that is full first: "DIR and DIR"
   std::vector<std::string> notes;  // sentences: which directories share a file system
 };
 
-// `margin_of`: of a number of free bytes, the part that stays free for others. `sharers`: ranks that divide
-// the free bytes. Throws Error(environment) for a directory that is not there.
+// `margin_of` returns how many of the given free bytes are to stay free for others. `sharers`: ranks that
+// divide the free bytes. Throws Error(environment) for a directory that is not there.
 NvmeRoom nvme_room(const std::vector<NvmeDirectory>& directories, int sharers,
                    const std::function<uint64_t(uint64_t)>& margin_of);
 

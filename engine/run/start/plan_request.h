@@ -37,7 +37,7 @@ int64_t ranks_per_node(const RankOptions& ranks, const MachineRates& rates);
 // How many ranks the experts are divided over. --experts-over of an earlier run need not divide the number of
 // ranks here. The greatest common divisor of the two is then taken.
 int64_t experts_over(const Options& options);
-// A sentence where experts_over() is not the run's number; else "".
+// A sentence if experts_over() differs from --experts-over of the earlier run; else "".
 std::string experts_over_note(const Options& options);
 
 // What data a model is made for.

@@ -46,7 +46,8 @@ std::string assumed_note() {
       format_size(kDeviceBytesAssumed), format_size(kHostBytesAssumed), format_size(kLibraryKernelBytes));
 }
 
-// `ranks`: how many the plan is for. The sizes are of one rank.
+// Says which machine a plan is for, and the sizes of its memory for one rank. `ranks`: how many ranks the
+// plan is for.
 std::string elsewhere_note(const MachineRates& machine, int64_t ranks) {
   std::string sizes = format_size(machine.memory->host) + " of host memory";
   if (machine.memory->device) sizes = format_size(*machine.memory->device) + " of device memory, " + sizes;
@@ -56,8 +57,8 @@ std::string elsewhere_note(const MachineRates& machine, int64_t ranks) {
   return fmt::format("A plan for another machine, {}:{}{} {}.", printable(machine.name), source, each, sizes);
 }
 
-// Where the rates of --machine come from, for a description without memory; "": it is not given or does not
-// say.
+// Where the rates of --machine come from, for a description without memory; "" if --machine is not given or
+// its description does not say where.
 std::string source_note(const MemoryOptions& options) {
   if (options.machine.empty()) return "";
   const MachineRates rates = resolve_machine(options);
@@ -81,7 +82,8 @@ std::vector<std::string> beyond_notes(const Budgets& budgets, int64_t ranks, boo
   return notes;
 }
 
-// For several ranks with a GPU each: whether NCCL connects them, and what it takes. `here`: on this machine.
+// For several ranks with a GPU each. Settles whether NCCL connects the ranks, and counts the device memory
+// that NCCL takes. `here`: the ranks run on this machine.
 void assume_nccl(bool here, PlannedDevice& planned) {
   const Known<int> version = here ? nccl_version(open_nccl()) : Known<int>{};
   if (here && !version.value) {

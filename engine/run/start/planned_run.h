@@ -23,7 +23,7 @@ struct PlannedDevice {
 // `request` refers to `device`.
 struct PlannedRun {
   Options options;
-  RunStart start;  // its `notes` also hold those of `device`
+  RunStart start;  // `start.notes` include the notes of `device`
   PlannedDevice device;
   Budgets budgets;
   PlanRequest request;

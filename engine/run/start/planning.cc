@@ -25,7 +25,8 @@ std::string argument(const TierBudget& row, uint64_t bytes) {
   return fmt::format("--{} {}", row.option, bytes);
 }
 
-// The largest number from 1 to `most` that `works`, provided that all smaller ones work, too; 0: none.
+// The largest number from 1 to `most` for which `works` returns true; 0: none. All smaller numbers must work,
+// too.
 template <typename F>
 int64_t largest(int64_t most, F works) {
   int64_t low = 0;
@@ -39,11 +40,11 @@ int64_t largest(int64_t most, F works) {
   return low;
 }
 
-// Shorter sequences, smaller micro-batches or fewer sequences that work where the request does not, as
-// options.
+// Options with shorter sequences, smaller micro-batches or fewer sequences, each of which makes the request
+// work.
 std::vector<std::string> less_work(const PlanRequest& request) {
-  constexpr uint64_t kTasksAtMost = 30'000;  // of programs that are varied
-  constexpr int64_t kLengths = 16;  // that are tried, at equal distances; then halves of the shortest
+  constexpr uint64_t kTasksAtMost = 30'000;  // larger programs are not varied
+  constexpr int64_t kLengths = 16;  // lengths to try, at equal distances; then halves of the shortest
   std::vector<std::string> found;
   const uint64_t tasks = program_tasks(request, request.micro_batches.back());
   if (tasks > kTasksAtMost) return found;
@@ -99,8 +100,8 @@ bool works_with_host(const PlanRequest& request, const Budgets& budgets, uint64_
   return is_feasible(larger);
 }
 
-// Host memory that a plan may find useful, as a multiple of what the least plan takes in all tiers together:
-// copies are kept in more than one tier.
+// The most host memory that is of use to a plan, as a multiple of what the least plan takes in all tiers
+// together. It is more than 1 since copies are kept in more than one tier.
 constexpr uint64_t kUseful = 2;
 
 // The request with less host memory: no more than is useful, and so little that its page tables leave enough
@@ -110,7 +111,7 @@ std::optional<PlanRequest> with_fewer_page_tables(PlanRequest request, const Inf
   if (!budgets.device || !budgets.device->driver) return std::nullopt;
   const uint64_t needed = why.least_together.front();
   if (needed <= request.machine.tiers.front().capacity) return std::nullopt;
-  uint64_t low = 0, high = budgets.host.limit;  // the tables of `high` are too large
+  uint64_t low = 0, high = budgets.host.limit;  // page tables for `high` bytes are too large
   if (budgets.with_host_limit(low).device->arena < needed) return std::nullopt;
   while (high - low > 1) {
     const uint64_t middle = low + (high - low) / 2;
@@ -140,7 +141,7 @@ Plan plan_or_throw(const PlanRequest& request, const Budgets& budgets) {
   if (const auto* why = std::get_if<Infeasible>(&result)) throw infeasible_error(request, *why, budgets);
   Plan plan = std::move(std::get<Plan>(result));
   check_program(plan);
-  malloc_trim(0);  // so that memory of planning does not count beside the arenas
+  malloc_trim(0);  // returns freed memory of planning, which would count beside the arenas
   return plan;
 }
 

@@ -72,7 +72,7 @@ RankSetup::RankSetup(Options given, const ModelSource& source, const DataUse& da
     say_notes(share.notes);
     say_notes(budgets_.notes);
   }
-  // Every rank makes the request, so that all refuse what it refuses.
+  // Every rank makes the request: if making it throws, it throws on all ranks.
   settle_for_all(options_.ranks, ranks_, request(), budgets_, say_);
   settle_budgets();
 }
@@ -83,8 +83,8 @@ Budgets RankSetup::budgets_now() const {
   return budgets;
 }
 
-// Where budgets of the run that goes on cannot work here, as on fewer ranks, all of them become auto. All
-// ranks must agree on that, so it is settled before any rank plans on its own.
+// If the budgets of the run that goes on cannot work here, for example on fewer ranks, all of them become
+// auto. All ranks must agree on that, so it is settled before any rank plans on its own.
 void RankSetup::settle_budgets() {
   MemoryOptions& memory = options_.memory;
   Size* const sizes[] = {&memory.gpu, &memory.host, &memory.nvme};

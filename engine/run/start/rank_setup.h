@@ -24,7 +24,7 @@ namespace sluice {
 // What data the model of a run is made for.
 DataUse data_use(const Options& options, const RunStart& start, const RunData& data);
 
-// Binds the thread that makes it to the rank's processors until the same thread destroys it.
+// The thread that makes a RankSetup is bound to the rank's processors until it destroys the RankSetup.
 class RankSetup {
  public:
   // `samples`: nullptr: the run has none. The first rank settles what --zero and --shard-weights leave open.
@@ -53,7 +53,7 @@ class RankSetup {
   const Say say_;
   std::optional<Bound> bound_;
   std::unique_ptr<Device> device_;
-  AcceleratorRanks connected_;  // takes device memory, so it is made before the budgets, which count that
+  AcceleratorRanks connected_;  // takes device memory, which the budgets count, so it is made before them
   Budgets budgets_;
   std::optional<Plan> first_plan_;  // where settle_budgets() had to make one
 };

@@ -38,8 +38,8 @@ struct RankShare {
 
 RankShare rank_share(const MemoryOptions& memory, const Ranks& ranks);
 
-// The largest n that divides the ranks, such that ranks k * n to k * n + n - 1 always share a machine.
-// `machines` has, by rank, the first rank of its machine.
+// The largest n that divides the number of ranks and for which ranks k * n to k * n + n - 1 share a machine,
+// for every k. `machines` has, by rank, the first rank of its machine.
 int ranks_together(const std::vector<int>& machines);
 
 // resolve_budgets() for an equal part of the machine's free memory. A limit that is not given in bytes is the

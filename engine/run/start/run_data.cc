@@ -40,7 +40,8 @@ class WindowData : public RowData {
   DataOrder order_;
 };
 
-// Several SampleData may share a set; each takes other samples of it.
+// Samples of a prepared set. Several SampleData may share a set, and each then takes other samples of the
+// set.
 class SampleData : public RowData {
  public:
   SampleData(std::shared_ptr<const PreparedSet> set, SampleChoice samples, const PackingChoice& choice)
@@ -205,7 +206,7 @@ PackingChoice packing_of(const Options& options, const PreparedSet& set, RowUse 
           .once = !trains};
 }
 
-// Batches that hold all rows, but no more than `most`.
+// The number of batches that hold all rows, or `most` if that is less.
 int64_t batches_of(const RowData& data, const Options& options, uint64_t most) {
   const auto batch = static_cast<uint64_t>(options.batch.batch);
   const uint64_t all = (data.rows_of_epochs(1) + batch - 1) / batch;
@@ -216,7 +217,7 @@ std::shared_ptr<const PreparedSet> open_set(const std::string& directory, const 
   return std::make_shared<const PreparedSet>(PreparedSet::open(directory, config.vocabulary));
 }
 
-// nullptr: nothing is held out.
+// Which samples of the set are held out; nullptr: none.
 std::shared_ptr<const HeldOut> held_out_of(const PreparedSet& set, const Options& options,
                                            const DataSource& source) {
   const double percent = options.data.val_split.percent;

@@ -18,7 +18,8 @@
 
 namespace sluice {
 
-// Some data in the order of a run. Its rows are read through row sources; each rank makes its own.
+// Data in the order in which a run reads them. Rows are read through row sources, and each rank makes a
+// source of its own.
 class RowData {
  public:
   virtual ~RowData() = default;
@@ -28,9 +29,9 @@ class RowData {
   virtual std::string description() const = 0;
   // "3 sequences of 128", for people.
   virtual std::string extent() const = 0;
-  // What to know about the data beyond their numbers: sentences without a full stop; often none.
+  // What a user should know about the data beyond their size: sentences without a full stop, often none.
   virtual std::vector<std::string> remarks() const { return {}; }
-  // Rows in `epochs` times all data.
+  // The number of rows in `epochs` passes over the data.
   virtual uint64_t rows_of_epochs(uint64_t epochs) const = 0;
   // The token files whose ids have not been checked yet.
   virtual std::vector<const TokenData*> unchecked() const { return {}; }
@@ -61,7 +62,7 @@ struct PreparedData {
   std::vector<std::string> train;  // prepared sets, one a source of --data; empty: token files
   std::string validation;          // the set of --val-data; empty: token files, or none
   // All ends of answers, where --data teach ends that the model does not know (LearnedEnds). `ends_note` is a
-  // sentence that tells them.
+  // sentence that lists these ends.
   std::vector<uint32_t> ends;
   std::string ends_note;
 };
@@ -80,10 +81,11 @@ struct RunData {
 // PreparedSet::open and PackedRows do.
 RunData open_run_data(const Options& options, const PreparedData& prepared, const ModelConfig& config);
 
-// Sets `validation` alone: all of --data or, if --val-batches is given, at most that many batches.
+// Opens --data as the result's `validation`, and leaves `train` empty. It takes all of --data or, if
+// --val-batches is given, at most that many batches.
 RunData open_evaluation_data(const Options& options, const PreparedData& prepared, const ModelConfig& config);
 
-// Steps of --epochs: the fewest batches that hold all rows.
+// The steps of a run with --epochs: the fewest batches that hold all rows of its epochs.
 int64_t steps_of_epochs(const Options& options, const RowData& data);
 
 // Throws Error(usage) for data other than the run's. Data determine the order of rows, and so every bit.

@@ -61,7 +61,7 @@ void check_one_run(const std::string& run) {
   for (const CheckpointEntry& entry : list_checkpoints(checkpoints_directory(run))) {
     const std::optional<CheckpointReader> checkpoint = open_if_complete(entry);
     const uint64_t number = checkpoint ? checkpoint->state().run : 0;
-    if (number == 0) continue;  // of an older version
+    if (number == 0) continue;  // by an older version, which numbered no runs
     if (first && number != first_run)
       throw Error(ExitCode::usage,
                   printable(first->path) + " and " + printable(entry.path) + " belong to two runs.",
@@ -78,7 +78,7 @@ Error only_damaged(const std::string& run, const std::vector<std::string>& damag
                "Restore one from a copy, or train anew into another --out.");
 }
 
-// The damaged checkpoints are newer than the one that is taken.
+// Adds a note for each damaged checkpoint. All of them are newer than the checkpoint `taken`.
 void note_passed_over(const std::vector<std::string>& damaged, const std::string& taken,
                       std::vector<std::string>& notes) {
   for (const std::string& sentence : damaged)

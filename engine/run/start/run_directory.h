@@ -25,7 +25,7 @@ class RunDirectory {
   RunDirectory(const RunDirectory&) = delete;
   RunDirectory& operator=(const RunDirectory&) = delete;
 
-  bool is_locked() const { return lock_.has_value(); }  // not until the directory exists
+  bool is_locked() const { return lock_.has_value(); }  // false while the directory does not exist
   void create();  // makes a directory that is missing; throws Error(environment)
   // Makes a file that is missing. Throws as MetricsFile does, and Error(usage) for a link in --out.
   MetricsFile open_metrics(const std::string& path);

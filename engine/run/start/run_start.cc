@@ -33,7 +33,7 @@ void make_absolute(Options& options) {
     if (!path->empty()) *path = absolute(*path);
   for (std::string* path : {&options.text.tokenizer, &options.text.cache})
     if (!path->empty()) *path = absolute(*path);
-  // These options, and the chat template, are a name or a path. A folder is no chat template.
+  // These options and the chat template may be a name or a path. A folder is no chat template.
   for (std::string* name : {&options.model.model, &options.memory.machine})
     if (fs::exists(*name, ignored)) *name = absolute(*name);
   if (std::string& chosen = options.text.chat_template; fs::is_regular_file(chosen, ignored))
@@ -115,7 +115,7 @@ std::string weights_text(const RunStart& start, const Options& options, Verb ver
   return "Weights: random, by --seed " + std::to_string(options.numbers.seed) + ".";
 }
 
-// Directories and files that the run named and that are gone by now.
+// Leaves out directories and files that the run named and that are gone by now. Returns a sentence for each.
 std::vector<std::string> leave_out_lost(Options& options) {
   std::vector<std::string> notes;
   std::error_code ignored;
@@ -142,7 +142,7 @@ std::vector<std::string> leave_out_lost(Options& options) {
   return notes;
 }
 
-// The default of --lr is for weights that begin at random.
+// A note if trained weights get the default of --lr, which is for weights that begin at random.
 std::optional<std::string> rate_note(const RunStart& start, const Options& options) {
   const ModelSource& source = start.source;
   if (start.checkpoint || source.weights_directory.empty() || source.config.adapters.rank > 0 ||
@@ -152,7 +152,7 @@ std::optional<std::string> rate_note(const RunStart& start, const Options& optio
                      options.optimizer.learning_rate);
 }
 
-// With which factors the losses of routers count.
+// A sentence about the factors of the routers' losses, if the model has experts.
 std::optional<std::string> router_note(const ModelConfig& config) {
   if (config.experts == 0) return std::nullopt;
   const std::string z_loss = config.router_z_loss > 0

@@ -51,7 +51,7 @@ CheckpointState first_state(const Options& options, const ModelConfig& config);
 CheckpointState state_of(const RunStart& start, const Options& options, const RowData& data,
                          uint64_t fresh_run);
 
-// The directory that may hold the tokenizer of a run: that of the model, or the run's own copy.
+// The directory that may hold the tokenizer of a run: the model's directory, or the run's own copy.
 std::string text_directory(const RunStart& start);
 
 // Ranks may read different files, so they compare these: the configuration of --model and, where it brings

@@ -10,7 +10,8 @@ namespace sluice {
 
 namespace {
 
-// Sets bytes aside if what was `measured` and the arena exceed the limit. Returns whether it did.
+// If the `measured` bytes and the arena together exceed the limit, makes `bytes` the reserve and returns
+// true.
 bool set_aside(uint64_t bytes, uint64_t measured, uint64_t arena, TierBudget& budget) {
   if (budget.taken_by(arena) + measured <= budget.limit) return false;
   budget.set_aside(bytes);
@@ -40,8 +41,8 @@ double rank_timeout(const Options& options, const Plan& plan) {
 std::unique_ptr<PlannedSession> start_session(Device& device, Budgets& budgets, const SessionOptions& options,
                                               const std::function<Plan()>& make_plan,
                                               const std::function<void(const Plan&)>& planned) {
-  constexpr uint64_t kStep = 16 << 20;  // granule, since the next preparation may load a little more
-  uint64_t loaded = 0;                  // bytes of host memory, by libraries
+  constexpr uint64_t kStep = 16 << 20;  // rounds up, since the next preparation may load a little more
+  uint64_t loaded = 0;                  // bytes of host memory that libraries took
   for (;;) {
     Plan plan = make_plan();
     planned(plan);

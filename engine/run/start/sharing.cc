@@ -34,7 +34,8 @@ std::string words_of(const WeighedSharding& weighed) {
                      weighed.outcome == Outcome::too_slow ? "at least " : "", weighed.seconds);
 }
 
-// plan_within() may use a smaller host budget, whose page tables leave the device a larger arena.
+// The machine with the largest device arena that plan_within() may use. A smaller host budget needs fewer
+// page tables, which leaves the device a larger arena.
 Machine with_largest_arenas(Machine machine, const Budgets& budgets) {
   if (!budgets.device || !budgets.device->driver) return machine;
   const std::vector<const TierBudget*> rows = budgets.by_tier();

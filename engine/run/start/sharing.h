@@ -10,9 +10,9 @@
 
 namespace sluice {
 
-// Sets what the options say of sharing. What they leave open is shared by all ranks. Throws Error(usage) if
-// the options ask to share weights within each node, there are several nodes, and the number of ranks of some
-// node is not even.
+// Sets in `lower` what the options say about sharing. What they leave open is shared by all ranks. Throws
+// Error(usage) if the options ask to share weights within each node, there are several nodes, and the number
+// of ranks of some node is not even.
 void apply_sharing(const RankOptions& options, const Mesh& mesh, LowerOptions& lower);
 
 // Settles --zero auto and --shard-weights auto: chooses (engine/plan/sharding.h) among what the options leave

@@ -17,7 +17,7 @@ std::optional<StopTime> stop_time(const Plan& plan) {
   const BodyIds& bodies = plan.lowering.bodies();
   for (const Task& task : plan.program.bodies[*bodies.save].tasks)
     if (task_seconds(plan.program, plan.rates, task) == 0) return std::nullopt;
-  std::vector<BodyId> sequence = bodies.usual();  // cut to its last two waves: others end early
+  std::vector<BodyId> sequence = bodies.usual();  // only the last two waves: others end early enough
   sequence.erase(sequence.begin(), sequence.end() - std::min<std::ptrdiff_t>(2, std::ssize(sequence)));
   const double step = simulate(plan.program, plan.rates, sequence).seconds;
   double drain = 0;

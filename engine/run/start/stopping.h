@@ -11,7 +11,7 @@
 namespace sluice {
 
 // Seconds. `checkpoint`: from the end of a step until its checkpoint is written. `drain`: the part of
-// `checkpoint` in which the update ends. `longest`: the most from a signal to the end of the run.
+// `checkpoint` in which the update ends. `longest`: the longest time from a signal to the end of the run.
 struct StopTime {
   double checkpoint = 0, longest = 0, drain = 0;
 };

@@ -18,7 +18,7 @@ namespace sluice {
 
 namespace {
 
-// Tokens that a prompt and its answer may have together, so that the longest prompt has a whole answer.
+// The most tokens of a prompt and its answer together. The longest prompt then has room for a whole answer.
 int64_t context_of(const std::vector<std::vector<uint32_t>>& prompts, const Options& options,
                    const ModelConfig& config) {
   const int64_t context = std::max(config.context, options.batch.sequence.value_or(0));

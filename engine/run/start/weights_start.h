@@ -25,7 +25,7 @@ struct WeightsStart {
 // Error.
 WeightsStart open_weights_start(Options& options, Verb verb);
 
-// The directory that may hold the tokenizer: that of the weights, or the run's own copy.
+// The directory that may hold the tokenizer: the directory of the weights, or the run's own copy.
 std::string text_directory(const WeightsStart& start);
 
 // Opens the weights. Throws unless every tensor of the model is there in its shape.

@@ -75,7 +75,7 @@ std::optional<Evaluation> evaluate(Session& session, const BodyIds& bodies, RowS
         session.runner().ring_slot(lowering.validation_loss, positions[batch % 2]));
   };
   for (; issued < batches; ++issued) {
-    session.executor().make_room();  // so the last batch but one is done
+    session.executor().make_room();  // so the batch before the last one is done
     if (issued >= 2) read(issued - 2);
     const uint64_t position = session.next_position(kValidationRing);
     const RowsRead got =

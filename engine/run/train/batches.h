@@ -15,7 +15,7 @@ namespace sluice {
 
 // What ranks tell each other when they have read the tokens of a batch.
 struct RowsRead {
-  int64_t labels = 0;                // that are valid
+  int64_t labels = 0;                // number of valid labels
   int64_t stopping = 0, failed = 0;  // ranks that were asked to stop; ranks that could not read
   RowsRead& operator+=(const RowsRead& other) {
     labels += other.labels, stopping += other.stopping, failed += other.failed;
@@ -37,8 +37,9 @@ struct Evaluation {
 };
 
 // The loss over the first `batches` validation batches, with current weights, by the `bodies` of the current
-// phase (Lowering::phases). No update may be due (BodyState::clean). nullopt: it was cut short, since `stop`
-// was set or a rank could not read its data. On a rank that could not, `failure` is what reading threw.
+// phase (Lowering::phases). Requires that no update is pending (BodyState::clean). Returns nullopt if the
+// evaluation was cut short, since `stop` was set or a rank could not read its data. On a rank that could not
+// read, `failure` gets what reading threw.
 std::optional<Evaluation> evaluate(Session& session, const BodyIds& bodies, RowSource& data, int64_t batches,
                                    const std::atomic<bool>& stop, std::exception_ptr& failure);
 

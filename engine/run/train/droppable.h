@@ -6,9 +6,9 @@
 
 namespace sluice {
 
-// A checkpoint has what the body `save` touches, and only the updates of a step change that. If all updates
-// wait for the body of the next step, that body is needed only up to its last update. If backward updates its
-// own step's weights, a body whose updates have begun is needed whole.
+// A checkpoint stores what the body `save` touches. Of a step, only the updates change what is stored. If all
+// updates wait for the body of the next step, that body is needed only up to its last update. If backward
+// updates its own step's weights, a body whose updates have begun is needed whole.
 Droppable droppable_parts(const Plan& plan);
 
 }  // namespace sluice

@@ -24,8 +24,8 @@ namespace fs = std::filesystem;
 
 constexpr std::string_view kPrefix = "events.out.tfevents.";
 
-// The first whole second, `time` or later, that is after the seconds in all names of the directory's event
-// files.
+// The first whole second that is not before `time` and is later than the seconds in the name of each event
+// file of the directory.
 int64_t next_second(const std::string& directory, double time) {
   auto second = static_cast<int64_t>(time);
   std::error_code error;
@@ -59,7 +59,7 @@ FileDescriptor make_file(const std::string& path) {
 
 // ---- The wire format of protocol buffers: a key (field << 3 | type), then the value ----
 
-void append_varint(std::string& out, uint64_t value) {  // 7 bits a byte, lowest first; the last has no 0x80
+void append_varint(std::string& out, uint64_t value) {  // 7 bits a byte, lowest first; no 0x80 in the last
   for (; value >= 0x80; value >>= 7) out += static_cast<char>(value | 0x80);
   out += static_cast<char>(value);
 }
@@ -95,7 +95,7 @@ void append_bytes(std::string& out, int field, std::string_view bytes) {  // tex
 
 // Fields of event.proto and summary.proto.
 constexpr int kWallTime = 1, kStep = 2, kFileVersion = 3, kSummary = 5, kSessionLog = 7;  // of Event
-constexpr int kStatus = 1, kStart = 1;     // of SessionLog; the value START
+constexpr int kStatus = 1, kStart = 1;     // of SessionLog: a field and its value
 constexpr int kValue = 1;                  // of Summary
 constexpr int kTag = 1, kSimpleValue = 2;  // of Summary.Value
 
@@ -133,7 +133,7 @@ void EventFile::write(const ValidationMetrics& m, double time) {
   write_event(m.step, time, kSummary);
 }
 
-// A scalar for the next event.
+// Adds a scalar to the next event.
 void EventFile::add(const char* group, const char* name, double value) {
   tag_ = group;
   tag_ += name;

@@ -18,8 +18,9 @@ namespace sluice {
 
 class EventFile : public GrowingFile {
  public:
-  // Makes a new file for the steps after the first `done`. Names are in the order in which files were made,
-  // even where the clock has gone back. `time`: as unix_seconds(). Throws Error(environment).
+  // Makes a new file for the steps after the first `done`. The names of files sort in the order in which the
+  // files were made, even where the clock has gone back. `time`: as unix_seconds(). Throws
+  // Error(environment).
   EventFile(const std::string& directory, int64_t done, double time);
 
   void write(const StepMetrics& metrics, double time);

@@ -12,7 +12,7 @@ namespace {
 
 constexpr std::string_view kName = "experts.";
 
-// The output has statistics (OpKind::router_statistics): [1, 2E+2].
+// The number of experts, E. The output has statistics of shape [1, 2E+2] (OpKind::router_statistics).
 size_t experts_of(const Activation& output) { return static_cast<size_t>(output.shape[1] / 2 - 1); }
 
 }  // namespace
@@ -34,7 +34,8 @@ ExpertTokens::ExpertTokens(Session& session) : session_(session) {
   }
 }
 
-// A logit that is NaN or +infinity makes sums of the softmax NaN; one of -infinity is a probability of 0.
+// A logit that is NaN or +infinity makes sums of the softmax NaN; a logit of -infinity gives a probability of
+// 0.
 void ExpertTokens::add_wave(uint64_t position) {
   const Plan& plan = session_.plan();
   uint64_t* counts = counts_.data();

@@ -16,12 +16,13 @@ class ExpertTokens {
  public:
   explicit ExpertTokens(Session& session);
 
-  // Adds what this rank's routers counted in a wave. The wave has run, and its slots of kWaveRing, at
-  // `position`, still have its content.
+  // Adds what this rank's routers counted in a wave. The wave must have run, and its slots of kWaveRing, at
+  // `position`, must still have the wave's content.
   void add_wave(uint64_t position);
   // Ends a step: the sums of all ranks, by layer with experts. The trainers of all ranks call it.
   const std::vector<LayerTokens>& end_step();
-  // In the step that end_step() ended: the first layer whose router had a logit that is NaN or too large.
+  // The first layer whose router had a logit that is NaN or too large, in the step that end_step() ended
+  // last.
   std::optional<int64_t> not_finite() const { return not_finite_; }
 
  private:

@@ -30,7 +30,7 @@ class GrowingFile {
   GrowingFile(std::string path, FileDescriptor file, const char* records)
       : path_(std::move(path)), file_(std::move(file)), records_(records) {}
 
-  // Where the file is gone from its path, it is made anew there.
+  // Appends a record. If the file is gone from its path, makes it anew there.
   void append(std::string_view record);
   int descriptor() const { return file_.get(); }
 
@@ -42,9 +42,10 @@ class GrowingFile {
   std::string path_;
   FileDescriptor file_;
   const char* records_;
-  // Both keep their capacity: as long as records can be written, nothing is allocated.
+  // Records that are kept. waiting_ and sizes_ keep their capacity: while records can be written, nothing is
+  // allocated.
   std::string waiting_;
-  std::vector<size_t> sizes_;  // of the records in waiting_; of the first, what is not written yet
+  std::vector<size_t> sizes_;  // bytes of each record in waiting_; of the first, those not written yet
   int error_ = 0;              // errno of the last write; 0: it succeeded
   bool is_told_ = false;       // trouble() has told this error
   bool is_new_ = false;        // the file was made anew, which trouble() has yet to tell

@@ -1,6 +1,6 @@
-// Whether training steps guess: that their update will be neither clipped nor skipped (lower.h). A wrong
-// guess costs time and changes no result. So the choice may follow what the last steps were like. Owner: the
-// trainer.
+// Decides whether training steps guess that their update will be neither clipped nor skipped (lower.h). A
+// wrong guess costs time and changes no result. So the choice may follow what the last steps were like.
+// Owner: the trainer.
 #pragma once
 
 #include <bit>
@@ -13,7 +13,7 @@ namespace sluice {
 
 class GuessChoice {
  public:
-  static constexpr int kSteps = 32;  // that are remembered
+  static constexpr int kSteps = 32;  // steps that are remembered
 
   // `break_even`: the share of wrong guesses above which steps without guesses are faster.
   GuessChoice(Overlap overlap, double break_even)

@@ -46,7 +46,8 @@ void append_table(std::string& out, const char* name,
   out += '}';
 }
 
-// Two objects by layer: the tokens of each of its experts, and the choices that these dropped.
+// Appends two JSON objects with a key for each layer. One has the tokens of each of the layer's experts, the
+// other the choices that these experts dropped.
 void append_expert_tokens(std::string& out, const std::vector<LayerTokens>& layers) {
   if (layers.empty()) return;
   out += ",\"expert_tokens\":{";
@@ -191,7 +192,7 @@ int64_t truncate_after_step(const std::string& path, int64_t step) {
   const std::string temporary = target + ".cut";
   std::ifstream in(target);
   if (!in) throw file_error(ExitCode::environment, "Opening", path, errno);
-  std::ostream nowhere(nullptr);  // a full drive does not matter where no line goes
+  std::ostream nowhere(nullptr);  // only counts, so that a full drive does not matter if no line goes
   if (split_at_step(in, nowhere, nowhere, step, path) == 0) return 0;
   in.clear();
   in.seekg(0);

@@ -24,7 +24,7 @@ enum class StepOrder : uint8_t { plain, guessed, repaired };
 struct LayerTokens {  // of a layer with a mixture of experts
   int64_t layer = 0;
   std::vector<uint64_t> tokens;     // by expert: how many of the step's tokens chose it
-  std::optional<uint64_t> dropped;  // how many of these choices no expert took; none: each is taken
+  std::optional<uint64_t> dropped;  // how many of these choices no expert took; none: all are taken
 };
 
 struct StepMetrics {
@@ -58,11 +58,11 @@ struct SampleMetrics {
   int64_t step = 0;                // after this many updates
   std::vector<SampledText> texts;  // by prompt
 };
-// A line holds at most so many bytes of a prompt's end, and of a text's start.
+// The most bytes of a prompt's end, and of a text's start, that a line holds.
 constexpr size_t kSamplePromptBytes = 2000, kSampleTextBytes = 8000;
 
-// Append the line, with its newline, to `out`. `time` is that of unix_seconds(). Names of tiers and lanes are
-// plain words.
+// Append the line, with its newline, to `out`. `time`: as unix_seconds() gives it. Names of tiers and lanes
+// are plain words.
 void append_line(std::string& out, const StepMetrics& metrics, double time);
 void append_line(std::string& out, const ValidationMetrics& metrics, double time);
 void append_line(std::string& out, const SampleMetrics& metrics, double time);

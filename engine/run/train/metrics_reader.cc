@@ -16,9 +16,9 @@ namespace {
 using nlohmann::json;
 
 constexpr std::string_view kLineBegin = "{\"step\":";
-constexpr size_t kLineMost = 1 << 23;  // bytes; any metrics line has less, though JSON may take 6 for 1
+constexpr size_t kLineMost = 1 << 23;  // bytes; any metrics line is shorter, though JSON may write 6 for 1
 
-struct WrongType {};  // of a value whose key is known
+struct WrongType {};  // thrown if the value of a known key has another type
 
 double real(const json& object, const char* key) {
   const auto value = object.find(key);
@@ -63,7 +63,7 @@ void read_expert_tokens(const json& object, std::vector<LayerTokens>& layers) {
     if (dropped.contains(name)) of.dropped = number<uint64_t>(dropped[name]);
     layers.push_back(std::move(of));
   }
-  std::ranges::sort(layers, {}, &LayerTokens::layer);  // they come in the order of their names
+  std::ranges::sort(layers, {}, &LayerTokens::layer);  // JSON has them in the order of their names, as text
 }
 
 std::optional<double> read_router_loss(const json& line) {
@@ -153,7 +153,7 @@ Error foreign_line(const std::string& path, int64_t number, const std::string& r
 }
 
 void read_metrics(const std::string& path, const MetricsEvents& events) {
-  InputFile checked(path);  // says what is wrong with a path that is no file
+  InputFile checked(path);  // throws an error that says why the path is no file
   std::ifstream in(path, std::ios::binary);
   StepMetrics step;
   std::string line;

@@ -22,7 +22,7 @@ double Saving::run_seconds(int64_t count) const {
 
 Saving saving_of(const Interval& every, double step, double checkpoint) {
   Saving saving{every.steps, step, checkpoint};
-  constexpr double kStepsMost = 1e15;  // of steps that are predicted to take no time
+  constexpr double kStepsMost = 1e15;  // if steps are predicted to take no time
   if (const double seconds = seconds_between(every, checkpoint); seconds > 0)
     saving.steps =
         static_cast<int64_t>(std::clamp(std::ceil(seconds / std::max(step, 1e-12)), 1.0, kStepsMost));

@@ -7,12 +7,12 @@
 
 namespace sluice {
 
-// --checkpoint-every auto: checkpoints take at most this part of a run, and at least so many seconds lie
-// between two. A shorter run is saved at its end only.
+// --checkpoint-every auto: checkpoints take at most kSavingPart of a run, and at least kSavingSeconds lie
+// between two of them. A run shorter than kSavingSeconds is saved at its end only.
 constexpr double kSavingPart = 0.03, kSavingSeconds = 1800;
 
 // Seconds from the end of a checkpoint until the next is due, where writing one takes `checkpoint` seconds;
-// 0: time does not decide.
+// 0: the interval is not a time.
 double seconds_between(const Interval& every, double checkpoint);
 
 struct Saving {
@@ -22,10 +22,11 @@ struct Saving {
   double seconds() const { return static_cast<double>(steps) * step_seconds; }
   // Seconds of a step together with its part of the checkpoints.
   double mean_step() const;
-  // Seconds of `count` steps with their checkpoints. The one at the end counts, too.
+  // Seconds of `count` steps with their checkpoints, including the checkpoint at the end.
   double run_seconds(int64_t count) const;
 };
-// Steps take `step` seconds each. Where time decides, a checkpoint comes after the step in which it is due.
+// Steps take `step` seconds each. If the interval is a time, a checkpoint comes after the step in which it is
+// due.
 Saving saving_of(const Interval& every, double step, double checkpoint);
 
 }  // namespace sluice

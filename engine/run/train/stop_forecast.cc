@@ -10,7 +10,7 @@ namespace sluice {
 
 namespace {
 
-// Only calls what a signal handler may.
+// Builds a text, and calls only functions that a signal handler may call.
 class Text {
  public:
   explicit Text(std::span<char> to) : to_(to) {}
@@ -20,7 +20,7 @@ class Text {
     size_ += count;
     return *this;
   }
-  // With one digit after the point below ten.
+  // Seconds below ten get one digit after the point.
   Text& add_seconds(double seconds) {
     const auto tenths = static_cast<int64_t>(std::llround(std::clamp(seconds, 0.0, 1e9) * 10));
     add_number(tenths < 100 ? tenths / 10 : (tenths + 5) / 10);

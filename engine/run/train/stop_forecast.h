@@ -29,8 +29,8 @@ class StopForecast {
   StopForecast(const StopForecast&) = delete;
 
   // For the trainer's thread. Times are those of steady_seconds().
-  void issued(double now, int64_t under_way);  // `under_way`: steps not read yet, with this one
-  // A step was read: its norm was known at `norm_at`, `seconds` after that of the step before.
+  void issued(double now, int64_t under_way);  // `under_way`: steps not read yet, this one included
+  // A step was read. Its norm was known at `norm_at`, `seconds` after the norm of the step before.
   void step_read(double norm_at, double seconds, int64_t under_way);
   // No step is under way, and a validation or samples may follow. `saved`: the checkpoint is written.
   void drained(double now, bool saved);
@@ -50,9 +50,9 @@ class StopForecast {
   size_t describe(double now, std::span<char> to) const;
 
  private:
-  // The next steps are expected to take the mean of so many last steps. The first step after a start is left
-  // out, since it also fills memory for the first time. Until a second step was read, the mean of the first
-  // step and the prediction is taken.
+  // Each of the next steps is expected to take the mean time of the last kRecent steps. The first step after
+  // a start is left out, since it also fills memory for the first time. Until a second step was read, the
+  // expected time is the mean of the first step's time and the prediction.
   static constexpr size_t kRecent = 4;
   double step_seconds() const;
   double drain_seconds() const { return drain_part_ * step_seconds(); }
@@ -67,7 +67,7 @@ class StopForecast {
   double first_ = 0;
   double predicted_step_, drain_part_;
   std::atomic<double> save_;
-  double last_norm_ = 0;  // or when a step was issued with none under way
+  double last_norm_ = 0;  // when the last norm was known, or a step was issued with none under way
 };
 static_assert(std::atomic<double>::is_always_lock_free);
 

@@ -83,7 +83,7 @@ Trainer::Trainer(Session& session, const Options& options, const TrainData& data
   moved_.assign(program.machine.lanes.size(), 0);
   busy_.assign(program.machine.lanes.size(), 0);
   session.runner().set_steps_before(start.step - static_cast<int64_t>(session.position(kTrainRing)));
-  pending_.reserve(4);  // three at most
+  pending_.reserve(4);  // it has three entries at most
   StepScalars& scalars = session.scalars(session.position(kTrainRing));
   scalars = {};
   scalars.update.t = start.t;
@@ -146,7 +146,7 @@ TrainResult Trainer::train() {
   while (goes_on && step_ < options_.batch.steps) {
     if (metrics_.seconds > kLongStep) session_.executor().await_idle_lane();
     if (stops()) break;
-    if (steps_are_long_) read_bodies(1);  // before the next is issued, all but one must be done anyway
+    if (steps_are_long_) read_bodies(1);  // before the next body is issued, all but one must be done anyway
     if (kept_) break;
     if (step_ == bodies().until) enter_next_phase();
     if (!issue_step()) break;
@@ -166,7 +166,7 @@ TrainResult Trainer::train() {
     state_.pending_validation = validates;
     state_.pending_samples = samples;
     if (saves && last) await_place();
-    // If that ends the run, its state is saved below, where the directory is then.
+    // If this ends the run, the run's state is saved below, wherever the directory is then.
     goes_on = (!saves || save_on_the_way()) && run_pending(saves);
     excluded_ += steady_seconds() - begin;
   }
@@ -283,7 +283,7 @@ void Trainer::read_step(const Pending& p) {
   m.order = std::exchange(order_, std::nullopt).value_or(otherwise);
   guess_choice_.add(s.update.as_guessed());
   m.micro_batch = plan.model.micro_batch;
-  m.loss_scale = state_.loss_scale;  // as the step before left it
+  m.loss_scale = state_.loss_scale;  // as the step before left the loss scale
   m.process_peak_bytes = process_peak_bytes();
   for (TierId t = 0; t < m.peak_bytes.size(); ++t)
     m.peak_bytes[t].second = session_.runner().high_water_bytes(t);

@@ -64,7 +64,7 @@ enum class AtEnd : uint8_t { checkpoint, nothing };  // nothing: the run only me
 
 struct TrainResult {
   int64_t step = 0;      // updates done
-  bool stopped = false;  // by the flag, before the last step or in what comes after it
+  bool stopped = false;  // the flag ended the run before the last step or after it
 };
 
 class Trainer {
@@ -80,13 +80,13 @@ class Trainer {
   TrainResult run(AtEnd at_end = AtEnd::checkpoint);
 
  private:
-  struct Pending : IssuedWave {  // that has not been read
+  struct Pending : IssuedWave {  // a body that has not been read
     int64_t step = 0;
     bool ends_step = false;
     uint64_t wave = 0;  // its position in kWaveRing
   };
   TrainResult train();
-  TrainResult train_on_lanes();   // the same; where a lane failed, throws the lane's error
+  TrainResult train_on_lanes();   // as run(), but throws a failed lane's error
   bool stops();                   // sets saves_by_time_, steps_are_long_ and failed_ too
   const BodyIds& bodies() const;  // of phase_
   void enter_next_phase();
@@ -98,23 +98,23 @@ class Trainer {
   void record(int64_t step, uint64_t ticket, BodyId body);
   void record_failed();
   void note(const char* what) const;
-  void drain();  // to the clean state, all steps read
-  // The step's pending validation and samples; false where they were cut short, or failed. `saved`: the
-  // step's weights are on the drive.
+  void drain();  // leads to the clean state, with all steps read
+  // Carries out the step's pending validation and samples. Returns false if these were cut short, or failed.
+  // `saved`: the step's weights are on the drive.
   bool run_pending(bool saved);
   void record_done(bool& pending);
   void cut_short(const char* what, const char* are);
-  bool validate();  // these two: false where it was cut short, or failed
+  bool validate();  // validate() and sample(): false if cut short, or failed
   bool sample();
   std::string place_of_checkpoint();
   std::exception_ptr moved_directory() const;  // nullptr: it is in its place
   bool is_saved();  // on the first rank, whether the run has a checkpoint of state_
-  bool save();      // a checkpoint; false where its directory was moved meanwhile, which ends the run
+  bool save();      // writes a checkpoint; false if its directory was moved, which ends the run
   bool save_on_the_way();
   // Whether a checkpoint can be written now, as the first rank sees it. If not, tells once why, and `then`:
   // what the run does. `on_the_way`: room for the last checkpoint must be left.
   bool can_save(const char* then, bool on_the_way = false);
-  void await_place();  // until a checkpoint can be written, or a signal comes
+  void await_place();  // waits until a checkpoint can be written, or a signal comes
   // Whether the weights that were just validated are the best of the run so far, and can be saved now. The
   // first rank looks at what is on the drive, and decides for all.
   bool saves_best();
@@ -140,9 +140,9 @@ class Trainer {
   bool pending_update_ = false;  // rounded gradients wait for their update
   GuessChoice guess_choice_;
   std::vector<Pending> pending_;  // oldest first
-  double last_norm_ = 0;          // when the task `norm` of the last step that was read ended
+  double last_norm_ = 0;          // when task `norm` ended in the last step that was read
   double excluded_ = 0;           // seconds of validations, samples and checkpoints since last_norm_
-  int64_t saved_ = -1;            // of which step there is a checkpoint with state_; -1: none is known
+  int64_t saved_ = -1;            // the step whose checkpoint has state_; -1: none is known
   double saved_at_ = 0;           // when the run began or the last checkpoint ended
   bool saves_by_time_ = false;    // by saved_at_, a checkpoint is due
   bool steps_are_long_ = false;   // on some rank; all ranks then read steps at the same place
@@ -165,14 +165,16 @@ class Trainer {
 };
 
 // Bytes that bodies move, by lane; for collectives, the bytes that this rank sends. Rows that travel to
-// experts count as if all experts had equally many; fixed_bytes() leaves these rows out.
+// experts count as if all experts had equally many rows. fixed_bytes() leaves out these rows.
 std::vector<uint64_t> moved_bytes(const Plan& plan, std::span<const BodyId> bodies);
 std::vector<uint64_t> fixed_bytes(const Plan& plan, std::span<const BodyId> bodies);
 
-// A step that takes more seconds is long: the next step is issued only when a lane has nothing else to do.
-// After a shorter one, it is issued early, so that no lane ever waits for the trainer.
+// A step that takes more seconds than this is long. After a long step, the next one is issued only when a
+// lane has nothing else to do. After a shorter step, the next one is issued early, so that no lane ever waits
+// for the trainer.
 constexpr double kLongStep = 0.5;
-// How many steps of so many seconds may end after a signal: those under way, and one that is issued.
+// How many steps end after a signal at most, if a step takes `seconds`: those under way, and one more that is
+// issued.
 constexpr int steps_before_stop(double seconds) { return seconds > kLongStep ? 2 : 3; }
 
 }  // namespace sluice

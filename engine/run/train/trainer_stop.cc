@@ -1,4 +1,4 @@
-// How a training is asked to stop, and what it drops of the steps under way then.
+// How a training is asked to stop, and what it then drops of the steps under way.
 #include <fmt/format.h>
 
 #include <cmath>
@@ -41,8 +41,8 @@ bool Trainer::stops() {
   return signs.stopping + signs.failed > 0;
 }
 
-// Only a single rank drops: several would have to drop the same, and each rank's lanes know only what they
-// have begun themselves.
+// Only a single rank drops: several ranks would have to drop the same instructions, but each rank's lanes
+// know only what they have begun themselves.
 void Trainer::allow_drop() {
   const bool is_asked_for = at_end_ == AtEnd::checkpoint && options_.run.stop_within.is_given();
   if (!is_asked_for || !events_.forecast || session_.ranks().size() > 1 || bodies().waves > 1) return;
@@ -68,7 +68,7 @@ void Trainer::take_back() {
                                 readable_seconds(options_.run.stop_within.seconds)));
   state_.cursor -= static_cast<uint64_t>((step_ - state_.step) * options_.batch.batch);
   step_ = state_.step;
-  // If a body of the next step has begun to update, it makes all updates of the step before.
+  // If a body of the next step has begun to update, this body makes all updates of the step before.
   pending_update_ = bodies().drain && kept_->ticket < first.ticket && first.body != bodies().first;
   passes_over_ = bodies().drain && !pending_update_;
 }

@@ -19,8 +19,8 @@ std::string way_on(const RunOptions& run, const OutDirectory* out);
 // Sentences: repeat the command with `change` ("a smaller --lr"), and what to do if that ends as before.
 std::string way_on_with(const std::string& change, const RunOptions& run, const OutDirectory* out);
 
-// The same if step `step` had numbers that are not finite. `has_experts`: the model has experts. Before step
-// 1 there is no update, so --lr is not to blame.
+// As way_on_with(), for a run in which step `step` had numbers that are not finite. `has_experts`: the model
+// has experts. Before step 1 there is no update, so --lr is not to blame.
 std::string way_on_from_bad_numbers(int64_t step, bool has_experts, const RunOptions& run,
                                     const OutDirectory* out);
 

@@ -25,7 +25,7 @@ namespace sluice {
 
 namespace {
 
-constexpr uint64_t kMessageBytes = 64ull << 20;  // of one message at most: MPI counts in int
+constexpr uint64_t kMessageBytes = 64ull << 20;  // the most bytes of one message, since MPI counts in int
 constexpr auto kSleepMin = std::chrono::microseconds(5), kSleepMax = std::chrono::microseconds(500);
 constexpr int kDataTag = 1;
 // Added to the patience. A rank that is gone or stopped should be named by the rank that watches it, since
@@ -35,8 +35,8 @@ constexpr double kAfterWatch = 1;  // second
 int int_of(uint64_t bytes) { return static_cast<int>(bytes); }
 
 // A call that throws leaves transfers that MPI may still carry out. `keeps_memory`: the caller's memory stays
-// until the process ends. Otherwise bytes go through memory of this object, which is not deleted after such a
-// call.
+// until the process ends. Otherwise bytes go through memory of this object, and the object is not deleted
+// after such a call.
 class MpiCommunicator final : public Communicator {
  public:
   MpiCommunicator(MPI_Comm world, Watch& watch, bool keeps_memory)
@@ -121,7 +121,7 @@ class MpiCommunicator final : public Communicator {
  private:
   struct Peer {
     int rank;
-    bool sends;  // to this rank
+    bool sends;  // whether `rank` sends to this rank, or receives
     void* to;    // in the caller's memory
     uint64_t bytes;
     std::unique_ptr<std::byte[]> instead;  // memory of this object, used in place of the caller's
@@ -154,7 +154,7 @@ class MpiCommunicator final : public Communicator {
     }
   }
 
-  // Returns the memory to use instead of the caller's, or nullptr.
+  // Returns the memory to use instead of the caller's, or nullptr to use the caller's.
   std::byte* add(Peer peer) {
     if (!keeps_memory_) peer.instead = std::make_unique<std::byte[]>(peer.bytes);
     requests_.push_back(MPI_REQUEST_NULL);

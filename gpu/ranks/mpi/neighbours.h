@@ -1,9 +1,9 @@
 // The processes of this machine's ranks. The system tells whether one has ended, at once and for sure,
 // however busy the machine is.
 //
-// A rank is seen if this process can open a pidfd of the rank's process: from Linux 5.3 on, not from another
-// container. All ranks of the machine construct their Neighbours together; then any thread calls, one at a
-// time.
+// A rank is seen if this process can open a pidfd of the rank's process, which takes Linux 5.3 and works in
+// the same container only. All ranks of the machine construct their Neighbours together; afterwards any
+// thread calls, one at a time.
 #pragma once
 
 #include <mpi.h>

@@ -17,9 +17,9 @@ constexpr auto kLook = std::chrono::milliseconds(10);
 // at once, the death of a rank that is not seen is noticed, told and written down before SIGKILL: in 0.6 +
 // 0.25 s. Twelve signs fit into 0.6 s, so that a process that is short of cores is not taken for dead.
 constexpr double kSign = 0.05, kSilence = 0.6, kUnwinding = 0.25;
-constexpr double kKilling = 2;        // after a SIGTERM: a process that lives longer was not meant by mpirun
-constexpr double kUnharmed = 0.9;     // after a SIGTERM: by then, a death that came first has been noticed
-constexpr double kOwnUnwinding = 10;  // of a rank that ends by its own failure: it has time
+constexpr double kKilling = 2;        // after a SIGTERM; a process that lives longer was not meant by mpirun
+constexpr double kUnharmed = 0.9;     // after a SIGTERM; by then, an earlier death has been noticed
+constexpr double kOwnUnwinding = 10;  // for a rank that ends by its own failure and so has time
 // Rounds of exchange() after a rank has ended. In them, a reason that the rank has sent before is heard.
 constexpr uint64_t kLastRounds = 10;
 constexpr size_t kReasonBytes = 512;
@@ -184,7 +184,7 @@ void Watch::judge() {
       }
       if (terminated_here && !lost_ && terminating.seconds() > kUnharmed) hooks_.unharmed();
     } else if (has_found_.exchange(false)) {
-      hooks_.found(rank_, last_, reason_);  // these stay as they are
+      hooks_.found(rank_, last_, reason_);  // last_ and reason_ stay as they are
     } else if (ending.seconds() > (ends_by_itself_ ? kOwnUnwinding : kUnwinding)) {
       hooks_.abandon(rank_, reason_);
     }
@@ -192,7 +192,7 @@ void Watch::judge() {
   }
 }
 
-// `silent`: seconds without a sign of life from the rank before. `stuck`: seconds since MPI last returned.
+// `silent`: seconds without a sign of life from the previous rank. `stuck`: seconds since MPI last returned.
 // `terminating`: seconds since a SIGTERM, 0 before one.
 void Watch::look_for_losses(double silent, double stuck, double terminating) {
   const double patience = patience_();

@@ -3,7 +3,7 @@
 // 1. A rank that ends tells every other why, on an MPI communicator of the watch's own.
 // 2. When a rank of this machine has ended, the system says so (neighbours.h). For ranks of other machines,
 //    and for ranks that hang, each rank sends signs of life to the next rank and listens for signs of the
-//    rank before. After a SIGTERM, a short silence of a rank that is not seen counts as its death: mpirun
+//    previous rank. After a SIGTERM, a short silence of a rank that is not seen counts as its death: mpirun
 //    sends SIGTERM when a rank has died, and leaves the others one second at most. On other machines SIGTERM
 //    comes later, so a rank that gets it tells all. Otherwise silence counts only when it outlasts the
 //    patience: all ranks may have been stopped by hand.

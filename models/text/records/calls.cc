@@ -41,7 +41,7 @@ std::vector<Json*> all_arguments(Json& messages) {
 
 bool has_only_blanks(const std::string& text) { return text.find_first_not_of(" \t\r\n") == text.npos; }
 
-// The object that a string has as JSON. `what`: the string's name, for error messages.
+// Parses a string as a JSON object. `what`: the string's name, for error messages.
 Json object_in(const std::string& text, const char* what) {
   constexpr size_t kShown = 60;
   const auto refuse = [&](const std::string& why) {
@@ -57,7 +57,7 @@ Json object_in(const std::string& text, const char* what) {
   return nullptr;
 }
 
-// A string of JSON becomes the value in it, a blank one null. Any other value stays.
+// Returns the value that a string has as JSON, null for a blank string, and any other value as it is.
 Json parsed(const Json& value) {
   if (!value.is_string()) return value;
   const std::string& text = value.get_ref<const std::string&>();

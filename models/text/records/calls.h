@@ -19,20 +19,20 @@ nlohmann::ordered_json tools_of(const RecordReader& reader);
 // content. `number`, `role`: of the message, for error messages.
 void take_calls_of_text(nlohmann::ordered_json& message, size_t number, const std::string& role);
 
-// "tool_calls" and "function_call" of a message become a list of objects and an object. If empty, they are
-// removed. `number`: of the message, from 1, for error messages.
+// Makes "tool_calls" of a message a list of objects, and its "function_call" an object. A key whose value is
+// empty is removed. `number`: of the message, from 1, for error messages.
 void parse_calls(nlohmann::ordered_json& message, size_t number);
 
-// Arguments of all calls become objects, blank ones {}. Returns an entry for each call with arguments, in
-// order: the string, if its arguments were given as a string. Empty: no arguments were a string.
+// Makes the arguments of every call an object, {} if they are blank. Returns one entry for each call with
+// arguments, in order: the string, if they were given as a string. Empty if no arguments were a string.
 std::vector<std::optional<std::string>> parse_arguments(nlohmann::ordered_json& messages);
 
-// The conversation with the arguments of its calls as they were given, or all as JSON in a string. A message
+// Returns the conversation with all arguments of calls as they were given, or as strings of JSON. A message
 // without content gets content null. OpenAI writes arguments as such strings, and content null beside calls.
 enum class Arguments : uint8_t { as_given, as_strings };
 Conversation with_arguments(const Conversation& conversation, Arguments arguments);
 
-// Whether a tool is a function itself, as in the Responses API, and not an object with a "function".
+// Whether any tool is a function itself, as in the Responses API, and not an object with a "function".
 bool has_bare_functions(const Conversation& conversation);
 Conversation with_functions_in_tools(const Conversation& conversation);
 

@@ -54,7 +54,7 @@ std::string key_of_records(const RecordReader& reader) {
 constexpr const char* kPaths =
     "Convert the file to one conversation a line: {\"messages\": [...]}, a path through the tree.";
 
-// Keys that have content, but for these.
+// The object's keys that have content and are not among `these`.
 std::vector<std::string> keys_beside(const Json& object, std::initializer_list<std::string_view> these) {
   std::vector<std::string> others;
   for (const auto& [key, value] : object.items())
@@ -140,7 +140,7 @@ std::string options_for_chosen(const RecordReader& reader) {
   return keys("text=chosen") + ", which trains questions with them";
 }
 
-// A list of messages, whether it has an answer, and whether the first message is one.
+// A list of messages, whether it has an answer, and whether its first message is an answer.
 struct Dialog {
   std::string key;
   MessageKeys keys;
@@ -173,7 +173,7 @@ std::string keys_of_dialogs(const std::vector<Dialog>& dialogs) {
   if (dialogs.size() > 1 && answered->begins_with_answer && answered != dialogs.begin())
     keys = fmt::format("prompt={},completion={}", printable(dialogs[0].key), printable(answered->key));
   const std::string role = answered->keys.role, content = answered->keys.content;
-  // The keys of either form need no option.
+  // The keys of messages and of sharegpt need no option.
   if ((role == "role" && content == "content") || (role == "from" && content == "value")) return keys;
   if (role != "role") keys += ",role=" + role;
   if (content != "content") keys += ",content=" + content;

@@ -21,7 +21,7 @@ MessageKeys message_keys(const nlohmann::ordered_json& value);
 // The form, by the record's keys.
 RecordForm recognised(const RecordReader& reader);
 
-// Refuses records that prefer one answer to another: they would teach what they warn of. A key that
+// Refuses records that prefer one answer to another, since they would teach the worse answer, too. A key that
 // --data-keys names for something else is no sign of a preference.
 void refuse_preferences(const RecordReader& reader);
 
@@ -33,8 +33,8 @@ void refuse_bad_answer(const RecordReader& reader, RecordForm form);
 inline constexpr std::array<const char*, 7> kMaskKeys = {"weight",     "train",     "training", "loss",
                                                          "loss_scale", "loss_mask", "trainable"};
 
-// Whether a mark of an answer means true or false, in any of the ways in which files write these; none:
-// neither.
+// The truth value that a mark of an answer stands for, in any of the ways in which files write it; none: the
+// mark means neither true nor false.
 std::optional<bool> verdict_of(const nlohmann::ordered_json& mark);
 
 }  // namespace sluice

@@ -31,7 +31,7 @@ struct Messages {
     list.push_back({{"role", role}, {"content", std::move(content)}});
     trained.push_back(std::string_view(role) == "assistant");
   }
-  // Puts `system` before the first message, unless that is the same system prompt.
+  // Puts `system` before the first message, unless the first message already is this system prompt.
   void put_system_first(const std::string& system) {
     if (system.empty()) return;
     if (!list.empty() && list[0]["role"] == "system") {
@@ -46,7 +46,7 @@ struct Messages {
 
 struct Mask {
   std::optional<bool> trained;  // none: the message says nothing
-  std::string key;              // that says it
+  std::string key;              // the key that says so
 };
 
 // Whether a message says that it is to be trained. The keys that say so are taken out of the message.
@@ -183,7 +183,7 @@ void add_messages(const Json& list, const char* role_key, const char* content_ke
     }
     for (const auto& [key, value] : element.items()) {
       if (value.is_null() || key == reader.name(role_key) || key == reader.name(content_key)) continue;
-      // Role or content was read under another name, which counts before this one.
+      // The role or content was read under another name, which takes precedence over this key.
       if (key == "role" || (key == "content" && message.contains(key))) {
         if (!is_said(message, key, value, names)) to.unread_keys.push_back("message." + key);
         continue;
@@ -259,7 +259,7 @@ Conversation Messages::finish(const RecordReader& reader) {
           .unread_keys = std::move(unread_keys)};
 }
 
-// `key`: of the list. sharegpt has its own names for role and content.
+// `key`: the key of the list of messages. sharegpt has its own names for role and content.
 Conversation read_dialog(const RecordReader& reader, const char* key, bool is_sharegpt,
                          const NameMap& names) {
   Messages out;

@@ -10,8 +10,8 @@
 // A record is a conversation, or a text, of which a part may be a prompt. In messages, "weight" or another of
 // kMaskKeys (recognise.h), as 0 or 1, or as true or false, says whether an answer is trained. A conversation
 // may have "chat_template_kwargs", an object, and "enable_thinking": variables of the chat template, as TRL
-// has them. Records that are marked as bad, or that prefer one answer to another, are refused: trained as
-// they are, they would teach what they warn of.
+// has them. Records that are marked as bad, or that prefer one answer to another, are refused, since they
+// would teach bad answers.
 //
 // Callers: readers of data. Pure functions.
 #pragma once
@@ -41,7 +41,8 @@ struct Conversation {
   std::vector<bool> trained_messages;   // by message: whether it is an answer that is trained
   size_t masked = 0;                    // answers that say themselves that they are not trained
   std::vector<std::string> asked = {};  // keys that ask to train other messages: "train of a message of user"
-  // By call, in order: the string, if its arguments were given as a string. Empty: no arguments were.
+  // One entry for each call with arguments, in order: the string, if they were given as a string. Empty if no
+  // arguments were a string.
   std::vector<std::optional<std::string>> given_arguments = {};
   // An object: the record's own variables of the template; nullptr: none.
   std::shared_ptr<const nlohmann::ordered_json> template_values = nullptr;
@@ -59,7 +60,7 @@ struct PlainText {
 using Record = std::variant<Conversation, PlainText>;
 
 // A record that is refused although it is well-formed; `remedy` is a sentence with the option that helps, or
-// one that introduces `conversion`, a jq program that turns each record into one that can be read.
+// introduces `conversion`, a jq program that turns each record into a record that can be read.
 struct RefusedRecord : std::invalid_argument {
   RefusedRecord(const std::string& what, std::string help, std::string program = "")
       : std::invalid_argument(what), remedy(std::move(help)), conversion(std::move(program)) {}

@@ -20,7 +20,7 @@ constexpr uint64_t kPieceBytes = 1 << 16;
 class Window {
  public:
   explicit Window(const InputFile& file) : file_(file) {}
-  // Bytes from `begin` on: as many as kPieceBytes, or up to the file's end.
+  // Returns kPieceBytes bytes from `begin` on, or fewer if the file ends before.
   std::string_view from(uint64_t begin) {
     const uint64_t wanted = std::min(kPieceBytes, file_.bytes() - begin);
     if (begin < begin_ || begin + wanted > begin_ + data_.size()) {
@@ -57,13 +57,13 @@ uint64_t next_begin(Window& window, uint64_t end, uint64_t from, Division divisi
   };
   if (from == 0) return 0;
   if (division != Division::stretches) return behind(from);
-  // `from` may lie in the line that runs across `multiple`. A record begins where that line ends, too.
+  // If `from` lies in the line that runs across `multiple`, the next record begins where that line ends.
   const uint64_t multiple = from / kTextBytes * kTextBytes;
   if (const uint64_t begin = multiple == 0 ? 0 : behind(multiple); begin >= from) return begin;
   return behind(multiple + kTextBytes);
 }
 
-// The earliest time where there is no such file.
+// When the file was last changed. Returns the earliest time if there is no such file.
 fs::file_time_type time_of_change(const std::string& path) {
   std::error_code ignored;
   return fs::last_write_time(path, ignored);
@@ -77,7 +77,7 @@ class ListScan {
  public:
   enum class Found : uint8_t { nothing, element, too_many_commas, no_list };
 
-  // `element`: it is [begin(), end()), and ended before this byte.
+  // Takes the next byte. Returns `element` when an element, [begin(), end()), has ended before this byte.
   Found take(char c, uint64_t at) {
     switch (place_) {
       case Place::before:

@@ -37,7 +37,7 @@ Division division_of_json(const std::string& path);
 // Whether the first line of the file opens an object and has nothing else. Throws as InputFile.
 bool is_divided_object(const std::string& path);
 
-// Whether the file begins with an object in JSON, or with a list of such. Throws as InputFile.
+// Whether the file begins with an object in JSON, or with a list of objects. Throws as InputFile.
 bool begins_as_json(const std::string& path);
 
 // In front of a text, this mark says that the text is UTF-8. It is no part of the text.
@@ -45,7 +45,7 @@ constexpr std::string_view kByteOrderMark = "\xef\xbb\xbf";
 
 class RecordFile {
  public:
-  // `separator`: for Division::separator, not empty.
+  // `separator` is used with Division::separator alone, and is not empty then.
   // Throws as InputFile.
   RecordFile(const std::string& path, Division division, std::string separator = "",
              const RecordLimit& limit = {});

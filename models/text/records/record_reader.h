@@ -39,14 +39,15 @@ class RecordReader {
   // The object and the names outlive the reader.
   RecordReader(const nlohmann::ordered_json& object, const NameMap& names) : object_(object), names_(names) {}
 
-  // name(): what the object calls the key `known`. is_named(): whether --data-keys has `key` as another
-  // name.
+  // name(): the object's own name for the key `known`. is_named(): whether --data-keys gives `key` as the
+  // file's name for some key.
   std::string name(const char* known) const;
   bool is_named(const std::string& key) const;
   // nullptr: absent, or null
   const nlohmann::ordered_json* peek(const char* known) const;
   bool is_null(const char* known) const;
-  // As peek(), but the value counts as read. So do the values of at(), text(), text_or_empty() and list().
+  // Returns what peek() does. Values that find(), at(), text(), text_or_empty() and list() return count as
+  // read.
   const nlohmann::ordered_json* find(const char* known) const;
   const nlohmann::ordered_json& at(const char* known) const;
   std::string text(const char* known) const;

@@ -18,7 +18,7 @@ size_t common_prefix(std::string_view a, std::string_view b) {
   return static_cast<size_t>(std::mismatch(a.begin(), a.end(), b.begin(), b.end()).first - a.begin());
 }
 
-// Where the tag begins that is still open at `at`; `at` if no tag that begins at `from` or later is.
+// Where the tag that is still open at `at` begins, if that is at `from` or later; else `at`.
 size_t tag_begin(std::string_view text, size_t from, size_t at) {
   for (size_t i = at; i > from; --i) {
     if (text[i - 1] == '>') break;
@@ -228,8 +228,8 @@ std::optional<AnswerPart> AnswerFinder::measured(size_t answer) {
     const size_t parting = common_prefix(whole_.text, turn.text.text);
     if (parting < content_end || parting < part.bytes.begin) return std::nullopt;
     const size_t shared = tag_begin(whole_.text, content_end, parting);
-    // If literals stand before `shared`, they end the turn, and what differs ends the text. Else the turn
-    // itself ends otherwise.
+    // Literals between the content and `shared` end the turn, so the texts differ only in how the text ends.
+    // Without such literals, the turn itself ends otherwise.
     if (solid_bytes(std::string_view(whole_.text).substr(content_end, shared - content_end)) == 0)
       return std::nullopt;
     part = {{part.bytes.begin, shared}, true};

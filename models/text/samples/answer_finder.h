@@ -1,7 +1,7 @@
 // Where the answers of a conversation stand in its text.
 //
-// The text of an answer is what the answer adds: the template's text of the messages up to and with the
-// answer, less the text of the messages before it with add_generation_prompt.
+// The text of an answer is what the answer adds. It is the template's text of the messages up to and with the
+// answer, less the template's text, with add_generation_prompt, of the messages before the answer.
 // 1. Where a prompt ends with tags that the answer's text does not have (DeepSeek-R1's opens a thought), the
 //    answer begins where the two texts differ, if only tags stand between that place and the answer's
 //    content.
@@ -11,8 +11,8 @@
 // 3. A template may render an answer otherwise once other messages follow (Qwen3 drops its thoughts). Then no
 //    answer is looked for in the whole text, and each answer has a text of its own.
 // Each answer takes two renders, so the time of a conversation grows with the square of its length. Once 16
-// MiB were rendered for one conversation, an answer that stands between the same literals of the template as
-// an earlier answer is taken to begin and to end as the earlier one did, if all of its content is there.
+// MiB were rendered for one conversation, an answer between the same literals of the template as an earlier
+// answer is taken to begin and end as the earlier answer did, if the text has all of the answer's content.
 // Caller: SampleMaker.
 #pragma once
 
@@ -26,13 +26,14 @@
 
 namespace sluice {
 
-// A part of a text that is to be trained. A token that reaches beyond a cut end does not belong to the part.
+// A part of a text that is to be trained. If `end_is_cut`, a token that reaches beyond the end is not part of
+// it.
 struct AnswerPart {
   ByteRange bytes;
   bool end_is_cut = false;
 };
 
-// An answer in the text of the messages up to it.
+// An answer in the text of the messages up to and with the answer.
 struct AnswerText {
   Rendered text;
   ByteRange answer;
@@ -54,7 +55,7 @@ class AnswerFinder {
   // How many of these answers stand outside of {% generation %}, as a whole or in part.
   uint64_t unmarked(const std::vector<size_t>& answers) const;
 
-  size_t opened() const { return opened_; }  // answers of in_whole() that step 1 is about
+  size_t opened() const { return opened_; }  // answers of in_whole() to which step 1 applied
   const std::string& opening() const { return opening_; }
 
  private:
@@ -66,7 +67,7 @@ class AnswerFinder {
     size_t end_before = 0;
     bool is_complete = false;  // the text has all of the message's content
   };
-  // An answer from its first byte to its content, and AnswerText::opening.
+  // How many bytes before its content an answer begins, and AnswerText::opening.
   struct Begin {
     size_t reach = 0;
     std::string opening;
@@ -78,7 +79,7 @@ class AnswerFinder {
   };
   Rendered prompt_of(size_t answer) const;
   Rendered text_up_to(size_t answer);
-  // Sets where the answer begins; false where no earlier answer tells it.
+  // Sets where the answer begins, as an earlier answer did. Returns false if no earlier answer tells.
   bool begins_as_others(AnswerText& out, size_t answer) const;
   void find_begin(const Rendered& prompt, size_t answer, AnswerText& out) const;
   std::optional<Content> content_of(const Rendered& text, size_t message) const;
@@ -89,7 +90,7 @@ class AnswerFinder {
   bool is_role(uint32_t source) const;
   std::vector<SourceRange>::const_iterator content_from(size_t byte) const;
   static std::string literals_before(const Rendered& text, const Content& content);
-  std::string literals_before(size_t message) const;  // this and the next: in the whole text
+  std::string literals_before(size_t message) const;  // in the whole text, as the next function
   std::string literals_behind(size_t message) const;
 
   const ChatRenderer& renderer_;
@@ -108,7 +109,7 @@ class AnswerFinder {
   std::string opening_;
 };
 
-// Bytes of a text that are not blank: any template may cut off blanks.
+// Counts a text's bytes that are not blank. Blanks do not count because any template may cut them off.
 uint64_t solid_bytes(std::string_view text);
 // By source, the bytes of the text that are not blank.
 std::vector<uint64_t> solid_bytes_by_source(const Rendered& text, size_t sources);

@@ -42,12 +42,12 @@ bool is_compared_with(std::string_view text, size_t at, std::string_view word) {
   constexpr size_t kReach = 120;
   std::string_view rest = text.substr(at, kReach);
   for (const char* end : {"%}", "}}", " and ", " or "}) rest = rest.substr(0, rest.find(end));
-  if (rest.starts_with('\'') || rest.starts_with('"')) rest.remove_prefix(1);  // of message["role"]
+  if (rest.starts_with('\'') || rest.starts_with('"')) rest.remove_prefix(1);  // ends message["role"]
   for (size_t begin = rest.find_first_of("'\""); begin != rest.npos;
        begin = rest.find_first_of("'\"", begin)) {
     const size_t end = rest.find(rest[begin], begin + 1);
     if (end == rest.npos) return false;
-    // message["content"] has a key, ["user", "tool"] has literals.
+    // In message["content"] the string is a key; in ["user", "tool"] the strings are literals.
     const bool is_key = begin >= 2 && rest[begin - 1] == '[' && is_of_name(rest[begin - 2]);
     if (!is_key && rest.substr(begin + 1, end - begin - 1) == word) return true;
     begin = end + 1;
@@ -67,7 +67,7 @@ const std::string* text_of(const Json& part) {
 
 bool has_parts(const Json& message) { return message.contains("content") && message["content"].is_array(); }
 
-// nullptr: it has none.
+// The message's reasoning; nullptr: it has none.
 const Json* reasoning_of(const Json& message) {
   for (const char* field : kReasoningFields)
     if (const auto found = message.find(field); found != message.end() && !found->is_null()) return &*found;

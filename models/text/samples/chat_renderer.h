@@ -24,7 +24,7 @@ namespace sluice {
 // Keys of a message's reasoning; the first that a message has counts.
 inline constexpr std::array kReasoningFields = {"reasoning_content", "thinking", "reasoning"};
 
-// The "type" of a part of a content; if the part has no type, "of " and its first key.
+// The "type" of a part of a content. If the part has no type, "of KEY" with the part's first key.
 std::string type_of_part(const nlohmann::ordered_json& part);
 
 // A conversation as the template can read it.
@@ -38,8 +38,8 @@ class ChatRenderer {
   // is no JSON object, Error(usage) where the template lacks one of the variables.
   ChatRenderer(const TextModel& model, const std::string& template_values);
 
-  // Notes parts of contents that are left out, and variables that the template does not have. Throws
-  // RefusedRecord where the model has no template.
+  // Returns the conversation as the template can read it. Notes parts of contents that are left out, and
+  // variables that the template lacks. Throws RefusedRecord where the model has no template.
   AdaptedConversation adapted(const Conversation& conversation, SampleNotes& notes) const;
 
   // The text of the first `messages` messages; if `prompts`, with the start of the next answer. Sources are

@@ -62,7 +62,7 @@ class Reader {
  public:
   Reader(const nlohmann::json& file, GenerationSettings& settings) : file_(file), settings_(settings) {}
 
-  // null where the file does not say.
+  // Returns null if the file does not have the key.
   const nlohmann::json* find(const char* key) const {
     const auto found = file_.find(key);
     return found == file_.end() || found->is_null() ? nullptr : &*found;

@@ -11,7 +11,8 @@ namespace sluice {
 
 // None: the file does not say.
 struct GenerationSettings {
-  std::optional<double> temperature;  // set if do_sample; else the others apply only if a user gives one
+  // Set if do_sample. If it is not set, the others apply only if a user gives a temperature.
+  std::optional<double> temperature;
   std::optional<double> top_p, min_p, repetition_penalty;
   std::optional<int64_t> top_k;          // 0: all tokens
   std::optional<int64_t> max_tokens;     // of an answer: max_new_tokens

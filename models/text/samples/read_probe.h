@@ -2,8 +2,8 @@
 //
 // A value is read if the template refuses the conversation or writes another text once the value is removed
 // or altered. Strings are found in the text itself (unread.h). Numbers, booleans, lists of them, and words
-// that templates write in their own way are not, and need a probe. One probe is for one conversation: it
-// renders that once, and up to twice more for each path and kind of value. Caller: UnreadStrings.
+// that templates write in their own way need a probe. A ReadProbe renders its one conversation once, and up
+// to twice more for each path and kind of value. Caller: UnreadStrings.
 #pragma once
 
 #include <map>
@@ -28,8 +28,8 @@ class ReadProbe {
 
   // Whether the name stands anywhere in the template, as a whole word.
   bool mentions(const std::string& name) const { return renderer_.mentions(conversation_, name); }
-  // Whether any value at the path is read that is of the same kind as `value`. Paths are "message.index",
-  // "tools[].function.strict"; of a part of a content, "part.index".
+  // Whether the template reads any value of the same kind as `value` at the path. Paths are written as
+  // "message.index" and "tools[].function.strict", and "part.index" for a part of a content.
   bool reads(const std::string& path, const nlohmann::ordered_json& value);
 
  private:

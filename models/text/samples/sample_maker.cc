@@ -38,7 +38,7 @@ size_t answer_count(const Conversation& conversation) {
 
 std::vector<AnswerPart> all_of(const Rendered& text) { return {{{0, text.text.size()}, false}}; }
 
-// `byte`, or the next byte that may have a token.
+// Returns `byte`, or if the encoding has left it out, the next byte that is not left out.
 size_t behind_left_out(const Encoding& encoding, size_t byte) {
   auto range = std::partition_point(encoding.left_out.begin(), encoding.left_out.end(),
                                     [&](const ByteRange& r) { return r.end <= byte; });
@@ -232,7 +232,7 @@ bool SampleMaker::is_known_role(const Conversation& conversation, const std::str
 
 namespace {
 
-// Whether a content is at most a thought, so that the call is the message's answer.
+// Whether a content is blank or a thought alone, so that the call is the message's answer.
 bool is_thought(const nlohmann::ordered_json& content) {
   if (!content.is_string()) return false;
   const std::string& text = content.get_ref<const std::string&>();

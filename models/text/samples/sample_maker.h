@@ -65,12 +65,12 @@ class SampleMaker {
   Rendered rendered(const Conversation& given, bool prompts, AdaptedConversation& adapted) const;
   bool is_end(uint32_t id) const;
   void note_end(const std::vector<uint32_t>& ids, size_t first, size_t end, SampleNotes& notes) const;
-  // `ids`: those of the encoding.
+  // `ids`: the token ids of `encoding`.
   Sample sample_of(const Rendered& text, std::vector<uint32_t> ids, const Encoding& encoding,
                    const std::vector<AnswerPart>& parts, bool ends_at_control, SampleNotes& notes) const;
   Sample conversation_sample(const Rendered& text, const std::vector<AnswerPart>& parts, bool ends_at_control,
                              SampleNotes& notes);
-  // As conversation_sample(), but faster for a text that begins as the text of the call before.
+  // Returns what conversation_sample() does, but faster if the text begins as the previous call's text does.
   Sample next_sample(const Rendered& text, const std::vector<AnswerPart>& parts, bool ends_at_control,
                      SampleNotes& notes);
 

@@ -24,7 +24,7 @@ bool is_there(const fs::path& path) {
   return fs::exists(path, ignored);
 }
 
-// null where there is no such file.
+// Returns null if there is no such file.
 nlohmann::json read_json(const std::string& directory, const char* name) {
   const std::string path = (fs::path(directory) / name).string();
   if (!is_there(path)) return nullptr;
@@ -45,7 +45,7 @@ std::string text_at(const nlohmann::json& object, const char* name) {
 struct NamedTemplate {
   std::string source, place;  // the file that it stands in
 };
-// By name; one without a name is "default".
+// Templates by name. A template without a name is "default".
 using Templates = std::map<std::string, NamedTemplate>;
 
 // "chat_template" of tokenizer_config.json: a string, or a list of named ones.
@@ -107,7 +107,7 @@ void set_chat(TextModel& model, const NamedTemplate& named) {
 
 NamedTemplate template_in(const std::string& file) { return {read_text_file(file, kTemplateBytesMax), file}; }
 
-// `chosen`: a file, or a name.
+// `chosen`: the file or the name of a template.
 NamedTemplate template_of(const Templates& templates, const std::string& chosen) {
   std::error_code ignored;
   if (fs::is_regular_file(chosen, ignored)) return template_in(chosen);
@@ -122,7 +122,7 @@ NamedTemplate template_of(const Templates& templates, const std::string& chosen)
           : fmt::format("Give a file with a Jinja template, or one of: {}.", fmt::join(names, ", ")));
 }
 
-// `chosen`: as open_text_model() has it.
+// `chosen`: what open_text_model() calls `chat_template`.
 void choose_chat(TextModel& model, const Templates& templates, const std::string& chosen) {
   if (!chosen.empty()) return set_chat(model, template_of(templates, chosen));
   if (const auto plain = templates.find(kDefault); plain != templates.end()) set_chat(model, plain->second);

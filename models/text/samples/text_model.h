@@ -24,7 +24,7 @@ struct TextModel {
   std::vector<std::string> template_names = {};      // of all templates, where they have names
   std::map<std::string, std::string> controls = {};  // "bos_token" -> "<s>": variables of the template
   std::vector<uint32_t> ends = {};                   // ids that end an answer
-  std::optional<uint32_t> end = {};                  // eos_token: behind a text
+  std::optional<uint32_t> end = {};                  // id of eos_token, which ends a text
   std::string no_end = {};                           // why `end` is not set, as a clause; empty: it is
 };
 

@@ -61,7 +61,7 @@ bool is_answer_field(const std::string& key) {
   return key == "tool_calls" || key == "function_call" || is_reasoning(key);
 }
 
-// A type that says no more than the keys beside it.
+// Whether a type says no more than the keys beside it.
 bool is_implied_type(const Json& type) { return type == "function" || type == "object"; }
 
 // Whether the key is "refusal", "audio", or another name of calls: "function_calls", "toolCalls".
@@ -71,7 +71,7 @@ bool is_answer_of_another_name(const std::string& key) {
           (key.find("call") != key.npos || key.find("Call") != key.npos));
 }
 
-// What an answer without text says in another way: a part of its content, or a field; empty: nothing.
+// Names the part of the content, or the field, that an answer without text has instead; empty: there is none.
 std::string said_otherwise(const Json& answer) {
   if (const auto content = answer.find("content"); content != answer.end() && content->is_array())
     for (const Json& part : *content)
@@ -249,7 +249,8 @@ UnreadStrings::Use UnreadStrings::note_content(ReadProbe& probe, const Json& mes
 void UnreadStrings::note_message(ReadProbe& probe, size_t index, bool is_answer, size_t& source,
                                  SampleNotes& notes) const {
   const Json& message = (*conversation_.messages)[index];
-  Use content, beside, reasoning;  // reasoning: its names have one value; one use of it suffices
+  // The reasoning stands under several names with one value. It suffices that one of them is read.
+  Use content, beside, reasoning;
   for (const auto& [key, value] : message.items()) {
     size_t first = source;
     if (is_answer_field(key)) beside += use_of(value, first);

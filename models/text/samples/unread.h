@@ -2,8 +2,8 @@
 //
 // A string counts as read if a sample has bytes of it; blank bytes, which templates cut off, count for
 // nothing. A value without strings counts as read if a sample has its key in JSON or a probe finds that it is
-// read. The same holds for a string under "type", since templates write types in words of their own. Of what
-// is read in part, such as a list of calls, the paths of the unread values are noted. Caller: SampleMaker.
+// read. So does a string under "type", since templates write types in words of their own. If a value such as
+// a list of calls is read in part, the paths of its unread values are noted. Caller: SampleMaker.
 #pragma once
 
 #include <cstdint>
@@ -22,10 +22,10 @@ class UnreadStrings {
   // `conversation` is `given` as adapted; both outlive this.
   UnreadStrings(const Conversation& conversation, const Conversation& given);
 
-  // Adds what one sample has of the conversation. `text` is that of the first `messages` messages.
+  // Adds what one sample has of the conversation. `text` is the text of the first `messages` messages.
   void add_sample(const Rendered& text, size_t messages);
-  // Notes what is in no sample. `answers`: those that were to be trained, ascending. Throws RefusedRecord if
-  // no sample has anything of one of these answers.
+  // Notes what is in no sample. `answers`: the answers that were to be trained, ascending. Throws
+  // RefusedRecord if no sample has anything of one of these answers.
   void note(const ChatRenderer& renderer, const std::vector<size_t>& answers, SampleNotes& notes) const;
 
  private:
@@ -34,7 +34,7 @@ class UnreadStrings {
     Use& operator+=(const Use& other);
     bool is_lost() const { return given > 0 && used == 0; }
   };
-  // `source`: that of the first string in `json`; moves behind that of the last.
+  // `source` is the number of the first string in `json`, and becomes the number after its last string.
   Use use_of(const nlohmann::ordered_json& json, size_t& source) const;
   bool stands_in_json(const std::string& key) const;
   void note_tree(ReadProbe& probe, const nlohmann::ordered_json& json, const std::string& path,

@@ -128,7 +128,7 @@ struct Target {
 // A parameter of a macro, or of the body of a call block.
 struct Parameter {
   std::string name;
-  ExpressionPtr fallback;  // null: without it, the parameter is undefined
+  ExpressionPtr fallback;  // null: a parameter without an argument is undefined
 };
 struct MacroDefinition {
   std::string name;

@@ -18,12 +18,12 @@ struct CallArguments {
   std::vector<std::pair<std::string, Value>> named;
 };
 
-// One pointer for each parameter, null where it is not given. The first `required` of them must be given. A
-// parameter without a name has an empty name here. Throws Fault.
+// Returns one pointer for each parameter, null for a parameter that is not given. The first `required`
+// parameters must be given. A parameter without a name has an empty name here. Throws Fault.
 std::vector<const Value*> bind(std::string_view callee, const CallArguments& given,
                                std::initializer_list<std::string_view> parameters, size_t required);
 
-// Values of arguments; `callee` is for messages. Null stands for `fallback`.
+// Values of arguments; `callee` is for messages. If `value` is null, they return `fallback`.
 const Text& text_argument(std::string_view callee, const Value* value);  // which must be given
 int64_t integer_argument(std::string_view callee, const Value* value, int64_t fallback);
 bool truth_argument(const Value* value, bool fallback);

@@ -50,8 +50,8 @@ struct Rendered {
   // Bytes from strings of the variables, values and keys, except control variables; ascending, never
   // adjacent. They are to be tokenized without recognizing control tokens.
   std::vector<ByteRange> content;
-  // The same bytes by the string that they came from; ascending. Bytes that were made of several strings at
-  // once count for the first.
+  // The bytes of `content` again, ascending, each range with the one string that it came from. Bytes that
+  // were made of several strings at once count for the first.
   std::vector<SourceRange> sources;
 };
 
@@ -60,7 +60,8 @@ struct Template;
 class MessageValues;
 }  // namespace jinja
 
-// The messages of a conversation, for several renders, each of its first messages. One thread at a time.
+// The messages of a conversation, which several renders share. A render takes the first messages, as many as
+// it asks for. One thread at a time.
 class TemplateMessages {
  public:
   explicit TemplateMessages(std::shared_ptr<const nlohmann::ordered_json> list);  // an array
@@ -81,7 +82,7 @@ class ChatTemplate {
 
   // `variables` is an object: "messages", "tools", "add_generation_prompt", ... Throws Error.
   Rendered render(const nlohmann::ordered_json& variables, const RenderOptions& options) const;
-  // The same with a variable "messages" before all others: the first `count` of `messages`.
+  // Renders with the variable "messages", which is the first `count` of `messages`, before all others.
   Rendered render(const TemplateMessages& messages, size_t count, const nlohmann::ordered_json& others,
                   const RenderOptions& options) const;
 

@@ -62,7 +62,7 @@ class ExpressionParser {
   static int deepest(std::initializer_list<const ExpressionPtr*> parts);
   static int deepest(const Expressions& parts);
   static int deepest(const Arguments& arguments);
-  // `depth` is that of the deepest part. Chains like a + b + c make deep trees without recursion of the
+  // `depth` is the depth of the deepest part. Chains like a + b + c make deep trees without recursion of the
   // parser, so the depth is bounded here, too.
   template <typename Node>
   static ExpressionPtr make(Position at, int depth, Node node);

@@ -1,7 +1,7 @@
 // How a chat template fails.
 //
-// Operations on values know what is wrong but not where: they throw Fault. The parser and the interpreter
-// know the place, and turn it into the Error that callers see: malformed_file, with line and column.
+// Operations on values know what is wrong but not where, so they throw Fault. The parser and the interpreter
+// know the place, and turn a Fault into the Error(malformed_file), with line and column, that callers see.
 // Callers: everything in this folder; nothing outside sees a Fault.
 #pragma once
 

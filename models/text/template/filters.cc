@@ -87,7 +87,7 @@ Value replace(const Value& value, const CallArguments& given, Budget& budget) {
                     budget);
 }
 
-// Spaces, or the string itself.
+// `width` spaces, or `width` itself if it is a string.
 Text indentation(std::string_view callee, const Value& width) {
   if (width.text() != nullptr) return *width.text();
   constexpr int64_t kWidthMax = 1000;
@@ -157,13 +157,13 @@ void require_plain_number(std::string_view text) {
     throw refusal("a number with '_' or characters beyond ASCII");
 }
 
-// As float(text) in Python.
+// Parses as float(text) does in Python.
 std::optional<double> parsed_float(std::string_view text) {
   require_plain_number(text = without_space(text));
   const bool has_sign = text.starts_with('+') || text.starts_with('-');
   const std::string_view digits = text.substr(has_sign ? 1 : 0);
   if (digits.starts_with('+') || digits.starts_with('-')) return std::nullopt;  // from_chars would take "-"
-  if (digits.find('(') != std::string_view::npos) return std::nullopt;          // and "nan(...)"
+  if (digits.find('(') != std::string_view::npos) return std::nullopt;          // and would take "nan(...)"
   double value = 0;
   const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), value);
   if (end != digits.data() + digits.size()) return std::nullopt;

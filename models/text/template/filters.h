@@ -1,7 +1,7 @@
 // Filters: `value|name(arguments)`.
 //
-// What jinja2 makes a generator (map, select, unique, ...) is one here, too, but is filled at once. Callers:
-// the parser asks which filters exist; evaluation applies them.
+// A filter that returns a generator in jinja2 (map, select, unique, ...) does so here, too, but fills it at
+// once. Callers: the parser asks which filters exist; evaluation applies them.
 #pragma once
 
 #include "models/text/template/call_arguments.h"

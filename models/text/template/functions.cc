@@ -59,7 +59,7 @@ Value range(const CallArguments& given, Budget& budget) {
 Value strftime_now(const CallArguments& given, Surroundings& surroundings) {
   const std::string& format =
       text_argument("strftime_now", bind("strftime_now", given, {"format"}, 1)[0]).bytes;
-  // Python and the C library write these the same.
+  // Python and the C library write these conversions alike.
   constexpr std::string_view kConversions = "aAbBcCdDeFgGhHIjmMnprRStTuUVwWxXyY%";
   constexpr size_t kFormatBytesMax = 200;
   if (format.size() > kFormatBytesMax || format.find('\0') != std::string::npos)

@@ -22,7 +22,7 @@ void set_name(Frame& frame, std::string_view name, Value value, Budget& budget) 
 
 namespace {
 
-// Adjacent ranges as one, whatever their sources.
+// The ranges of the spans; adjacent ones become one, whatever their sources.
 std::vector<ByteRange> joined(const std::vector<SourceRange>& spans) {
   std::vector<ByteRange> ranges;
   for (const SourceRange& span : spans)
@@ -109,7 +109,7 @@ Interpreter::Flow Interpreter::run(const For& node, Position at) {
     };
   budget_.make(sizeof(Loop));
   const auto loop = std::make_shared<Loop>(std::move(items), std::move(condition));
-  // The condition refers to this frame: a loop that the template holds longer must not ask it.
+  // The condition refers to this frame: a loop that the template holds longer must not evaluate it.
   struct Ending {
     Loop& loop;
     ~Ending() { loop.end(); }

@@ -32,7 +32,7 @@ class Interpreter {
   Interpreter(const RenderOptions& options, Budget& budget)
       : budget_(budget), surroundings_{options.now, budget} {}
 
-  // `messages`: the variable of that name, before all others; nullptr: none. Throws Error.
+  // `messages`: the variable "messages", which comes before all others; nullptr: none. Throws Error.
   Rendered render(const Template& tree, const FirstMessages* messages,
                   const nlohmann::ordered_json& variables, const std::vector<std::string>& control_variables);
 

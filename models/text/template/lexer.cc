@@ -64,7 +64,8 @@ class Lexer {
 
   // ---- Data between tags ----
 
-  // Text [begin, end) in front of a tag with that sign.
+  // Adds text [begin, end), which stands in front of a tag with that sign, less the white space that the tag
+  // strips.
   void add_data(size_t begin, size_t end, char sign, bool is_variable) {
     std::string_view text = std::string_view(source_).substr(begin, end - begin);
     if (sign == '-') {

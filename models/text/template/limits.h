@@ -39,9 +39,9 @@ class Budget {
                   FaultKind::exhausted);
     steps_ -= count;
   }
-  // Looks at so many bytes of text.
+  // Charges for looking at `bytes` bytes of text.
   void read(uint64_t bytes) { step(bytes / 64); }
-  // Looks for a name of so many bytes among `count`, one after the other.
+  // Charges for comparing a name of `bytes` bytes with `count` names, one after the other.
   void search(uint64_t count, uint64_t bytes) { step(count * (1 + bytes / 64) / 16); }
   void make(uint64_t bytes) {
     if (bytes > bytes_)

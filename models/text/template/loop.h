@@ -1,7 +1,7 @@
 // The `loop` of a for statement.
 //
-// Items are taken one by one, and the statement's condition is asked for each as late as jinja2 asks: when
-// the item is next, or when the template looks ahead (last, nextitem, length). Caller: the interpreter makes
+// Items are taken one by one. The statement's condition is evaluated for an item as late as in jinja2, when
+// the item is next or when the template looks ahead (last, nextitem, length). Caller: the interpreter makes
 // and ends it; templates may hold it longer, but then it is empty.
 #pragma once
 

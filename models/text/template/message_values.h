@@ -1,4 +1,5 @@
-// Messages of a conversation as values, for several renders, each of its first messages.
+// Messages of a conversation as values, which several renders share. A render takes the first messages, as
+// many as it asks for.
 //
 // A message becomes a value when it is first asked for, and stays one. Each render is charged for the
 // messages that it gets as if it had made them. One thread at a time. Caller: Interpreter::render.

@@ -259,7 +259,7 @@ class Parser : private ExpressionParser {
     if (outer != nullptr && definition.uses_caller) outer->uses_caller = true;
   }
 
-  // What a statement's body may hold, while it is parsed.
+  // Sets what a statement's body may hold, while the body is parsed.
   class Inner {
    public:
     Inner(Parser& parser, bool in_loop, bool is_buffered, bool in_branch)

@@ -61,7 +61,7 @@ void append_sequence(Text& to, const Sequence& sequence, Budget& budget) {
 
 void append_repr(Text& to, const Value& value, Budget& budget) {
   budget.step();
-  budget.make(8);  // what is around a value
+  budget.make(8);  // for quotes or brackets around a value
   if (const Text* text = value.text()) {
     if (text->safe) append(to, "Markup(");
     append_repr(to, *text, budget);
@@ -120,7 +120,7 @@ class JsonWriter {
 
   void write(const Value& value, int level) {
     budget_.step();
-    budget_.make(8);  // what is around a value
+    budget_.make(8);  // for quotes or brackets around a value
     if (const Text* text = value.text()) {
       string(*text);
     } else if (const Sequence* sequence = value.sequence()) {
@@ -223,7 +223,7 @@ std::string float_repr(double value) {
   const std::string shortest(digits, end);  // [-]d[.ddd]e[+-]dd
   const size_t e = shortest.find('e');
   const int exponent = std::stoi(shortest.substr(e + 1));
-  // float.__repr__ writes exponents outside of these with 'e'.
+  // float.__repr__ writes a number with 'e' if its exponent is outside of these limits.
   if (exponent < -4 || exponent >= 16) return shortest;
   const bool negative = shortest[0] == '-';
   std::string mantissa = shortest.substr(negative ? 1 : 0, e - (negative ? 1 : 0));

@@ -205,7 +205,7 @@ Value map(const Value& value, const CallArguments& given, Budget& budget) {
   return generator_value(std::move(mapped), budget);
 }
 
-// Items for which the test, of the item or of an attribute, gives `wanted`.
+// The items for which a test gives `wanted`. It tests the item or, if `by_attribute`, one of its attributes.
 Value selected(std::string_view filter, bool wanted, bool by_attribute, const Value& value,
                const CallArguments& given, Budget& budget) {
   if (!truth(value)) return generator_value({}, budget);

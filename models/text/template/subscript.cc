@@ -133,7 +133,7 @@ Value slice_of(const Value& object, const Value* first, const Value* last, const
   const int64_t begin = bounds[0] ? clamped(*bounds[0], length, backwards) : backwards ? length - 1 : 0;
   const int64_t end = bounds[1] ? clamped(*bounds[1], length, backwards) : backwards ? -1 : length;
   const int64_t span = backwards ? begin - end : end - begin;
-  // Steps beyond the length take one item; this keeps the products below small.
+  // A step beyond the length takes one item, however long it is. Clamping keeps the products below small.
   const int64_t stride = std::clamp(by, -length - 1, length + 1);
   const int64_t width = std::abs(stride);
   const int64_t count = span <= 0 ? 0 : (span + width - 1) / width;

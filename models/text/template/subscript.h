@@ -1,7 +1,7 @@
 // object.name, object[key] and object[first:last:step], as jinja2's sandbox has them.
 //
 // An attribute is looked for first as a method of the type, then as a key; with brackets, the other way
-// round. An attribute or key that is not there is undefined. To ask an undefined value for one is a Fault.
+// round. An attribute or key that is not there is undefined. To ask an undefined value for either is a Fault.
 // Methods that would change a list or an object are undefined, too. Callers: evaluation, filters with an
 // `attribute`.
 #pragma once

@@ -15,7 +15,7 @@ namespace sluice::jinja {
 
 struct Text {
   std::string bytes;
-  // What came from the input; ascending, neither empty nor overlapping, nor adjacent with the same source.
+  // The ranges that came from the input; ascending, disjoint, none empty. Adjacent ranges differ in source.
   std::vector<SourceRange> content;
   bool safe = false;  // the result of filter 'safe': Python's Markup, where + escapes what it adds
 };

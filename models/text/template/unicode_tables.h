@@ -1,4 +1,4 @@
-// Tables of code points from U+0080 on, ascending, for unicode.cc alone. ASCII is code there.
+// Tables of code points from U+0080 on, ascending, for unicode.cc alone, which needs no table for ASCII.
 //
 // Written by tools/fixtures/unicode_tables.py.
 #pragma once

@@ -22,7 +22,7 @@ int deeper(int depth) {
 
 bool is_number(const Value& v) { return v.is<bool>() || v.is<int64_t>() || v.is<double>(); }
 
-// -1, 0 or 1; 2 if one is not a number. `long double` holds each int64 exactly on x86-64 and AArch64.
+// -1, 0 or 1; 2 if one of them is NaN. `long double` holds each int64 exactly on x86-64 and AArch64.
 int compare_numbers(const Value& a, const Value& b) {
   static_assert(std::numeric_limits<long double>::digits >= 63);
   const auto exact = [](const Value& v) {
@@ -63,7 +63,7 @@ void require_key(const Value& key) {
   throw refusal(fmt::format("a key of type '{}'", type_name(key)));
 }
 
-// Counts the search for a key among `count`.
+// Charges the budget for a search for `key` among `count` keys.
 void count_search(const Value& key, size_t count, Budget& budget) {
   budget.search(count, key.text() != nullptr ? key.text()->bytes.size() : 0);
 }

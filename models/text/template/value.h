@@ -133,10 +133,10 @@ Value value_of_json(const nlohmann::ordered_json& json, bool is_control, uint32_
 
 // ---- Asking values ----
 
-// As messages name it: "str", "dict", ...
+// The name of the value's type in messages: "str", "dict", ...
 std::string_view type_name(const Value& value);
 bool truth(const Value& value);
-// The value of an int or bool, and for number_of() of a float, too; else nothing.
+// The value of an int or a bool. number_of() takes a float, too. Nothing for values of other types.
 std::optional<int64_t> integer_of(const Value& value);
 std::optional<double> number_of(const Value& value);
 
@@ -147,12 +147,12 @@ bool less(const Value& a, const Value& b, Budget& budget);
 
 // len(); throws Fault where there is none.
 int64_t length_of(const Value& value);
-// The items that a loop over the value sees, of a generator those that are left. Throws Fault if it is not
-// iterable.
+// The items that a loop over the value sees. Of a generator, it takes the items that are left. Throws Fault
+// if the value is not iterable.
 Values items_of(const Value& value, Budget& budget);
 bool is_iterable(const Value& value);
 
-// The entry of a key, or null. Throws Fault if such a value cannot be a key.
+// The entry of a key, or null. Throws Fault if `key` is of a type that no key may have.
 const Value* find(const Dict& dict, const Value& key, Budget& budget);
 const Value* find(const Dict& dict, std::string_view key, Budget& budget);
 // Adds an entry or changes its value.

@@ -1,10 +1,10 @@
 // Added tokens: strings that are found in the text before it is normalized and cut, and become one id each.
 //
-// They are found from left to right, the longest at each place, in two rounds: first those with
-// normalized=false, in the input; then the others, by their normalized content, in the normalized text
-// between those of the first round. A special token is a control token: it is not found in text that a caller
-// declares plain, as text of users. Source: added_vocabulary.rs of Hugging Face tokenizers. An AddedTokens
-// never changes.
+// They are found from left to right, the longest at each place, in two rounds. The first round finds tokens
+// with normalized=false in the input. The second finds the other tokens, by their normalized content, in the
+// normalized text between the tokens of the first round. A special token is a control token: it is not found
+// in text that a caller declares plain, as text of users. Source: added_vocabulary.rs of Hugging Face
+// tokenizers. An AddedTokens never changes.
 #pragma once
 
 #include <array>
@@ -33,7 +33,7 @@ struct AddedToken {
   bool rstrip = false;       // takes the white space behind it
   bool normalized = false;
   bool special = false;
-  bool numbered = true;  // a file or the vocabulary has its id; else a file only names it
+  bool numbered = true;  // a file or the vocabulary gives its id; false: a file only names it
 };
 
 // The bytes of a text in which special tokens are not found. `origin` is as in PieceText; empty: the text is

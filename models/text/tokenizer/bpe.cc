@@ -124,7 +124,7 @@ uint32_t Bpe::unknown_id() const {
   return *id;
 }
 
-// False, and nothing is added, unless there is a token for each byte.
+// Adds a token for each byte of the character. If a byte has no token, returns false and adds nothing.
 bool Bpe::add_bytes(std::string_view character, BpeMemory& memory) const {
   const size_t size = memory.links_.size();
   for (const char c : character) {
@@ -139,7 +139,7 @@ bool Bpe::add_bytes(std::string_view character, BpeMemory& memory) const {
 }
 
 // An unknown token is added only when the next character with an id comes. So it stands behind the byte
-// tokens of characters between, as in Hugging Face tokenizers.
+// tokens of the characters between, as in Hugging Face tokenizers.
 void Bpe::make_links(std::string_view part, BpeMemory& memory) const {
   memory.links_.clear();
   uint32_t unknown_bytes = 0, left_out = 0;
@@ -157,7 +157,7 @@ void Bpe::make_links(std::string_view part, BpeMemory& memory) const {
       add_unknown();
       memory.links_.push_back({*id, bytes, kNone, kNone});
     } else if (options_.byte_fallback && add_bytes(character, memory)) {
-      // It has a token for each byte.
+      // The character has a token for each byte.
     } else if (options_.unknown) {
       if (!options_.fuse_unknown) add_unknown();
       unknown_bytes += bytes;
@@ -173,7 +173,7 @@ void Bpe::make_links(std::string_view part, BpeMemory& memory) const {
   }
 }
 
-// Adds the merge of the link at `place` with the next, if there is one, to the heap.
+// Adds to the heap the merge of the link at `place` with the next link, if there is such a merge.
 void Bpe::push(uint32_t place, BpeMemory& memory) const {
   const auto& left = memory.links_[place];
   if (left.next == kNone) return;

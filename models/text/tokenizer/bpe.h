@@ -2,10 +2,10 @@
 //
 // Characters become symbols. Then pairs of neighbours that are in the list of merges are merged, the pair
 // earliest in the list first and the leftmost of equal pairs first, until no such pair is left (Sennrich et
-// al., 2016, arXiv:1508.07909). Order and characters without an id are as in Hugging Face tokenizers,
-// models/bpe. A heap over a linked list takes O(n log n). A long piece is first cut between characters that
-// no merge joins. The cuts do not change the result, and let most parts be found in the cache. A Bpe never
-// changes; each thread has a BpeMemory.
+// al., 2016, arXiv:1508.07909). Order and characters without an id are treated as in Hugging Face
+// tokenizers, models/bpe. A heap over a linked list takes O(n log n). A long piece is first cut between
+// characters that no merge joins. The cuts do not change the result, and let most parts be found in the
+// cache. A Bpe never changes; each thread has a BpeMemory.
 #pragma once
 
 #include <cstdint>
@@ -47,7 +47,7 @@ class BpeMemory {
   };
   struct Link {
     uint32_t id, bytes, previous, next;  // bytes 0: merged into the one before
-    uint32_t left_out = 0;               // as of Symbol
+    uint32_t left_out = 0;               // as in Symbol
   };
   struct Candidate {
     uint32_t rank, place, id;

@@ -30,7 +30,7 @@ char32_t character(const Component& component, const char* key) {
   return c;
 }
 
-// What a normalizer writes into a text.
+// Reads the text that a normalizer writes, which must be short.
 std::string short_text(const Component& component, const char* key) {
   constexpr size_t kBytesMax = 64;  // published files have up to 3
   std::string text = component.text(key);
@@ -39,7 +39,7 @@ std::string short_text(const Component& component, const char* key) {
   return text;
 }
 
-// Steps of a component: those of its list, if it is a Sequence.
+// The steps of a component. A Sequence has the steps of its list, any other component is one step.
 template <typename Step, typename ReadOne>
 std::vector<Step> read_steps(const Component& component, const char* list, const ReadOne& read_one) {
   constexpr size_t kStepsMax = 64;  // published files have up to 5

@@ -21,7 +21,7 @@ class Component {
   bool has(const char* key) const;  // null counts as missing
   const nlohmann::json& at(const char* key) const;
   Component object(const char* key) const;
-  std::vector<Component> objects(const char* key) const;  // a list of them
+  std::vector<Component> objects(const char* key) const;  // a list of objects
   std::string text(const char* key) const;
   std::string text_or(const char* key, const char* otherwise) const;
   bool flag(const char* key) const;
@@ -29,9 +29,9 @@ class Component {
   uint32_t number(const char* key) const;
   const nlohmann::json& json() const { return value_; }
 
-  // "WHERE: CLAUSE." and that the file is damaged.
+  // Throws "WHERE: CLAUSE.", and says that the file is damaged.
   [[noreturn]] void damaged(const std::string& clause) const;
-  // "WHERE: WHAT is not supported."
+  // Throws "WHERE: WHAT is not supported."
   [[noreturn]] void unsupported(const std::string& what) const;
 
  private:

@@ -46,7 +46,7 @@ class Rewriter {
     while (!ends()) copy(1);  // a group is closed that is not open: Oniguruma complains about it
   }
 
-  // Up to the end of the group. `atomic`: no loop in it can be backtracked into.
+  // Rewrites up to the end of the group. `atomic`: no loop in it can be backtracked into.
   void alternatives(int depth, bool atomic) {
     constexpr int kDepthMax = 200;  // published patterns have up to 4
     if (depth > kDepthMax) refuse("groups that are nested too deeply");
@@ -58,7 +58,7 @@ class Rewriter {
     }
   }
 
-  // An atom with its quantifiers.
+  // Rewrites an atom with its quantifiers.
   void quantified(int depth, bool atomic) {
     const size_t begin = at_, written = to_.size();
     atomic |= possessive_.contains(begin);
@@ -163,7 +163,7 @@ class Rewriter {
     if (!ends()) copy(1);
   }
 
-  // What stands behind (? up to where the group's content begins, or the group ends: "i:", ">", "i".
+  // Copies what stands between (? and the group's content or end, such as "i:", ">" or "i".
   void options() {
     while (!ends()) {
       const char c = source_[at_];
@@ -208,7 +208,7 @@ class Rewriter {
 
   std::string_view source_;
   size_t at_ = 0;
-  bool ended_ = false;           // a group ended with its options
+  bool ended_ = false;           // the group has options alone, as (?i)
   std::set<size_t> possessive_;  // where possessive atoms begin
   std::string to_;
 };

@@ -2,7 +2,8 @@
 // 2. Each text between them is normalized, and the other added tokens are found in it.
 // 3. What is left is cut into pieces, and each piece becomes tokens.
 // So the text before an added token of the first step and the text behind it become tokens independently. If
-// two texts begin alike, such a token is found in both unless a longer one could reach into what differs.
+// two texts begin alike, such a token in that part is found in both, unless a longer added token could
+// reach into what differs.
 #include <fmt/format.h>
 
 #include <algorithm>

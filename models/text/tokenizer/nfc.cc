@@ -104,7 +104,7 @@ char32_t composed(char32_t a, char32_t b) {
 
 void compose(std::vector<Item>& items) {
   size_t kept = 0;                // items[0, kept) are done
-  size_t starter = items.size();  // of these, the one that the next may compose with
+  size_t starter = items.size();  // index of the kept item that the next may compose with
   int class_between = -1;         // of the last item behind the starter
   for (size_t i = 0; i < items.size(); ++i) {
     const Item item = items[i];

@@ -1,5 +1,5 @@
-// Normalizers: the first change of a text, before it is cut. There are only those that tokenizers of text
-// generation use.
+// Normalizers: the first change of a text, before it is cut. Only normalizers that tokenizers of text
+// generation use are supported.
 //
 // Callers: the encoder, and added tokens that match normalized text.
 #pragma once

@@ -93,7 +93,7 @@ std::string description(int code, OnigErrorInfo* info) {
 
 const OnigUChar* bytes(std::string_view text) { return reinterpret_cast<const OnigUChar*>(text.data()); }
 
-// Whether a search ended since it took more steps than it may.
+// Whether a search ended because it took more steps than the limits allow.
 bool is_over(int code) {
   return code == ONIGERR_RETRY_LIMIT_IN_MATCH_OVER || code == ONIGERR_RETRY_LIMIT_IN_SEARCH_OVER;
 }

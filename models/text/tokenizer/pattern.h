@@ -42,8 +42,8 @@ class Matcher {
   // seen by look-behind. Throws Error(malformed_file) when the search takes more than the limits allow.
   std::optional<ByteRange> find(const Pattern& pattern, std::string_view text, size_t from);
 
-  // Renews the limits, for the searches in a text of so many bytes. Before the first call they are those of
-  // an empty text.
+  // Renews the limits, for the searches in a text of `bytes` bytes. Before the first call, the limits are
+  // those of an empty text.
   void start_text(size_t bytes);
 
  private:

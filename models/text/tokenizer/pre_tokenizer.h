@@ -1,6 +1,6 @@
 // Pre-tokenizers: the steps that cut a normalized text into pieces, each of which becomes tokens by itself.
 //
-// As Hugging Face tokenizers 0.23 have them. Callers: the encoder; a step never changes.
+// They cut as those of Hugging Face tokenizers 0.23 do. Callers: the encoder; a step never changes.
 #pragma once
 
 #include <cstdint>
@@ -32,7 +32,7 @@ struct ByteLevelStep {
 enum class PrependScheme : uint8_t { first, never, always };
 
 // Writes blanks as `replacement`. Puts a `replacement` in front of a piece that does not begin with one, as
-// the scheme says (`first`: only of the piece with which the input begins). Cuts in front of each if `split`.
+// the scheme says (`first`: only of the piece with which the input begins). If `split`, cuts before each.
 struct MetaspaceStep {
   std::string replacement;
   PrependScheme prepend = PrependScheme::always;

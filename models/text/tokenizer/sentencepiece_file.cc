@@ -150,7 +150,7 @@ Model parse(std::string_view bytes) {
   return model;
 }
 
-// What the model does with text that the tokenizer built below cannot; empty: nothing.
+// Names what the model does with text but the tokenizer built below cannot do; empty: there is nothing.
 std::string unsupported_part(const Model& model) {
   if (model.type != 2) return model.type == 1 ? "a model of type Unigram" : "a model that is not of type BPE";
   if (model.has_charsmap) return "a normalization of characters (precompiled_charsmap)";

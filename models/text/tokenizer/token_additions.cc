@@ -29,7 +29,7 @@ constexpr std::array<const char*, 7> kNames = {"bos_token", "eos_token", "unk_to
 constexpr const char* kExtra = "extra_special_tokens";
 constexpr const char* kOlderExtra = "additional_special_tokens";
 
-// null where there is no such file.
+// Returns null if there is no such file.
 nlohmann::ordered_json read_json(const std::string& path) {
   std::error_code ignored;
   if (!fs::exists(path, ignored)) return nullptr;
@@ -163,8 +163,8 @@ std::set<std::string> control_tokens(const Files& files) {
   return controls;
 }
 
-// Reads named control tokens, and extra ones. Of names that every tokenizer has, special_tokens_map.json
-// overrides tokenizer_config.json; of other names, the reverse.
+// Reads named control tokens, and extra ones. For names that every tokenizer has, special_tokens_map.json
+// overrides tokenizer_config.json. For other names, tokenizer_config.json overrides special_tokens_map.json.
 void read_names(const Files& files, TokenAdditions& additions) {
   Named general = named_of(files.config, files.config_where, true);
   Named own = named_of(files.map, files.map_where, false);
@@ -265,7 +265,7 @@ TokenAdditions read_token_additions(const std::string& directory) {
 void add_tokens(const TokenAdditions& additions, AddedTokenList& list) {
   std::set<std::string> names;
   for (const auto& [name, token] : additions.named) names.insert(token.content);
-  if (!additions.has_decoder) {  // then all of the tokenizer's own tokens are added anew
+  if (!additions.has_decoder) {  // then the tokenizer's own tokens that have a name become special
     const std::vector<AddedToken> own = list.tokens();
     for (AddedToken token : own)
       if (names.contains(token.content)) {

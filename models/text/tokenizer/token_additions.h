@@ -27,9 +27,9 @@ class AddedTokenList {
   explicit AddedTokenList(const Vocabulary& vocabulary) : vocabulary_(vocabulary) {}
 
   bool contains(const std::string& content) const { return places_.contains(content); }
-  // Empty if the token gets `id` here, too; else a clause that a file gives it another id.
+  // Empty if the token has, or add() would give it, `id`; else a clause that says which id it has instead.
   std::string contradiction(const std::string& content, uint32_t id) const;
-  // Gives the token its id: that of the vocabulary, or the next that is free. If the list has the token
+  // Adds the token with its id in the vocabulary, or else the next free id. If the list has the token
   // already, its flags are replaced, but a special token stays special.
   void add(AddedToken token);
 

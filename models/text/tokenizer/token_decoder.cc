@@ -15,7 +15,7 @@ bool makes_one_token(const DecoderStep& step) {
   return std::holds_alternative<FuseDecoder>(step) || std::holds_alternative<ByteLevelDecoder>(step);
 }
 
-// Cutting at the start needs only what was cut before.
+// Whether the step can take a token part by part. A strip that cuts only at a token's start can.
 bool works_on_parts(const DecoderStep& step) {
   const auto* strip = std::get_if<StripDecoder>(&step);
   return strip != nullptr && strip->stop == 0;

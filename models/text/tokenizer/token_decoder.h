@@ -1,7 +1,8 @@
 // Decoders: from tokens back to text, token by token.
 //
-// A TextDecoder gives text as soon as no later token can change it; what it gives for a sequence of tokens,
-// put together, is what Hugging Face tokenizers give for the whole. Callers: decoding and generation.
+// A TextDecoder gives text as soon as no later token can change it. All texts that it gives for a sequence of
+// tokens are together the text that Hugging Face tokenizers give for the whole sequence. Callers: decoding
+// and generation.
 #pragma once
 
 #include <cstdint>
@@ -16,17 +17,18 @@ namespace sluice {
 struct ReplaceDecoder {
   std::string pattern, content;  // a string, not empty
 };
-// Runs of tokens <0x00> to <0xFF> become the characters of these bytes, or U+FFFD for each byte.
+// A run of tokens <0x00> to <0xFF> becomes the characters of its bytes, or if these are not UTF-8, U+FFFD for
+// each byte.
 struct ByteFallbackDecoder {};
 struct FuseDecoder {};  // the steps behind it see one token
 struct StripDecoder {
   char32_t content = U' ';
   size_t start = 0, stop = 0;  // at most so many are cut at the start and the end of a token
 };
-struct ByteLevelDecoder {};  // one token of the bytes that the characters stand for
+struct ByteLevelDecoder {};  // makes one token of the bytes that the characters of all tokens stand for
 struct MetaspaceDecoder {
   std::string replacement;  // becomes a blank
-  bool drops_first = true;  // but is left out in the first token, if true
+  bool drops_first = true;  // in the first token, `replacement` is left out instead
 };
 using DecoderStep = std::variant<ReplaceDecoder, ByteFallbackDecoder, FuseDecoder, StripDecoder,
                                  ByteLevelDecoder, MetaspaceDecoder>;
@@ -63,7 +65,7 @@ class TextDecoder {
   const TokenDecoder& decoder_;
   std::vector<State> states_;
   size_t fuse_ = 0;     // the first step that makes one token of all; the number of steps: none does
-  bool waits_ = false;  // steps behind `fuse_` need that whole token
+  bool waits_ = false;  // the steps behind `fuse_` need the whole token that it makes
 };
 
 }  // namespace sluice

@@ -37,7 +37,7 @@ class Tokenizer {
   Tokenizer(Tokenizer&&) noexcept;
   Tokenizer& operator=(Tokenizer&&) noexcept;
 
-  uint32_t id_end() const;  // above every id: rows that an embedding needs at least
+  uint32_t id_end() const;  // above every id; an embedding needs at least as many rows
   std::optional<uint32_t> id_of(std::string_view content) const;
   std::optional<std::string> content_of(uint32_t id) const;
   bool is_special(uint32_t id) const;   // a control token
@@ -64,13 +64,13 @@ class Tokenizer {
 };
 
 // The tokens of a text. Token i begins in the character that begins at byte begins[i] of the text. Blanks at
-// a token's start count (offsets of Hugging Face tokenizers without trim_offsets).
+// a token's start belong to the token (offsets of Hugging Face tokenizers without trim_offsets).
 struct Encoding {
   std::vector<uint32_t> ids;
   std::vector<size_t> begins;
   std::vector<ByteRange> left_out = {};  // of the text: characters that have no token; ascending
-  // Characters that the tokenizer's patterns do not know, since the installed Oniguruma is older than they
-  // are: Hugging Face may cut the text around them otherwise. 0 for a tokenizer without patterns.
+  // How many characters the tokenizer's patterns do not know because the installed Oniguruma is older than
+  // the characters. Hugging Face may cut the text around them otherwise. 0 for a tokenizer without patterns.
   size_t unknown_characters = 0;
   size_t spelled_controls = 0;  // spellings of control tokens in plain text, where they stay text
 };
@@ -99,8 +99,8 @@ class Encoder {
   // recognized (text of users). Adds neither prefix nor suffix. Throws Error: malformed_file when the text is
   // not UTF-8 or has more than 512 MiB, or the tokenizer's patterns take too long.
   Encoding encode(std::string_view text, std::span<const ByteRange> plain = {});
-  // The same for a text that may begin as `last` does. The call takes time only for what differs. `last` is
-  // empty, or made by this function; afterwards it has the given text and its tokens.
+  // Encodes as encode() does a text that may begin as `last` does. The call takes time only for what differs.
+  // `last` is empty, or made by this function; afterwards it has the given text and its tokens.
   void encode_next(std::string_view text, std::span<const ByteRange> plain, EncodedText& last);
 
  private:

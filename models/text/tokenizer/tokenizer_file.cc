@@ -27,7 +27,7 @@ struct Lists {
   std::string failure;  // a clause about the first wrong entry
 };
 
-// A clause if the token is wrong.
+// Adds a token. Returns a clause if the token is wrong, else an empty string.
 std::string add_token(std::string&& content, const Json& id, Vocabulary& vocabulary) {
   if (!id.is_number_unsigned() || id.get<uint64_t>() > kIdMax)
     return fmt::format("token \"{}\" has no id from 0 to {}", printable(content), kIdMax);
@@ -36,7 +36,8 @@ std::string add_token(std::string&& content, const Json& id, Vocabulary& vocabul
   return "";
 }
 
-// Merges are "a b", or ["a", "b"] where tokens may have blanks. A clause if it is neither.
+// Adds a merge, which is "a b", or ["a", "b"] where tokens may have blanks. Returns a clause if the entry is
+// neither, else an empty string.
 std::string add_merge(Json& entry, std::vector<Bpe::Merge>& merges) {
   if (entry.is_array() && entry.size() == 2 && entry[0].is_string() && entry[1].is_string()) {
     merges.emplace_back(std::move(entry[0].get_ref<std::string&>()),

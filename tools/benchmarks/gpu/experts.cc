@@ -13,7 +13,7 @@ using nlohmann::ordered_json;
 
 namespace {
 
-// What the experts of a model's layer multiply by first: gate and up together.
+// The sizes of the first products of a layer's experts: the product with gate and up together.
 struct ExpertLayer {
   int64_t experts, chosen, width, columns;
 };
@@ -24,7 +24,8 @@ OpShapes with_outputs(OpShapes s) {
   return s;
 }
 
-// Seconds of all experts. Each has a weight and a gradient of its own, so that none stays in a cache.
+// Times the products of all experts. Each expert has a weight and a gradient of its own, so that none stays
+// in a cache.
 struct Experts {
   Experts(Device& the_device, const ExpertLayer& the_layer, int64_t tokens, DType precision)
       : device(the_device), layer(the_layer), layout{tokens, layer.experts, layer.chosen} {

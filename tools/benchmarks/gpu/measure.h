@@ -8,7 +8,7 @@
 
 namespace sluice {
 
-// `small`, here and below: a rehearsal with tiny sizes, which only shows that it works.
+// `small`, here and below: a rehearsal with tiny sizes, which only shows that the measurement works.
 
 // The machine of a part's rows: its GPU, driver, libraries, cores, memory. Throws Error(environment) where
 // there is no GPU.
@@ -29,7 +29,7 @@ nlohmann::ordered_json measure_matmul(DeviceKind device, bool small);  // by pre
 nlohmann::ordered_json measure_attention(DeviceKind device, bool small);
 
 // In experts.cc. Floating-point operations a second of two ways: the first products of a layer's experts,
-// expert after expert as in a step, and one product by the library, of as many rows.
+// expert after expert as in a step, and one product of as many rows by the library.
 nlohmann::ordered_json measure_experts(DeviceKind device, bool small);
 
 int threads_of_machine();

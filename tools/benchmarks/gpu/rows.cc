@@ -129,9 +129,10 @@ std::vector<Row> test_rows() {
   return rows;
 }
 
-// The optimizer state of 7 billion parameters is 75 GiB, and nothing of it fits in 24 GiB of GPU memory. That
-// of 13 billion is 145 GiB: 110 GiB of host memory hold a part, the GPU the rest. Batches of Llama are 32 Ki
-// or 64 Ki tokens. A GPU of 80 GB can do the same with 16 layers of 7 billion, and with 32 of 13 billion.
+// The optimizer state of 7 billion parameters is 75 GiB, and nothing of it fits in 24 GiB of GPU memory. The
+// optimizer state of 13 billion is 145 GiB: 110 GiB of host memory hold a part, the GPU the rest. Batches of
+// Llama are 32 Ki or 64 Ki tokens. On a GPU of 80 GB, Llama 7B with 16 layers and Llama 13B with 32 layers
+// stand for these models.
 std::vector<Row> training_rows() {
   const auto training = [](const std::string& part, const std::string& name, const std::string& title,
                            int seconds, const std::string& model, int batch, int sequence, int steps,
@@ -166,7 +167,7 @@ std::vector<Row> training_rows() {
     row.mode = mode;
     return row;
   };
-  // The micro-batch is what is planned for the model.
+  // The micro-batch is the one that plans choose for the model.
   const auto algorithms = [](const std::string& model, int batch, int sequence) {
     return Row{.part = "small",
                .name = "algorithms-" + model,

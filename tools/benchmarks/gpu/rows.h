@@ -11,7 +11,7 @@ namespace sluice {
 enum class RowKind : uint8_t {
   doctor,      // `sluice doctor`: run by the script
   test,        // tests that need a GPU: run by the script, in a process of their own
-  sanitizer,   // the same under compute-sanitizer
+  sanitizer,   // such tests under compute-sanitizer
   link,        // copies between host and GPU
   disk,        // reads and writes of one file of the nvme tier
   matmul,      // large products through the device's multiplier

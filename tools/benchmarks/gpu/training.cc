@@ -110,7 +110,7 @@ class Training {
   void open_device();
   ModelConfig choose_model() const;
   ordered_json values(const Plan& plan, const ModelConfig& config) const;
-  bool fits_one_more() const;  // whether a step fits in beside those under way
+  bool fits_one_more() const;  // whether there is time for a step after those under way
 
   Row row_;
   TrainingPlace place_;
