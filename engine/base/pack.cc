@@ -84,10 +84,10 @@ class AddressSet {
   size_t ordered_ = 0;
 };
 
-// Addresses that are taken, by the positions at which they are taken. A node of the lowest level stands for
-// kBlock positions, a node of each next level for kFan nodes of the level below. An item owns the largest
-// nodes that lie wholly within its life, at most about 2 kFan in each level. At each end of its life, it
-// covers a part of one node of the lowest level and of the nodes above that node.
+// For each position, which is a point in time, the addresses that are taken then. A node of the lowest level
+// stands for kBlock positions, a node of each next level for kFan nodes of the level below. An item owns the
+// largest nodes that lie wholly within its life, at most about 2 kFan in each level. At each end of its life,
+// it covers a part of one node of the lowest level and of the nodes above that node.
 class Levels {
  public:
   explicit Levels(uint32_t positions) : blocks_(positions / kBlock + 1) {

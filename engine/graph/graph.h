@@ -119,12 +119,12 @@ struct Layer {
   std::vector<SegmentUse> segments;
 };
 
-// One of the ways in which a model that generates text reads tokens: some of each sequence at a time. The
-// readings of a model have the same groups, kept activations, sequences and context, and different shapes. A
-// reading has the inputs tokens i32 [rows] and documents i32 [rows], and the output logits [sequences,
-// vocabulary]. If it reads several tokens of a sequence at a time, it also has the input picked i32
-// [sequences]: the rows whose logits it makes. The names of these activations begin with the reading's name
-// and a dot.
+// One of the ways in which a model that generates text reads tokens: a call reads `tokens` of each sequence.
+// The readings of a model have the same groups, kept activations, sequences and context, and different
+// shapes. A reading has the inputs tokens i32 [rows] and documents i32 [rows], and the output logits
+// [sequences, vocabulary]. If it reads several tokens of a sequence at a time, it also has the input picked
+// i32 [sequences]: the rows whose logits it makes. The names of these activations begin with the reading's
+// name and a dot.
 struct Reading {
   std::string name;
   int64_t sequences = 1, context = 1;  // sequences read at once; the most tokens of each

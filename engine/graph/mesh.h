@@ -2,8 +2,8 @@
 //
 // Ranks are a grid with axes. Along each axis a rank has a place, and ranks differ in what the axis divides:
 // rows of a batch, parameters, or both. Places along the last axis vary fastest, so neighbouring ranks differ
-// along it. A mesh is made once, from the options of a run. Code that must know which rank has a row, a part
-// of a parameter or a sum asks the mesh, and does not compute it from the rank's number.
+// along it. A mesh is made once, from the options of a run. To learn which rank has a row, a sum or a part
+// of a parameter, code asks the mesh. It does not compute this from the rank's number.
 #pragma once
 
 #include <array>

@@ -43,8 +43,9 @@ struct WhatIf {
 };
 
 // For each quantity, returns the smallest amount that gains nearly as much as the largest that can be
-// planned. An amount of memory is cut to what its plan takes if that is nearly as fast. Quantities that gain
-// less than a hundredth are left out. Most tokens a second come first. `plan` is the plan without a change.
+// planned. An amount of memory is cut to what its plan takes, if a plan with the cut amount is nearly as
+// fast. Quantities that gain less than a hundredth are left out. The changes are in order of tokens a second,
+// the highest first. `plan` is the plan without a change.
 std::vector<WhatIf> best_changes(const std::vector<Amounts>& quantities, const Plan& plan,
                                  const PlanWith& plan_with);
 

@@ -23,7 +23,8 @@ struct InstructionTime {
 struct SimulationResult {
   double seconds = 0;             // until the last instruction has completed
   std::vector<double> lane_busy;  // seconds in which the lane executes at least one instruction, by lane
-  // Seconds of lane_busy that a full pool cost. By lane and pool: MachineRates::pools, then drives.
+  // Seconds of lane_busy that a full pool cost. By lane, then by pool: those of
+  // MachineRates::pools, and behind them the drives.
   std::vector<std::vector<double>> lane_slowed;
   // By position in the sequence and instruction; only if asked for.
   std::vector<std::vector<InstructionTime>> times;

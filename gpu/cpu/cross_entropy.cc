@@ -86,8 +86,8 @@ double finish_logits(float* logits, int64_t vocabulary, int32_t label, float cap
   return loss;
 }
 
-// A label outside the vocabulary marks a row to be ignored, or finish_logits refuses it. If a logit is not
-// finite, the maximum is NaN, and the row is not right.
+// False for a label outside the vocabulary: either it marks a row to be ignored, or finish_logits refuses the
+// label. If a logit is not finite, the maximum is NaN, and the row is not right.
 bool is_right(const float* logits, int64_t vocabulary, int32_t label) {
   return label >= 0 && label < vocabulary && finite_maximum(logits, vocabulary) == logits[label];
 }

@@ -2,7 +2,7 @@
 //
 // Positions are cut into blocks of kPositions. A block's first angles go through cos and sin in double; each
 // next position is one rotation further, also in double: 31 rotations lose a few 1e-15, far below fp32. So a
-// position's angles have the same bits wherever the position stands. All heads share a position's angles. All
+// position's angles have the same bits in whichever row it occurs. All heads share a position's angles. All
 // sequences of the micro-batch share them too, if each sequence is one document.
 #include "engine/base/simd/targets.h"
 #include "gpu/cpu/kernels.h"

@@ -36,9 +36,9 @@ class Communicator {
   // Says what later calls are for. Their errors quote it: "at step 12 for ...". Allocates nothing.
   void note(std::string_view purpose) noexcept { purpose_.set(purpose); }
 
-  // `among` divides all ranks into groups, and stands for the group that has this rank. On each rank, `all`
-  // gets the parts of the group's ranks, in order. `part` is what this rank gives, and may lie at this rank's
-  // place in `all`.
+  // `among` divides all ranks into groups; the call is among the ranks of this rank's group. On each rank,
+  // `all` gets the parts of the group's ranks, in order. `part` is what this rank gives, and may lie at this
+  // rank's place in `all`.
   virtual void all_gather(const ProcessGroup& among, const void* part, uint64_t bytes, void* all) = 0;
   // Part i of `parts` goes to the i-th rank of `among`. `received` gets what the ranks of `among` have for
   // this rank, in the order of ranks. `parts` and `received` do not overlap.

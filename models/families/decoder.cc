@@ -83,7 +83,7 @@ std::string adapters_in(const Model& model, const Adapted& groups) {
   return names;
 }
 
-// Such names of a layer's own group and of its experts' groups.
+// The names of adapters in a layer's own group and in its experts' groups.
 std::string adapters_in(const Model& model, const LayerGroups& groups) {
   std::string names = adapters_in(model, groups.own);
   for (const std::vector<Adapted>& experts : groups.experts)

@@ -20,8 +20,8 @@ namespace sluice {
 
 // From here until stop_on_signals() a signal prints `words` (at most 500 bytes) on standard error and ends
 // the process with `code`; if `code` is `done`, it ends the process as an unhandled signal would. The first
-// process of a container needs this call: the system drops signals that it does not handle. Caller: main,
-// before the verb.
+// process of a container needs this call: the system drops the signals for which that process has no handler.
+// Caller: main, before the verb.
 void end_on_early_signals(ExitCode code, const std::string& words);
 
 // From here on signals ask for a clean end. The first one is answered on standard error with `begin`, what

@@ -214,8 +214,8 @@ void add_ends(const nlohmann::json& facts, PreparedData& data) {
     data.ends_note += (data.ends_note.empty() ? "" : "\n") + note;
 }
 
-// A sentence that names the given options that have no effect on data that are tokens already. For `train`,
-// it leaves out the options that samples, texts and exports need, since training still uses them.
+// A sentence that names those of the given options without effect on data that are tokens already. For
+// `train`, it leaves out the options that samples, texts and exports need, since training still uses them.
 std::vector<std::string> notes_on_unused(const Options& options, Verb verb) {
   constexpr std::array kOfRecords = {"format",      "data-keys", "separator",   "train-on",
                                      "bad-records", "packing",   "long-samples"};

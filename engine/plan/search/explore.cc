@@ -126,7 +126,8 @@ std::vector<Candidate> Search::best_first(std::vector<Candidate> candidates) {
 }
 
 // One start with the fewest groups updated in backward, and one with the most; the better one comes first.
-// The start with the most has homes given layer by layer and long leads: these spread copies over the step.
+// The start with the most has long leads, and its homes are given layer by layer: both spread copies over
+// the step.
 std::vector<Candidate> Search::coarse_starts(const Candidate& from) {
   Candidate fewest = from, most = from;
   fewest.backward = std::ranges::min(backwards_);

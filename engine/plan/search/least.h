@@ -81,8 +81,8 @@ class Least {
   const std::vector<Choice>& choices() const;
   const Choice& with_low(size_t number) const;  // the choice, with its `low`
   const Choice& with_all(size_t number) const;  // with all its figures
-  // The most bytes that any of these arrangements takes beside movable homes, without the transfers of
-  // permanent buffers.
+  // By tier: the most bytes that any of these arrangements takes. Movable homes and the transfers of
+  // permanent buffers are not counted.
   std::vector<uint64_t> transient_peaks(const std::vector<Arrangement>& arrangements) const;
   // In each tier between the top and the lowest, adds to `bytes` what the first choice needs there beside
   // permanent homes.

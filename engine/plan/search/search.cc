@@ -22,7 +22,8 @@ constexpr uint32_t kWholeMost = 4;         // candidates that are assembled and 
 constexpr double kSeemsBetter = 0.97;      // of the seconds of the best whole plan
 constexpr double kHopeless = 1.3;          // of the best seconds: above that, keeping even more is not tried
 
-// Units of work (kSearchWork), about microseconds, to lower a program, and to assemble and simulate its step.
+// Units of work (kSearchWork) to lower a program, and to assemble and simulate its step. A unit is about a
+// microsecond.
 // A long program counts for more, since all else that is done with it takes longer, too.
 uint64_t work_of(uint64_t instructions) { return 200 + 4 * instructions + instructions * instructions / 500; }
 constexpr uint64_t kRepeatWork = 1;      // to simulate an instruction once more

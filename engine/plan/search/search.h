@@ -51,8 +51,9 @@ class Search {
   Search& operator=(const Search&) = delete;
 
   // Weighs candidates until `work` is spent or nothing improves. Weighs none if the least arrangement does
-  // not fit. Returns the seconds of the best so far, kNotFeasible if none fits. A second call adds the rules,
-  // even where no work is left, and moves single buffers; models of few layers get more work for that.
+  // not fit. Returns the seconds of the best so far, kNotFeasible if none fits. A second call also
+  // tries the rules of placement, even where no work is left, and then moves single buffers. For such moves,
+  // models of few layers get more work.
   double explore(uint64_t work);
   int64_t micro_batch() const { return model_.micro_batch; }
   uint64_t work_left() const { return work_left_; }

@@ -174,7 +174,7 @@ Compression parse_compression(const std::string& text, const std::string& option
               fmt::format("Write none, or powersgd:RANK with a rank from 1 to {}.", kCompressionRankMax));
 }
 
-// Seconds of "90s", "10m", "1.5h" or "1h30m"; none: the text is no time.
+// The seconds that "90s", "10m", "1.5h" or "1h30m" stands for; nullopt if the text is not a time.
 std::optional<double> parse_time(const std::string& text) {
   constexpr std::pair<char, double> kTimeUnits[] = {{'s', 1}, {'m', 60}, {'h', 3600}};
   double seconds = 0;

@@ -80,7 +80,8 @@ void SampleMaker::note_refusal(const std::string& why) {
 
 SampleNotes SampleMaker::take_notes() { return std::exchange(notes_, {}); }
 
-// The parts in which control tokens are not tokens: what came from users, unless the choices say otherwise.
+// The parts in which the text of a control token is plain text: all that came from users, unless the choices
+// make tokens of it everywhere.
 std::span<const ByteRange> SampleMaker::plain_parts(const Rendered& text) const {
   const bool are_plain = choices_.control_tokens == ControlTokens::of_template;
   return are_plain ? std::span(text.content) : std::span<const ByteRange>{};
@@ -232,7 +233,7 @@ bool SampleMaker::is_known_role(const Conversation& conversation, const std::str
 
 namespace {
 
-// Whether a content is blank or a thought alone, so that the call is the message's answer.
+// Whether a content is blank or only a thought. Then a call of the same message is the answer.
 bool is_thought(const nlohmann::ordered_json& content) {
   if (!content.is_string()) return false;
   const std::string& text = content.get_ref<const std::string&>();

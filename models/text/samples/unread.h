@@ -1,4 +1,4 @@
-// What of a conversation stands in no sample.
+// The parts of a conversation that are in no sample.
 //
 // A string counts as read if a sample has bytes of it; blank bytes, which templates cut off, count for
 // nothing. A value without strings counts as read if a sample has its key in JSON or a probe finds that it is

@@ -27,7 +27,8 @@ class AddedTokenList {
   explicit AddedTokenList(const Vocabulary& vocabulary) : vocabulary_(vocabulary) {}
 
   bool contains(const std::string& content) const { return places_.contains(content); }
-  // Empty if the token has, or add() would give it, `id`; else a clause that says which id it has instead.
+  // Empty if `id` is the token's id, or the one that add() would give the token; else a clause that names the
+  // other id.
   std::string contradiction(const std::string& content, uint32_t id) const;
   // Adds the token with its id in the vocabulary, or else the next free id. If the list has the token
   // already, its flags are replaced, but a special token stays special.
