@@ -109,7 +109,8 @@ TEST_F(MatmulAlgorithms, BenchTimesThemAndTrainUsesThem) {
                          .copy_bytes = 1 << 20,
                          .network_seconds = 0,
                          .gpu = {.elements = 1 << 17, .ops = ops, .product_seconds = 0}};
-  emulation::set_up({.fast_algorithm = 2, .product_microseconds = 3000});
+  // The other algorithms sleep longer than a product may wait for a busy processor.
+  emulation::set_up({.fast_algorithm = 2, .product_microseconds = 20'000});
   const Ended ended = run_command(Words{"bench", "--device", "cuda", "--out", file} + kModel, scale);
   ASSERT_EQ(ended.code, ExitCode::done) << ended.what << ended.out;
   expect_nothing_on_the_gpu();
