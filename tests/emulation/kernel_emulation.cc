@@ -70,44 +70,24 @@ struct Block {
   std::vector<Warp> warps;
   std::vector<std::byte> shared;
   const std::function<void()>* thread = nullptr;
-  std::vector<int> ready;  // threads that do not wait, in the order in which they run
-  size_t started = 0;      // how many of these have run since the scheduler did
   context::fiber scheduler;
-  context::fiber* left = nullptr;  // where to keep the context that ran last
   int current = 0;
 };
 
 Block block;  // of the emulated GPU's only thread
 
-// The context that runs when the one kept in `here` stops: the next ready thread's, or behind the last of
-// these the scheduler's. A thread goes on to the next one without the scheduler, since a change of context
-// takes longer than most of what a thread does between two of them.
-context::fiber& next_after(context::fiber& here) {
-  block.left = &here;
-  if (block.started == block.ready.size()) return block.scheduler;
-  block.current = block.ready[block.started++];
-  threadIdx.x = static_cast<unsigned>(block.current);
-  return block.fibers[static_cast<size_t>(block.current)].context;
-}
-
-void change_from(context::fiber& here) {
-  context::fiber left = std::move(next_after(here)).resume();
-  *block.left = std::move(left);
-}
-
-context::fiber fiber_main(context::fiber&& left) {
-  *block.left = std::move(left);
+context::fiber fiber_main(context::fiber&& scheduler) {
+  block.scheduler = std::move(scheduler);
   (*block.thread)();
   Fiber& fiber = block.fibers[static_cast<size_t>(block.current)];
   CHECK(fiber.copies.empty(), "a thread returned before its copies were there");
   fiber.waiting = Waiting::returned;
-  return std::move(next_after(fiber.context));
+  return std::move(block.scheduler);
 }
 
 void wait(Waiting what) {
-  Fiber& fiber = block.fibers[static_cast<size_t>(block.current)];
-  fiber.waiting = what;
-  change_from(fiber.context);
+  block.fibers[static_cast<size_t>(block.current)].waiting = what;
+  block.scheduler = std::move(block.scheduler).resume();
 }
 
 // If all fibers [begin, end) wait for `at` or have returned, lets those that wait go on. Returns whether any
@@ -134,16 +114,21 @@ void release_warp(size_t index) {
   std::exchange(warp.combine, nullptr)(warp.combined);
 }
 
+void resume(int thread) {
+  Fiber& fiber = block.fibers[static_cast<size_t>(thread)];
+  block.current = thread;
+  threadIdx.x = static_cast<unsigned>(thread);
+  fiber.context = std::move(fiber.context).resume();
+}
+
 void run_block(int threads, bool shuffled, std::mt19937& generator) {
   for (size_t i = 0; i < block.fibers.size(); ++i)
     block.fibers[i] = {block.stacks[i].start(fiber_main), Waiting::nothing, 0, {}, {}};
-  std::vector<int>& ready = block.ready;
-  ready.resize(static_cast<size_t>(threads));
+  std::vector<int> ready(static_cast<size_t>(threads));
   std::iota(ready.begin(), ready.end(), 0);
   while (!ready.empty()) {
     if (shuffled) std::shuffle(ready.begin(), ready.end(), generator);
-    block.started = 0;
-    change_from(block.scheduler);
+    for (const int thread : ready) resume(thread);
     for (size_t warp = 0; warp < block.warps.size(); ++warp) release_warp(warp);
     release(0, block.fibers.size(), Waiting::block);
     ready.clear();
