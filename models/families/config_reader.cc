@@ -14,9 +14,8 @@ namespace {
 std::string shown(const nlohmann::json& value) {
   if (value.is_array()) return "a list";
   if (value.is_object()) return "an object";
-  std::string text = value.dump(-1, ' ', true, nlohmann::json::error_handler_t::replace);
-  if (text.size() > 60) text.replace(57, std::string::npos, "...");
-  return text;
+  const std::string text = value.dump(-1, ' ', true, nlohmann::json::error_handler_t::replace);
+  return text.size() <= 60 ? text : text.substr(0, 57) + "...";
 }
 
 const char* const kCorrect = "Correct the file.";
