@@ -1,9 +1,14 @@
 // Brute force tries all ways in which the first groups of weights, of gradients and of state live higher than
-// the rest, with many sets of levels of recomputation.
+// the rest, with many sets of levels of recomputation. It leaves out those whose step
+// has a lower bound that is no better than the best so far.
 #pragma once
+
+#include <gtest/gtest.h>
 
 #include <algorithm>
 #include <array>
+#include <map>
+#include <utility>
 #include <vector>
 
 #include "engine/simulate/simulate.h"
@@ -52,6 +57,92 @@ inline std::vector<TierId> homes_of(const Program& p, const Lowering& lowering,
   return homes;
 }
 
+// Part of a permanent buffer that a body's tasks find at its home, or leave there. All units of the task that
+// does lie in tiers [highest, lowest].
+struct Moved {
+  BufferId buffer;
+  uint64_t bytes;
+  bool read;
+  TierId highest, lowest;
+};
+
+inline bool has_home(const Buffer& b) {
+  return b.owns_home() && (b.kind == BufferClass::state || b.kind == BufferClass::gradients);
+}
+
+// What the bodies of a step must move, wherever homes are: each piece that a task reads before any writes it,
+// and each that is changed and has content in the end, since homes are current between bodies.
+inline std::vector<Moved> must_move(const Program& p, const std::vector<BodyId>& step) {
+  struct Uses {
+    const Task *first = nullptr, *last_change = nullptr;
+    bool begins_with_read = false;
+  };
+  std::vector<Moved> all;
+  for (const BodyId id : step) {
+    const Body& body = p.bodies[id];
+    std::map<std::pair<BufferId, uint32_t>, Uses> pieces;
+    for (const Task& task : body.tasks)
+      for (const Operand& o : task.operands)
+        for (uint32_t piece = o.first; piece < o.last && has_home(p.buffers[o.buffer]); ++piece) {
+          Uses& uses = pieces[{o.buffer, piece}];
+          if (uses.first == nullptr) uses.first = &task, uses.begins_with_read = o.access != Access::write;
+          if (o.access != Access::read) uses.last_change = &task;
+        }
+    for (const auto& [at, uses] : pieces) {
+      const Buffer& b = p.buffers[at.first];
+      const auto add = [&, piece = at.second](bool read, TaskKind kind) {
+        all.push_back({at.first, b.cuts[piece + 1] - b.cuts[piece], read, lowest_tier(p.machine), 0});
+        for (const Unit& u : p.machine.units) {
+          if (u.kind != kind) continue;
+          all.back().highest = std::min(all.back().highest, u.tier);
+          all.back().lowest = std::max(all.back().lowest, u.tier);
+        }
+      };
+      if (uses.begins_with_read) add(true, uses.first->kind);
+      if (uses.last_change != nullptr && !b.is_empty_in(body.end)) add(false, uses.last_change->kind);
+    }
+  }
+  return all;
+}
+
+// Seconds that the busiest lane takes at least for those tasks of a step that no other lane can run.
+inline double computing_seconds(const Program& p, const MachineRates& rates,
+                                const std::vector<BodyId>& step) {
+  std::map<LaneId, double> lanes;
+  for (const BodyId id : step)
+    for (const Task& task : p.bodies[id].tasks) {
+      std::map<LaneId, double> taken;
+      for (const Unit& u : p.machine.units)
+        if (u.kind == task.kind) taken[u.lane] = unit_seconds(p, rates, task, u);
+      if (taken.size() == 1) lanes[taken.begin()->first] += taken.begin()->second;
+    }
+  double most = 0;
+  for (const auto& [lane, seconds] : lanes) most = std::max(most, seconds);
+  return most;
+}
+
+// Seconds that what must be moved takes at least: its bytes over the rate of the link or of the drives.
+inline double moving_seconds(const Machine& machine, const std::vector<Moved>& moves,
+                             const std::vector<TierId>& homes, const MachineRates& rates) {
+  std::map<std::pair<std::string, std::string>, double> links;  // bytes
+  std::map<std::string, double> drives;
+  for (const Moved& m : moves) {
+    const TierId home = homes[m.buffer], nearest = std::clamp(home, m.highest, m.lowest);
+    for (TierId t = std::min(home, nearest); t < std::max(home, nearest); ++t) {
+      const bool up = m.read == (nearest < home);
+      const Tier &above = machine.tiers[t], &below = machine.tiers[t + 1u];
+      links[up ? std::pair{below.name, above.name} : std::pair{above.name, below.name}] +=
+          static_cast<double>(m.bytes);
+      if (below.file) drives[below.name] += static_cast<double>(m.bytes);
+    }
+  }
+  double least = 0;
+  for (const LinkRates& r : rates.links) least = std::max(least, links[{r.from, r.to}] / r.bytes_per_second);
+  for (const DriveRates& r : rates.drives)
+    least = std::max(least, drives[r.tier] / std::max({r.read, r.write, r.mixed}));
+  return least;
+}
+
 using Levels = std::vector<Recompute>;  // by layer
 
 // The fastest step at each of some rates, of so many waves, over all divisions and sets of levels. All bodies
@@ -59,6 +150,12 @@ using Levels = std::vector<Recompute>;  // by layer
 // for all.
 inline std::vector<double> best_of_all(const PlanRequest& request, const std::vector<MachineRates>& rates,
                                        const std::vector<Levels>& sets, uint32_t waves = 1) {
+  struct Tried {
+    std::vector<TierId> homes;
+    std::vector<double> least;  // seconds, by rates
+  };
+  // A step of a few repeated ones may be measured a little below what it takes on average.
+  constexpr double kBelow = 0.98;
   const size_t tiers = request.machine.tiers.size();
   std::vector<double> best(rates.size(), 1e300);
   for (const Levels& set : sets) {
@@ -74,23 +171,40 @@ inline std::vector<double> best_of_all(const PlanRequest& request, const std::ve
     Program tasks = whole;
     for (size_t b = 0; b < tasks.bodies.size(); ++b)
       if (!std::count(step.begin(), step.end(), b)) tasks.bodies[b].tasks.clear();
+    const std::vector<Moved> moves = must_move(tasks, step);
+    std::vector<double> computing;  // by rates
+    for (const MachineRates& r : rates) computing.push_back(computing_seconds(tasks, r, step));
+    std::vector<Tried> tried;
     const bool gradients_stay = request.lower.update_waits_for_norm || waves > 1;
     const std::vector<Division> all = divisions(static_cast<uint32_t>(lowering.groups.size()), tiers);
     const std::vector<Division> none{Division(tiers - 1, 0)};
     for (const Division& weights : all)
       for (const Division& gradients : gradients_stay ? all : none)
         for (const Division& state : all) {
-          const Arrangement a{homes_of(tasks, lowering, {&weights, &gradients, &state}),
-                              std::vector<uint32_t>(tiers, kLead)};
-          Program p = tasks;
-          if (assemble(p, a)) continue;
-          std::vector<double> least = best;
+          tried.push_back({homes_of(tasks, lowering, {&weights, &gradients, &state}), {}});
           for (size_t r = 0; r < rates.size(); ++r)
-            least[r] = std::min(least[r], steady_step_seconds(p, rates[r], step));
-          if (least == best) continue;
-          p = whole;
-          if (!assemble(p, a)) best = least;
+            tried.back().least.push_back(
+                kBelow *
+                std::max(computing[r], moving_seconds(tasks.machine, moves, tried.back().homes, rates[r])));
         }
+    std::ranges::stable_sort(tried, {}, &Tried::least);  // the best ones tend to come first
+    for (const Tried& t : tried) {
+      bool may_be_best = false;
+      for (size_t r = 0; r < rates.size(); ++r) may_be_best = may_be_best || t.least[r] < best[r];
+      if (!may_be_best) continue;
+      const Arrangement a{t.homes, std::vector<uint32_t>(tiers, kLead)};
+      Program p = tasks;
+      if (assemble(p, a)) continue;
+      std::vector<double> least = best;
+      for (size_t r = 0; r < rates.size(); ++r) {
+        const double seconds = steady_step_seconds(p, rates[r], step);
+        EXPECT_GE(seconds, t.least[r]);
+        least[r] = std::min(least[r], seconds);
+      }
+      if (least == best) continue;
+      p = whole;
+      if (!assemble(p, a)) best = least;
+    }
   }
   return best;
 }
