@@ -105,52 +105,36 @@ DType rounded_inside(const OpCase& c, DType precision) {
   return rounds_between_products(c.kind) ? precision : DType::f32;
 }
 
+// And with two threads or three, they compute the same bits as with one.
 TEST_P(OpConformance, DevicesAgreeWithReference) {
   const auto oracle = make_reference_device();
+  const BackwardOptions overwriting{.overwrite = true}, adding{.addend = Addend::in_place};
   for (const DType precision : precisions(GetParam())) {
     Operands operands(GetParam(), precision);
     const DType rounded = rounded_inside(GetParam(), precision);
     std::vector<Guarded> saved = run_forward(*oracle, operands);
     const auto forward = results_of(operands, saved);
+    const auto overwritten = run_backward(*oracle, operands, saved, overwriting);
+    const auto added = run_backward(*oracle, operands, saved, adding);
     for (const DeviceEntry& entry : devices_to_judge()) {
       SCOPED_TRACE(std::string(entry.name) + ", " + dtype_name(precision));
-      expect_close(results_of(operands, run_forward(*entry.make(2), operands)), forward, rounded);
-    }
-    for (const Addend addend : {Addend::none, Addend::in_place}) {
-      if (addend != Addend::none && GetParam().large) continue;
-      const BackwardOptions options{.addend = addend, .overwrite = addend == Addend::none};
-      const auto backward = run_backward(*oracle, operands, saved, options);
-      for (const DeviceEntry& entry : devices_to_judge()) {
-        SCOPED_TRACE(std::string(entry.name) + ", " + dtype_name(precision));
-        expect_close(run_backward(*entry.make(2), operands, saved, options), backward, rounded);
+      const auto single = entry.make(1);
+      const auto its_forward = results_of(operands, run_forward(*single, operands));
+      const auto its_added = run_backward(*single, operands, saved, adding);
+      expect_close(its_forward, forward, rounded);
+      expect_close(its_added, added, rounded);
+      for (const int threads : {2, 3}) {
+        const auto device = entry.make(threads);
+        expect_equal(results_of(operands, run_forward(*device, operands)), its_forward);
+        expect_equal(run_backward(*device, operands, saved, adding), its_added);
       }
+      expect_close(run_backward(*entry.make(2), operands, saved, overwriting), overwritten, rounded);
     }
   }
 }
 
-// On every device and in every precision, after one forward: two backwards that give the same bits.
-void expect_equal_backwards(const OpCase& c, const BackwardOptions& one, const BackwardOptions& other) {
-  for (const DeviceEntry& entry : devices())
-    for (const DType precision : precisions(c)) {
-      SCOPED_TRACE(std::string(entry.name) + ", " + dtype_name(precision));
-      const auto device = entry.make(1);
-      Operands operands(c, precision);
-      std::vector<Guarded> saved = run_forward(*device, operands);
-      const auto wanted = run_backward(*device, operands, saved, one);
-      expect_equal(run_backward(*device, operands, saved, other), wanted);
-    }
-}
-
-TEST_P(SmallOpConformance, AccumulatingOnZeroIsOverwriting) {
-  expect_equal_backwards(GetParam(), {.from_zero = true, .overwrite = true},
-                         {.addend = Addend::in_place, .from_zero = true});
-}
-
-TEST_P(SmallOpConformance, AnAddendMayLieElsewhere) {
-  expect_equal_backwards(GetParam(), {.addend = Addend::in_place}, {.addend = Addend::elsewhere});
-}
-
-TEST_P(SmallOpConformance, UnwantedGradientsChangeNothingElse) {
+// On every device and in every precision, after one forward: other ways to ask for the same gradients.
+TEST_P(SmallOpConformance, WaysToAskForGradientsDoNotChangeBits) {
   const OpCase& c = GetParam();
   for (const DeviceEntry& entry : devices())
     for (const DType precision : precisions(c)) {
@@ -158,30 +142,21 @@ TEST_P(SmallOpConformance, UnwantedGradientsChangeNothingElse) {
       const auto device = entry.make(1);
       Operands operands(c, precision);
       std::vector<Guarded> saved = run_forward(*device, operands);
-      const auto all = run_backward(*device, operands, saved);
-      for (uint32_t i = 0; i < c.inputs.size(); ++i)
-        expect_equal(run_backward(*device, operands, saved, {.without_inputs = 1u << i}), all);
-      for (uint32_t i = 0; i < c.parameters.size(); ++i)
-        expect_equal(run_backward(*device, operands, saved, {.without_parameters = 1u << i}), all);
-      expect_equal(run_backward(*device, operands, saved, {.without_inputs = ~0u, .without_parameters = ~0u}),
-                   all);
-    }
-}
-
-TEST_P(OpConformance, ThreadsDoNotChangeBits) {
-  for (const DeviceEntry& entry : devices_to_judge())
-    for (const DType precision : precisions(GetParam())) {
-      SCOPED_TRACE(std::string(entry.name) + ", " + dtype_name(precision));
-      Operands operands(GetParam(), precision);
-      const auto single = entry.make(1);
-      std::vector<Guarded> saved = run_forward(*single, operands);
-      const auto forward = results_of(operands, saved);
-      const auto backward = run_backward(*single, operands, saved);
-      for (const int threads : {2, 3}) {
-        const auto device = entry.make(threads);
-        expect_equal(results_of(operands, run_forward(*device, operands)), forward);
-        expect_equal(run_backward(*device, operands, saved), backward);
-      }
+      const auto expect_same = [&](const char* what, const BackwardOptions& one,
+                                   const std::vector<BackwardOptions>& others) {
+        SCOPED_TRACE(what);
+        const auto wanted = run_backward(*device, operands, saved, one);
+        for (const BackwardOptions& other : others)
+          expect_equal(run_backward(*device, operands, saved, other), wanted);
+      };
+      expect_same("accumulating on zero is overwriting", {.from_zero = true, .overwrite = true},
+                  {{.addend = Addend::in_place, .from_zero = true}});
+      expect_same("an addend may lie elsewhere", {.addend = Addend::in_place},
+                  {{.addend = Addend::elsewhere}});
+      std::vector<BackwardOptions> without{{.without_inputs = ~0u, .without_parameters = ~0u}};
+      for (uint32_t i = 0; i < c.inputs.size(); ++i) without.push_back({.without_inputs = 1u << i});
+      for (uint32_t i = 0; i < c.parameters.size(); ++i) without.push_back({.without_parameters = 1u << i});
+      expect_same("unwanted gradients change nothing else", {}, without);
     }
 }
 
