@@ -16,7 +16,6 @@
 #include <hwy/foreach_target.h>
 #include <hwy/highway.h>
 
-#include <CLI/CLI.hpp>
 #include <thread>
 #include <type_traits>
 #include <utility>
@@ -24,6 +23,7 @@
 
 #include "cpu_optim/adamw.h"
 #include "engine/base/simd/simd-inl.h"
+#include "tools/benchmarks/bench_main.h"
 #include "tools/benchmarks/contest.h"
 
 #ifndef SLUICE_ADAMW_BENCH_STREAMS
@@ -188,14 +188,14 @@ int main(int argc, char** argv) {
   uint64_t parameters = 64ull << 20;
   int threads = static_cast<int>(std::thread::hardware_concurrency()), rounds = 15;
   bool json = false;
-  CLI::App app("AdamW against the best kernel with the same memory traffic and no arithmetic.");
-  app.add_option("--parameters", parameters, "parameters, rounded up to shards of 4 Mi")
-      ->check(CLI::PositiveNumber);
-  app.add_option("--threads", threads, "threads")->check(CLI::PositiveNumber);
-  app.add_option("--rounds", rounds, "timed rounds")->check(CLI::PositiveNumber);
-  app.add_flag("--json", json, "only AdamW's parameters a second and its ratio, as one JSON object");
-  CLI11_PARSE(app, argc, argv);
-  sluice::compare((parameters + sluice::kShard - 1) / sluice::kShard * sluice::kShard, threads, rounds, json);
-  return 0;
+  sluice::BenchMain bench("AdamW against the best kernel with the same memory traffic and no arithmetic.");
+  bench.add("--parameters", parameters, "parameters, rounded up to shards of 4 Mi");
+  bench.add("--threads", threads, "threads");
+  bench.add("--rounds", rounds, "timed rounds");
+  bench.add_flag("--json", json, "only AdamW's parameters a second and its ratio, as one JSON object");
+  return bench.run(argc, argv, [&] {
+    const uint64_t whole = (parameters + sluice::kShard - 1) / sluice::kShard * sluice::kShard;
+    sluice::compare(whole, threads, rounds, json);
+  });
 }
 #endif

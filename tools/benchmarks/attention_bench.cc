@@ -10,7 +10,6 @@
 // of keys.
 #include <fmt/format.h>
 
-#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <memory>
 #include <thread>
@@ -19,6 +18,7 @@
 
 #include "engine/base/simd/convert.h"
 #include "gpu/device.h"
+#include "tools/benchmarks/bench_main.h"
 #include "tools/benchmarks/contest.h"
 
 namespace sluice {
@@ -128,15 +128,14 @@ int main(int argc, char** argv) {
   using namespace sluice;
   Options options{4096, static_cast<int>(std::max(1u, std::thread::hardware_concurrency())), 5};
   bool small = false;
-  CLI::App app("What a window and documents save of attention on the cpu device.");
-  app.add_option("--length", options.length, "tokens of the sequence: a multiple of 8")
-      ->check(CLI::PositiveNumber);
-  app.add_option("--threads", options.threads, "threads")->check(CLI::PositiveNumber);
-  app.add_option("--rounds", options.rounds, "timed rounds")->check(CLI::PositiveNumber);
-  app.add_flag("--small", small, "tiny: shows that it works, no more");
-  CLI11_PARSE(app, argc, argv);
-  if (small) options.length = 128, options.rounds = 1;
-  for (const DType precision : {DType::f32, DType::bf16})
-    for (const int64_t kv_heads : {kHeads, int64_t{1}}) compare(precision, kv_heads, options);
-  return 0;
+  BenchMain bench("What a window and documents save of attention on the cpu device.");
+  bench.add("--length", options.length, "tokens of the sequence: a multiple of 8");
+  bench.add("--threads", options.threads, "threads");
+  bench.add("--rounds", options.rounds, "timed rounds");
+  bench.add_small(small);
+  return bench.run(argc, argv, [&] {
+    if (small) options.length = 128, options.rounds = 1;
+    for (const DType precision : {DType::f32, DType::bf16})
+      for (const int64_t kv_heads : {kHeads, int64_t{1}}) compare(precision, kv_heads, options);
+  });
 }

@@ -9,7 +9,6 @@
 // are read. The bar is half of that ratio, and at least 1.
 #include <fmt/format.h>
 
-#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <atomic>
 #include <memory>
@@ -24,6 +23,7 @@
 #include "engine/run/start/model_source.h"
 #include "engine/run/start/planning.h"
 #include "engine/run/start/session_start.h"
+#include "tools/benchmarks/bench_main.h"
 #include "tools/benchmarks/contest.h"
 
 namespace sluice {
@@ -129,24 +129,21 @@ int main(int argc, char** argv) {
                   "qwen3_moe:layers=4,width=512,heads=8,kv_heads=4,head_size=64,experts=64,top=4,"
                   "expert_ffn=512,vocab=1024,context=256"};
   bool small = false;
-  CLI::App app("Decoding with the experts that a batch needs, against all of them; all live on a drive.");
-  app.add_option("--dir", sizes.directory, "folder on a drive");
-  app.add_option("--tokens", sizes.tokens, "tokens of an answer")->check(CLI::Range(2, 200));
-  app.add_option("--threads", sizes.threads, "threads")->check(CLI::PositiveNumber);
-  app.add_option("--rounds", sizes.rounds, "timed rounds")->check(CLI::PositiveNumber);
-  app.add_flag("--small", small, "tiny: shows that it works, no more");
-  CLI11_PARSE(app, argc, argv);
-  if (small) {
-    sizes.model =
-        "qwen3_moe:layers=2,width=128,heads=2,kv_heads=2,head_size=64,experts=8,top=2,expert_ffn=1365,"
-        "vocab=256,context=64";
-    sizes.tokens = 3, sizes.rounds = 1;
-  }
-  try {
+  BenchMain bench("Decoding with the experts that a batch needs, against all of them; all live on a drive.");
+  bench.add("--dir", sizes.directory, "folder on a drive");
+  bench.add("--tokens", sizes.tokens, "tokens of an answer: 2 to 200");
+  bench.add("--threads", sizes.threads, "threads");
+  bench.add("--rounds", sizes.rounds, "timed rounds");
+  bench.add_small(small);
+  return bench.run(argc, argv, [&] {
+    if (small) {
+      sizes.model =
+          "qwen3_moe:layers=2,width=128,heads=2,kv_heads=2,head_size=64,experts=8,top=2,expert_ffn=1365,"
+          "vocab=256,context=64";
+      sizes.tokens = 3, sizes.rounds = 1;
+    }
+    if (sizes.tokens < 2 || sizes.tokens > 200)
+      throw Error(ExitCode::usage, "An answer has 2 to 200 tokens.", "Give --tokens a number of that range.");
     for (const int64_t sequences : {1, 4, 8}) compare(sizes, sequences);
-    return 0;
-  } catch (const Error& e) {
-    fmt::print(stderr, "decode_bench: {}\n{}\n", e.what(), e.remedy());
-    return static_cast<int>(e.code());
-  }
+  });
 }

@@ -9,7 +9,6 @@
 // compared round by round; the median of the ratios counts. The bar is for 256 rows an expert and more.
 #include <fmt/format.h>
 
-#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <array>
 #include <memory>
@@ -21,6 +20,7 @@
 #include "engine/base/simd/convert.h"
 #include "engine/graph/routing.h"
 #include "gpu/device.h"
+#include "tools/benchmarks/bench_main.h"
 #include "tools/benchmarks/contest.h"
 
 namespace sluice {
@@ -173,20 +173,20 @@ int main(int argc, char** argv) {
   Options options;
   options.threads = static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
   bool small = false;
-  CLI::App app("Products of experts on the cpu device, against one product of as many rows.");
-  app.add_option("--tokens", options.tokens, "tokens, each with 2 of 8 experts")->check(CLI::PositiveNumber);
-  app.add_option("--threads", options.threads, "threads")->check(CLI::PositiveNumber);
-  app.add_option("--rounds", options.rounds, "timed rounds")->check(CLI::PositiveNumber);
-  app.add_flag("--in-out", options.in_out, "weights are [in,out], not [out,in]");
-  app.add_flag("--processor-time", options.processor_time,
-               "time of the processor, for a busy machine; with --threads 1");
-  app.add_flag("--small", small, "tiny: shows that it works, no more");
-  CLI11_PARSE(app, argc, argv);
-  if (small) options.tokens = {64}, options.rounds = 1;
-  fmt::print("one product's speed, that of the experts' products, and their ratio (bar {}), {} threads\n",
-             kBar, options.threads);
-  for (const DType precision : {DType::bf16, DType::f32})
-    for (const int64_t tokens : options.tokens)
-      for (const auto& widths : kWidths) compare(precision, tokens, widths, options);
-  return 0;
+  BenchMain bench("Products of experts on the cpu device, against one product of as many rows.");
+  bench.add("--tokens", options.tokens, "tokens, each with 2 of 8 experts");
+  bench.add("--threads", options.threads, "threads");
+  bench.add("--rounds", options.rounds, "timed rounds");
+  bench.add_flag("--in-out", options.in_out, "weights are [in,out], not [out,in]");
+  bench.add_flag("--processor-time", options.processor_time,
+                 "time of the processor, for a busy machine; with --threads 1");
+  bench.add_small(small);
+  return bench.run(argc, argv, [&] {
+    if (small) options.tokens = {64}, options.rounds = 1;
+    fmt::print("one product's speed, that of the experts' products, and their ratio (bar {}), {} threads\n",
+               kBar, options.threads);
+    for (const DType precision : {DType::bf16, DType::f32})
+      for (const int64_t tokens : options.tokens)
+        for (const auto& widths : kWidths) compare(precision, tokens, widths, options);
+  });
 }

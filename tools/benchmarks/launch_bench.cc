@@ -19,7 +19,6 @@
 #include <fmt/format.h>
 #include <sys/resource.h>
 
-#include <CLI/CLI.hpp>
 #include <chrono>
 #include <functional>
 #include <memory>
@@ -38,6 +37,7 @@
 #include "offload/arena.h"
 #include "offload/io/backends.h"
 #include "tools/bench/median.h"
+#include "tools/benchmarks/bench_main.h"
 
 namespace sluice {
 namespace {
@@ -314,15 +314,8 @@ void measure(int rounds, bool small) {
 int main(int argc, char** argv) {
   int rounds = 7;
   bool small = false;
-  CLI::App app("What an instruction costs the host beside its work.");
-  app.add_option("--rounds", rounds)->check(CLI::PositiveNumber);
-  app.add_flag("--small", small);
-  CLI11_PARSE(app, argc, argv);
-  try {
-    sluice::measure(small ? 1 : rounds, small);
-    return 0;
-  } catch (const sluice::Error& e) {
-    fmt::print(stderr, "launch_bench: {}\n{}\n", e.what(), e.remedy());
-    return static_cast<int>(e.code());
-  }
+  sluice::BenchMain bench("What an instruction costs the host beside its work.");
+  bench.add("--rounds", rounds, "timed rounds");
+  bench.add_small(small);
+  return bench.run(argc, argv, [&] { sluice::measure(small ? 1 : rounds, small); });
 }

@@ -16,12 +16,12 @@
 #include <hwy/highway.h>
 #include <hwy/targets.h>
 
-#include <CLI/CLI.hpp>
 #include <thread>
 #include <utility>
 #include <vector>
 
 #include "gpu/ranks/reduce.h"
+#include "tools/benchmarks/bench_main.h"
 #include "tools/benchmarks/contest.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -171,22 +171,22 @@ int main(int argc, char** argv) {
   int threads = static_cast<int>(std::thread::hardware_concurrency()), rounds = 15;
   std::vector<uint32_t> ranks{2, 3, 4, 8};
   bool small = false;
-  CLI::App app("The sum of what ranks exchange, against the best kernel with the same memory traffic.");
-  app.add_option("--ranks", ranks, "numbers of ranks")->check(CLI::PositiveNumber);
-  app.add_option("--parameters", parameters, "parameters, rounded up to shards of 4 Mi")
-      ->check(CLI::PositiveNumber);
-  app.add_option("--threads", threads, "threads")->check(CLI::PositiveNumber);
-  app.add_option("--rounds", rounds, "timed rounds")->check(CLI::PositiveNumber);
-  app.add_flag("--small", small, "tiny: shows that it works, no more");
-  CLI11_PARSE(app, argc, argv);
-  if (small) parameters = 1, rounds = 1;
-  // Without this, the first pointers to the kernels would lead to a function that asks for the processor in
-  // every call.
-  hwy::GetChosenTarget().Update(hwy::SupportedTargets());
-  double ratio = 1e300;
-  for (const uint32_t n : ranks) ratio = std::min(ratio, sluice::compare(n, parameters, threads, rounds));
-  fmt::print("sum / best kernel with the same traffic, worst: {:.3f} (bar 0.9)  {}\n", ratio,
-             ratio >= 0.9 ? "ok" : "short");
-  return 0;
+  sluice::BenchMain bench(
+      "The sum of what ranks exchange, against the best kernel with the same memory traffic.");
+  bench.add("--ranks", ranks, "numbers of ranks");
+  bench.add("--parameters", parameters, "parameters, rounded up to shards of 4 Mi");
+  bench.add("--threads", threads, "threads");
+  bench.add("--rounds", rounds, "timed rounds");
+  bench.add_small(small);
+  return bench.run(argc, argv, [&] {
+    if (small) parameters = 1, rounds = 1;
+    // Without this, the first pointers to the kernels would lead to a function that asks for the processor in
+    // every call.
+    hwy::GetChosenTarget().Update(hwy::SupportedTargets());
+    double ratio = 1e300;
+    for (const uint32_t n : ranks) ratio = std::min(ratio, sluice::compare(n, parameters, threads, rounds));
+    fmt::print("sum / best kernel with the same traffic, worst: {:.3f} (bar 0.9)  {}\n", ratio,
+               ratio >= 0.9 ? "ok" : "short");
+  });
 }
 #endif
