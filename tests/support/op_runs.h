@@ -35,9 +35,10 @@ class Guarded {
   void freeze() { frozen_ = storage_; }
   bool unchanged() const { return frozen_ == storage_; }
   bool bands_intact() const {
-    for (size_t i = 0; i < storage_.size(); ++i)
-      if ((i < offset_ || i >= offset_ + bytes_) && storage_[i] != kPattern) return false;
-    return true;
+    const auto is_pattern = [](uint8_t byte) { return byte == kPattern; };
+    const auto data = storage_.begin() + static_cast<std::ptrdiff_t>(offset_);
+    return std::all_of(storage_.begin(), data, is_pattern) &&
+           std::all_of(data + static_cast<std::ptrdiff_t>(bytes_), storage_.end(), is_pattern);
   }
 
  private:
