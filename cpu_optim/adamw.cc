@@ -90,13 +90,15 @@ void adamw_range(const UpdateRange& range, const AdamWConstants& constants, cons
     T* gradient = static_cast<T*>(range.gradient);
     const T* next = static_cast<const T*>(range.next_gradient);
     T* weights = static_cast<T*>(range.weights);
+    float *first_moment = static_cast<float*>(range.planes[0]),
+          *second_moment = static_cast<float*>(range.planes[1]);
     if constexpr (sizeof(T) == 2) {
       if (reinterpret_cast<uintptr_t>(weights) % 64 == 0)
-        return adamw<kForm, true>(range.master, range.moments[0], range.moments[1], gradient, next, weights,
+        return adamw<kForm, true>(range.master, first_moment, second_moment, gradient, next, weights,
                                   range.elements, constants, guessed);
     }
-    adamw<kForm, false>(range.master, range.moments[0], range.moments[1], gradient, next, weights,
-                        range.elements, constants, guessed);
+    adamw<kForm, false>(range.master, first_moment, second_moment, gradient, next, weights, range.elements,
+                        constants, guessed);
   });
 }
 
@@ -151,7 +153,7 @@ void apply_adamw(const UpdateRange& range, const UpdateConstants& constants, Wor
                  UpdateForm form, const UpdateConstants& guessed) {
   const AdamWConstants c = of_range(constants.as<AdamWConstants>(), range),
                        g = of_range(guessed.as<AdamWConstants>(), range);
-  for_each_part(range, workers, [&](const UpdateRange& p) {
+  for_each_part(range, kAdamWPlanes, workers, [&](const UpdateRange& p) {
     switch (form) {
       case UpdateForm::optimize:
         return HWY_DYNAMIC_DISPATCH(optimize_range)(p, c);

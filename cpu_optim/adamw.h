@@ -5,6 +5,10 @@
 
 namespace sluice {
 
+// The first moment and the second.
+constexpr StatePlane kAdamWPlanes[] = {{"exp_avg", "the checkpoint's exp_avg.safetensors"},
+                                       {"exp_avg_sq", "the checkpoint's exp_avg_sq.safetensors"}};
+
 // Constants of one update, each computed in double and rounded to fp32 once: a = lr/(1-b1^t),
 // r = 1/sqrt(1-b2^t), k1 = 1-b1, k2 = 1-b2, d = 1-lr*wd, s = clip factor / loss scale. `a` and `d` are for
 // a range with a learning rate factor of 1 and the settings' weight decay; of_range() has them for others.

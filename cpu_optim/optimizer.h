@@ -3,11 +3,12 @@
 //
 // An update has two parts. prepare computes the constants of the update, once a step and in double; they
 // travel with the step's scalars. apply makes one pass over memory: it unscales and clips the gradient,
-// updates moments and master weights, and writes the 16-bit weights. Results have the same bits on every
-// target, with any number of threads. Callers: the runner's optimizer lane, and devices.
+// updates the state, that is the master weights and the optimizer's planes, and writes the 16-bit weights.
+// Results have the same bits on every target, with any number of threads. Callers: the runner's optimizer
+// lane, and devices.
 //
-// Moments and master weights need not be updated at once. apply has three forms:
-//   optimize   commits the update: stores moments and master weights, and writes the weights that it makes
+// The state need not be updated at once. apply has three forms:
+//   optimize   commits the update: stores the state, and writes the weights that it makes
 //   repair     writes these weights and stores nothing
 //   visit      commits the update with the gradient that waited; then writes the weights that the next update
 //              would make, with the next gradient and guessed constants; and lets that gradient wait instead
@@ -16,14 +17,15 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <span>
+#include <vector>
 
 #include "cpu_optim/optimizer_kind.h"
 #include "engine/base/parallel.h"
 #include "engine/program/program.h"
+#include "engine/program/state_plane.h"
 
 namespace sluice {
-
-constexpr uint32_t kMomentsMax = 2;
 
 // --beta1, --beta2, --eps and --weight-decay; an optimizer reads those that it has. Weight decay is that of
 // ranges that have none of their own.
@@ -41,10 +43,10 @@ struct UpdateStep {
 // `master` is the weights, and `weights` is nullptr.
 struct UpdateRange {
   float* master;
-  float* moments[kMomentsMax];  // as many as the optimizer has
-  void* gradient;               // in `precision`; only read, except by a visit
-  void* weights;                // in `precision`; nullptr for fp32
-  DType precision;              // bf16, f16 or f32
+  void* planes[kStatePlanesMax - 1];  // those of the optimizer's row, not null
+  void* gradient;                     // in `precision`; only read, except by a visit
+  void* weights;                      // in `precision`; nullptr for fp32
+  DType precision;                    // bf16, f16 or f32
   uint64_t elements;
   double weight_decay;                  // 0: none
   const void* next_gradient = nullptr;  // of a visit
@@ -60,9 +62,9 @@ struct UpdateScalars {
 
 struct Optimizer {
   OptimizerKind kind;
-  const char* name;    // the value of --optimizer, and in manifests
-  uint32_t moments;    // planes beside the master weights
-  bool whole_tensors;  // apply must be given whole tensors: a group is one shard
+  const char* name;                    // the value of --optimizer, and in manifests
+  std::span<const StatePlane> planes;  // beside the master weights
+  bool whole_tensors;                  // apply must be given whole tensors: a group is one shard
   UpdateConstants (*prepare)(const OptimizerSettings& settings, const UpdateStep& step);
   // `guessed`: of a visit. fp32 has only `optimize`: the weights are the master weights.
   void (*apply)(const UpdateRange& range, const UpdateConstants& constants, Workers& workers, UpdateForm form,
@@ -70,26 +72,30 @@ struct Optimizer {
 };
 const Optimizer& optimizer_of(OptimizerKind kind);
 
+// All planes of a shard: the master weights, and those of the row.
+std::vector<StatePlane> planes_of(const Optimizer& optimizer);
+// The planes that lie in buffers of state. In fp32 the master weights are not among them: they are the
+// weights.
+OptimizerLayout layout_of(const Optimizer& optimizer, DType precision);
+
 // The optimizer's apply. An update that is skipped (fp16) leaves the state unchanged: then the weights of
 // `optimize` and `repair` are the rounded master weights, and a visit guesses the next update from there.
 void update_range(const Optimizer& optimizer, UpdateForm form, const UpdateRange& range,
                   const UpdateScalars& scalars, Workers& workers);
 
-// Bytes between the planes (master, moments) of a shard of `elements`: 4 bytes each, rounded up to an
-// odd number of pages of 4096. Planes that lie a large power of two apart were measured to cost two thirds of
-// the speed.
-uint64_t state_plane_stride(uint64_t elements);
-
 constexpr uint64_t kUpdatePart = 65536;  // elements of a part: AdamW moves 1.8 MB for one
-UpdateRange part_of(const UpdateRange& range, uint64_t begin, uint64_t elements);
+// Elements [begin, begin + elements) of a range with these planes.
+UpdateRange part_of(const UpdateRange& range, std::span<const StatePlane> planes, uint64_t begin,
+                    uint64_t elements);
 
 // Calls work(part) for parts of the range that are small enough to spread it over the threads, in parallel.
 template <typename Work>
-void for_each_part(const UpdateRange& range, Workers& workers, const Work& work) {
+void for_each_part(const UpdateRange& range, std::span<const StatePlane> planes, Workers& workers,
+                   const Work& work) {
   const auto parts = static_cast<int64_t>((range.elements + kUpdatePart - 1) / kUpdatePart);
   workers.parallel_for(parts, [&](int64_t i, int) {
     const uint64_t begin = static_cast<uint64_t>(i) * kUpdatePart;
-    work(part_of(range, begin, std::min(kUpdatePart, range.elements - begin)));
+    work(part_of(range, planes, begin, std::min(kUpdatePart, range.elements - begin)));
   });
 }
 

@@ -46,7 +46,9 @@ void load_router_kernels();
 void load_route_kernels();
 void load_expert_kernels();
 void load_expert_linear_kernels();
-void load_optimizer_kernels();
+void load_gradient_kernels();
+template <OptimizerKind kind>
+void load_update_kernels();
 
 // embedding.cu. Backward: d wte[token] += the sum of the token's rows of dy, in order.
 void embedding_forward(const Queue& queue, const OpCall& call);
@@ -140,13 +142,14 @@ void count_right_rows(const Queue& queue, const LossRows& rows, double* count);
 // *loss += the sum of the rows' losses.
 void add_losses(const Queue& queue, const double* losses, int64_t rows, double* loss);
 
-// optimize.cu: Device::round, Device::sum, Device::update, Device::zero.
+// optimize.cu: Device::round, Device::sum, Device::zero, and Device::update by AdamW. Each optimizer's file
+// defines the templates for its kind.
 void round_gradient(const Queue& queue, const Accumulators& accumulators, void* gradient, DType precision,
                     uint64_t elements, double* block_sums);
 void sum_parts(const Queue& queue, DType from, const void* parts, uint32_t ranks, uint64_t elements, DType to,
                void* out, double* block_sums);
-void update_by_adamw(const Queue& queue, UpdateForm form, const UpdateRange& range,
-                     const UpdateScalars& scalars);
+template <OptimizerKind kind>
+void update_by(const Queue& queue, UpdateForm form, const UpdateRange& range, const UpdateScalars& scalars);
 void zero(const Queue& queue, void* data, uint64_t bytes);
 
 // The table: what the device runs for an op. Workspaces are in workspace.cc, which is also part of builds

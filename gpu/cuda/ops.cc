@@ -55,10 +55,9 @@ class OpsDevice final : public Device {
     sum_parts(queue_, from, parts, ranks, elements, to, out, block_sums);
   }
 
-  void update(OptimizerKind, UpdateForm form, const UpdateRange& range,
+  void update(OptimizerKind optimizer, UpdateForm form, const UpdateRange& range,
               const UpdateScalars& scalars) override {
-    static_assert(kOptimizerKinds == 1, "the cuda device updates by AdamW only");
-    update_by_adamw(queue_, form, range, scalars);
+    with_optimizer(optimizer, [&]<OptimizerKind kind>() { update_by<kind>(queue_, form, range, scalars); });
   }
 
   void zero(void* data, uint64_t bytes) override { cuda::zero(queue_, data, bytes); }
@@ -82,7 +81,9 @@ void load_kernels(const Queue& queue) {
   load_route_kernels();
   load_expert_kernels();
   load_expert_linear_kernels();
-  load_optimizer_kernels();
+  load_gradient_kernels();
+  for (int k = 0; k < kOptimizerKinds; ++k)
+    with_optimizer(static_cast<OptimizerKind>(k), []<OptimizerKind kind>() { load_update_kernels<kind>(); });
 }
 
 std::unique_ptr<Device> make_ops_device(const Queue& queue, Multiplier& multiplier) {

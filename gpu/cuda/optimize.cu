@@ -234,6 +234,8 @@ __global__ void __launch_bounds__(kThreads)
   const bool skip = scalars.update->skip;
   T* gradient = static_cast<T*>(range.gradient);
   T* weights = static_cast<T*>(range.weights);
+  float *first_moment = static_cast<float*>(range.planes[0]),
+        *second_moment = static_cast<float*>(range.planes[1]);
   const auto elements = static_cast<int64_t>(range.elements);
   const int64_t step = static_cast<int64_t>(gridDim.x) * kStep;
   for (int64_t i = (static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x) * kWide; i < elements;
@@ -243,8 +245,8 @@ __global__ void __launch_bounds__(kThreads)
       float w[kWide], m[kWide], v[kWide], g[kWide];
       load(range.master + i, part, w);
       if (kVisits || !skip) {
-        load(range.moments[0] + i, part, m);
-        load(range.moments[1] + i, part, v);
+        load(first_moment + i, part, m);
+        load(second_moment + i, part, v);
       }
       if (!skip) {
         load(gradient + i, part, g);
@@ -252,8 +254,8 @@ __global__ void __launch_bounds__(kThreads)
         for (int e = 0; e < kWide; ++e) update(constants, g[e], w[e], m[e], v[e]);
         if constexpr (kForm != UpdateForm::repair) {
           store(range.master + i, part, w);
-          store(range.moments[0] + i, part, m);
-          store(range.moments[1] + i, part, v);
+          store(first_moment + i, part, m);
+          store(second_moment + i, part, v);
         }
       }
       if constexpr (kVisits) {
@@ -281,15 +283,19 @@ auto adamw_kernel_of(UpdateForm form) {
 
 }  // namespace
 
-void load_optimizer_kernels() {
+template <>
+void load_update_kernels<OptimizerKind::adamw>() {
   for_each_precision([]<typename T>(T) {
-    load(round_kernel<T>);
     load(adamw_kernel<UpdateForm::optimize, T>);
     if constexpr (kGuessed<T>) {
       load(adamw_kernel<UpdateForm::repair, T>);
       load(adamw_kernel<UpdateForm::visit, T>);
     }
   });
+}
+
+void load_gradient_kernels() {
+  for_each_precision([]<typename T>(T) { load(round_kernel<T>); });
   for_each_conversion([]<typename From, typename To>(From, To) {
     load(sum_kernel<FewRanks, From, To>);
     load(sum_kernel<ManyRanks, From, To>);
@@ -319,11 +325,12 @@ void sum_parts(const Queue& queue, DType from, const void* parts, uint32_t ranks
   });
 }
 
-void update_by_adamw(const Queue& queue, UpdateForm form, const UpdateRange& range,
-                     const UpdateScalars& scalars) {
+template <>
+void update_by<OptimizerKind::adamw>(const Queue& queue, UpdateForm form, const UpdateRange& range,
+                                     const UpdateScalars& scalars) {
   if (range.elements == 0) return;
-  const bool aligned = aligned_to_16(range.master) && aligned_to_16(range.moments[0]) &&
-                       aligned_to_16(range.moments[1]) && aligned_to_16(range.gradient) &&
+  const bool aligned = aligned_to_16(range.master) && aligned_to_16(range.planes[0]) &&
+                       aligned_to_16(range.planes[1]) && aligned_to_16(range.gradient) &&
                        aligned_to_16(range.weights) && aligned_to_16(range.next_gradient);
   const int64_t items = div_up(static_cast<int64_t>(range.elements), kWide);
   with_precision(range.precision, [&]<typename T>(T) {

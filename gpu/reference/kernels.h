@@ -91,6 +91,10 @@ void add_noise_backward(const OpCall& call);
 void add_shared_sum_forward(const OpCall& call);
 void add_shared_sum_backward(const OpCall& call);
 
+// Device::update, by plain loops. Each optimizer's file defines it for its kind.
+template <OptimizerKind kind>
+void update_by(UpdateForm form, const UpdateRange& range, const UpdateScalars& scalars);
+
 // The table: what the device runs for an op.
 inline constexpr KernelRow<void(const OpCall&), uint64_t(const OpShapes&, Pass)> kKernels[kOpKinds] = {
     {OpKind::embedding, embedding_forward, embedding_backward, embedding_workspace_bytes},

@@ -1,11 +1,13 @@
 // AdamW: every vector target against an independent scalar implementation, to the bit.
 #include <gtest/gtest.h>
 
+#include <array>
 #include <cmath>
 #include <cstring>
 #include <limits>
 #include <random>
 #include <set>
+#include <string>
 #include <vector>
 
 #include "cpu_optim/adamw.h"
@@ -89,8 +91,7 @@ void check_step(const State& start, const State& expected, DType precision, cons
   const bool wide = precision == DType::f32;
   void* const gradient = wide ? static_cast<void*>(gradient32.data()) : gradient16.data();
   const UpdateRange range{master.data(),
-                          m.data(),
-                          v.data(),
+                          {m.data(), v.data()},
                           gradient,
                           wide ? nullptr : weights16.data(),
                           precision,
@@ -262,7 +263,7 @@ TEST(AdamW, FollowsDoublePrecision) {
   for (int t = 1; t <= 50; ++t) {
     for (float& x : g) x = normal(random);
     const double clip = 0.5;
-    apply_adamw({w.data(), m.data(), v.data(), g.data(), nullptr, DType::f32, n, options.weight_decay},
+    apply_adamw({w.data(), {m.data(), v.data()}, g.data(), nullptr, DType::f32, n, options.weight_decay},
                 prepare_adamw(options, {t, lr, clip, 1.0}), workers);
     for (size_t i = 0; i < n; ++i) {
       const double gd = g[i] * clip;
@@ -284,7 +285,7 @@ TEST(AdamW, ARangeMayHaveItsOwnRateAndDecay) {
   const auto updated = [&](const UpdateConstants& constants, double weight_decay, double factor) {
     State s = random_state(n, DType::f32, 11);
     apply_adamw({.master = s.master.data(),
-                 .moments = {s.m.data(), s.v.data()},
+                 .planes = {s.m.data(), s.v.data()},
                  .gradient = s.gradient32.data(),
                  .weights = nullptr,
                  .precision = DType::f32,
@@ -315,7 +316,7 @@ TEST(AdamW, WithoutGradientRateAndDecayNothingMoves) {
     s.gradient16.assign(n, 0);
     const std::vector<uint16_t> next(n, 0);
     apply_adamw({.master = s.master.data(),
-                 .moments = {s.m.data(), s.v.data()},
+                 .planes = {s.m.data(), s.v.data()},
                  .gradient = s.gradient16.data(),
                  .weights = s.weights16.data(),
                  .precision = DType::bf16,
@@ -382,16 +383,35 @@ TEST(AdamW, SkippedUpdatesLeaveTheState) {
     }
 }
 
-// ---- layout ----
+TEST(Optimizers, InFp32TheWeightsAreTheMasterWeights) {
+  const auto names = [](DType precision) {
+    std::vector<std::string> of_planes;
+    for (const StatePlane& plane : layout_of(optimizer_of(OptimizerKind::adamw), precision).planes)
+      of_planes.emplace_back(plane.name);
+    return of_planes;
+  };
+  EXPECT_EQ(names(DType::bf16), (std::vector<std::string>{"master", "exp_avg", "exp_avg_sq"}));
+  EXPECT_EQ(names(DType::f32), (std::vector<std::string>{"exp_avg", "exp_avg_sq"}));
+}
 
-TEST(Layout, PlanesNeverLieAPowerOfTwoApart) {
-  for (const uint64_t n : {1ull, 2048ull, 4ull << 20, (4ull << 20) + 2048, 64ull << 20, 1ull << 34}) {
-    const uint64_t stride = state_plane_stride(n);
-    EXPECT_GE(stride, 4 * n);
-    EXPECT_LE(stride, 4 * n + 2 * 4096);
-    EXPECT_EQ(stride % 4096, 0u);
-    EXPECT_NE(stride % 8192, 0u);
-  }
+TEST(Optimizers, PartsOfPlanesBeginWhereTheirElementsDo) {
+  const StatePlane planes[] = {{"codes", "", DType::u8}, {"halves", "", DType::bf16}};
+  std::array<float, 8> master{};
+  std::array<std::byte, 8> codes{};
+  std::array<uint16_t, 8> halves{}, gradient{}, weights{};
+  const UpdateRange range{.master = master.data(),
+                          .planes = {codes.data(), halves.data()},
+                          .gradient = gradient.data(),
+                          .weights = weights.data(),
+                          .precision = DType::bf16,
+                          .elements = 8,
+                          .weight_decay = 0};
+  const UpdateRange part = part_of(range, planes, 3, 4);
+  EXPECT_EQ(part.master, master.data() + 3);
+  EXPECT_EQ(part.planes[0], codes.data() + 3);
+  EXPECT_EQ(part.planes[1], halves.data() + 3);
+  EXPECT_EQ(part.gradient, gradient.data() + 3);
+  EXPECT_EQ(part.elements, 4u);
 }
 
 }  // namespace

@@ -6,7 +6,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
@@ -26,8 +25,13 @@ namespace sluice {
 namespace fs = std::filesystem;
 
 inline constexpr uint64_t kShard = 65536;  // elements: the finest shard boundary
-inline constexpr std::array<Plane, kPlanes> kTensorPlanes = {Plane::master, Plane::first_moment,
-                                                             Plane::second_moment, Plane::frozen_weights};
+
+// The planes of tensors: of AdamW's state, and of frozen groups.
+inline std::vector<StoredPlane> tensor_planes(DType precision) {
+  std::vector<StoredPlane> planes = stored_planes(OptimizerKind::adamw, precision);
+  std::erase_if(planes, [](const StoredPlane& plane) { return plane.what != Owned::state; });
+  return planes;
+}
 
 // Odd sizes make tensors and groups end in padding. `freeze` freezes the first group.
 inline Model odd_model(const std::string& name, DType precision, bool freeze) {
@@ -39,29 +43,27 @@ inline Model tiny_model() {
   return odd_model("gpt2:layers=1,width=32,heads=1,vocab=33,context=8", DType::bf16, false);
 }
 
-inline bool stores(const Group& group, Plane plane) {
-  return group.trainable != (plane == Plane::frozen_weights);
-}
+inline bool stores(const Group& group, const StoredPlane& plane) { return group.trainable != plane.frozen; }
 inline uint64_t elements_of(const Parameter& parameter) {
   return static_cast<uint64_t>(element_count(parameter.shape));
 }
 
 // A finite value (subnormals and both zeros included) that tells which element it belongs to. Frozen weights
 // get values that are exact in 16 bits.
-inline float value_at(const Parameter& parameter, Plane plane, uint64_t element, uint64_t salt) {
-  uint64_t z = (std::hash<std::string>()(parameter.name) ^ salt * 31 ^ static_cast<uint64_t>(plane)) +
-               element * 0x9E3779B97F4A7C15ull;
+inline float value_at(const Parameter& parameter, const StoredPlane& plane, uint64_t element, uint64_t salt) {
+  uint64_t z =
+      (std::hash<std::string>()(parameter.name + plane.name) ^ salt * 31) + element * 0x9E3779B97F4A7C15ull;
   z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9ull;
   auto bits = static_cast<uint32_t>((z ^ (z >> 27)) >> 16);
   if ((bits & 0x7f800000u) == 0x7f800000u) bits ^= 0x40000000u;
   float value;
   std::memcpy(&value, &bits, sizeof value);
-  if (plane != Plane::frozen_weights) return value;
+  if (!plane.frozen) return value;
   return static_cast<float>(static_cast<int>(bits % 509) - 254) / 4;  // exact in bf16, fp16 and fp32
 }
 
 // A group's flat buffer with these values, as a reader should return it.
-inline std::vector<float> flat(const Group& group, Plane plane, uint64_t salt) {
+inline std::vector<float> flat(const Group& group, const StoredPlane& plane, uint64_t salt) {
   std::vector<float> values(group.elements, 0.0f);
   for (const Parameter& p : group.parameters)
     for (uint64_t i = 0; i < elements_of(p); ++i) values[p.offset + i] = value_at(p, plane, i, salt);
@@ -79,21 +81,20 @@ inline bool write_shards(CheckpointWriter& writer, const Model& model, uint64_t 
   struct Job {
     uint32_t group;
     uint64_t first;
-    Plane plane;
+    StoredPlane plane;
   };
   std::vector<Job> jobs;
   for (uint32_t g = 0; g < model.groups.size(); ++g)
-    for (const Plane plane : kTensorPlanes)
+    for (const StoredPlane& plane : tensor_planes(model.precision))
       for (uint64_t first = 0; stores(model.groups[g], plane) && first < model.groups[g].elements;
            first += shard)
         jobs.push_back({g, first, plane});
   std::shuffle(jobs.begin(), jobs.end(), std::mt19937(seed));
   for (const Job& job : jobs) {
     const Group& group = model.groups[job.group];
-    const DType dtype = job.plane == Plane::frozen_weights ? model.precision : DType::f32;
-    const uint64_t n = std::min(shard, group.elements - job.first), bytes = n * dtype_bytes(dtype);
+    const uint64_t n = std::min(shard, group.elements - job.first), bytes = job.plane.bytes(n);
     const std::unique_ptr<void, decltype(&std::free)> memory(std::aligned_alloc(4096, bytes), &std::free);
-    round_to(dtype, flat(group, job.plane, salt).data() + job.first, memory.get(), n);
+    round_to(job.plane.type, flat(group, job.plane, salt).data() + job.first, memory.get(), n);
     const FileTarget target = writer.begin_write(job.group, job.first, job.plane,
                                                  {static_cast<const std::byte*>(memory.get()), bytes});
     if (bytes % 4096 != 0 || target.offset % 4096 != 0) return false;
@@ -115,11 +116,13 @@ inline CheckpointState state_at(int64_t step, DType precision = DType::bf16) {
 
 inline void expect_content(const CheckpointReader& reader, const Model& model, uint64_t salt) {
   for (const Group& group : model.groups)
-    for (const Plane plane : kTensorPlanes) {
+    for (const StoredPlane& plane : tensor_planes(model.precision)) {
       if (!stores(group, plane)) continue;
+      std::vector<std::byte> stored(plane.bytes(group.elements));
+      fill_plane(group, reader, plane, 0, group.elements, stored.data());
       std::vector<float> values(group.elements, -1.0f);
-      fill_flat(group, source_of(reader, plane), 0, group.elements, values.data());
-      EXPECT_TRUE(same_bits(values, flat(group, plane, salt))) << group.name << " " << plane_name(plane);
+      widen(plane.type, stored.data(), values.data(), group.elements);
+      EXPECT_TRUE(same_bits(values, flat(group, plane, salt))) << group.name << " " << plane.name;
     }
 }
 

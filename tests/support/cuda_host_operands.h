@@ -105,7 +105,9 @@ class HostOperands final : public Device {
     const uint64_t n = range.elements, bytes = n * dtype_bytes(range.precision);
     UpdateRange there = range;
     there.master = copies.of(range.master, n);
-    for (float*& moment : there.moments) moment = moment ? copies.of(moment, n) : nullptr;
+    const std::span<const StatePlane> planes = optimizer_of(optimizer).planes;
+    for (size_t p = 0; p < planes.size(); ++p)
+      there.planes[p] = copies.of(range.planes[p], planes[p].bytes(n));
     there.gradient = copies.of(range.gradient, bytes);
     there.weights = copies.of(range.weights, bytes);
     there.next_gradient = copies.of(range.next_gradient, bytes);

@@ -397,9 +397,15 @@ TEST_F(DeviceConformance, SumOverRanksGivesTheSameBits) {
 
 // An update by an optimizer, taken or skipped, on a device's copy of the state.
 struct UpdatedState {
-  UpdatedState(uint64_t elements, DType precision) : master(accumulator_of(elements)) {
-    for (std::vector<float>& moment : moments) moment = master;
-    for (float& v : moments[1]) v *= v;
+  UpdatedState(OptimizerKind kind, uint64_t elements, DType precision) : master(accumulator_of(elements)) {
+    std::vector<float> squares = master;
+    for (float& value : squares) value *= value;
+    for (const StatePlane& plane : optimizer_of(kind).planes) {
+      planes.emplace_back(plane.bytes(elements));
+      if (plane.type == DType::f32)  // moments of even order are squares
+        std::memcpy(planes.back().data(), planes.size() % 2 == 0 ? squares.data() : master.data(),
+                    planes.back().size());
+    }
     gradient.resize(elements * dtype_bytes(precision));
     weights.resize(precision == DType::f32 ? 0 : gradient.size());
     round_to(precision, master.data(), gradient.data(), elements);
@@ -416,14 +422,14 @@ struct UpdatedState {
     void* rounded = weights.empty() ? nullptr : weights.data();
     UpdateRange range{master.data(), {}, gradient.data(), rounded, precision, master.size(), decay};
     if (decay > 0) range.learning_rate_factor = 0.3;
-    for (uint32_t m = 0; m < optimizer_of(kind).moments; ++m) range.moments[m] = moments[m].data();
+    for (size_t p = 0; p < planes.size(); ++p) range.planes[p] = planes[p].data();
     if (form == UpdateForm::visit) range.next_gradient = next.data();
     device.update(kind, form, range, {&step, form == UpdateForm::visit ? &guess : nullptr});
   }
   bool operator==(const UpdatedState&) const = default;
 
   std::vector<float> master;
-  std::array<std::vector<float>, kMomentsMax> moments;
+  std::vector<std::vector<std::byte>> planes;
   std::vector<std::byte> gradient, weights, next;
 };
 
@@ -448,7 +454,7 @@ TEST_F(DeviceConformance, UpdatesGiveTheSameBits) {
                            dtype_name(precision) + ", " + std::to_string(elements) +
                            (decay > 0 ? ", decay and a factor" : "") + (skipped ? ", skipped" : "") +
                            ", form " + std::to_string(static_cast<int>(form)));
-              const UpdatedState start(elements, precision);
+              const UpdatedState start(kind, elements, precision);
               UpdatedState wanted = start, found = start;
               wanted.update(*oracle, kind, form, precision, decay, skipped);
               found.update(*entry.make(2), kind, form, precision, decay, skipped);

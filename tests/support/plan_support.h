@@ -302,7 +302,7 @@ inline LowerOptions random_lower_options(Random& random, const Model& model) {
     o.recompute.push_back(
         kRecomputes[alike < kRecomputes.size() ? alike : pick(random, 0, kRecomputes.size() - 1)]);
   o.schedule = chance(random, 30) ? slice_major : layer_major;
-  o.optimizer = {model.precision == DType::f32 ? 2u : 3u, state_plane_stride};
+  o.optimizer = layout_of(optimizer_of(OptimizerKind::adamw), model.precision);
   o.workspace_bytes = chance(random, 50) ? some_workspace : no_workspace;
   const uint64_t backward = chance(random, 40) ? 50 : chance(random, 50) ? 0 : 100;
   for (size_t g = 0; g < model.groups.size(); ++g) o.updated_in_backward.push_back(chance(random, backward));

@@ -3,6 +3,7 @@
 
 #include <string>
 
+#include "cpu_optim/optimizer.h"
 #include "engine/plan/plan.h"
 #include "tests/support/plan_support.h"
 
@@ -40,7 +41,7 @@ inline PlanRequest request_for(uint32_t layers, uint64_t host_bytes, bool clip) 
   r.micro_batches = {2};
   r.lower.batch = 4;
   r.lower.update_waits_for_norm = clip;
-  r.lower.optimizer = {3, state_plane_stride};
+  r.lower.optimizer = layout_of(optimizer_of(OptimizerKind::adamw), DType::bf16);
   r.lower.workspace_bytes = no_workspace;
   return r;
 }

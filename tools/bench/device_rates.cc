@@ -64,7 +64,13 @@ DeviceMemoryRates measure_device_memory(Device& device, DType precision, uint64_
   scalars.constants = prepare_adamw({}, {1000, 1e-6, 1, 1});
   std::byte* const update = ranges.take(sizeof scalars, 0);
   memory.write(update, std::as_bytes(std::span(&scalars, 1)));
-  const UpdateRange range{master, first, second, gradient, weights, precision, elements, 0.1};
+  const UpdateRange range{.master = master,
+                          .planes = {first, second},
+                          .gradient = gradient,
+                          .weights = weights,
+                          .precision = precision,
+                          .elements = elements,
+                          .weight_decay = 0.1};
   const Rounds updates = memory.rounds_of_call(
       [&] {
         device.update(OptimizerKind::adamw, UpdateForm::optimize, range,

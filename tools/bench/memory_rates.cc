@@ -27,30 +27,36 @@ Arena filled(uint64_t bytes, float value) {
 }  // namespace
 
 OptimizerRate measure_optimizer(DType precision, uint64_t parameters, Workers& workers) {
-  constexpr uint64_t kPlanes = 3;
-  const uint64_t shards = std::max<uint64_t>(1, parameters / kShard), stride = state_plane_stride(kShard);
+  // The layout of bf16 has the master weights, which in fp32 are the weights themselves.
+  const OptimizerLayout layout = layout_of(optimizer_of(OptimizerKind::adamw), DType::bf16);
+  const StatePlaneOffsets offsets = plane_offsets(layout.planes, kShard);
+  const uint64_t shards = std::max<uint64_t>(1, parameters / kShard);
   const uint64_t width = dtype_bytes(precision);
   const bool in_place = precision == DType::f32;
-  const Arena state = filled(shards * kPlanes * stride, 0.5f),
-              rest = filled(2 * shards * kShard * width, 0.5f);
+  const Arena state = filled(shards * offsets.back(), 0.5f), rest = filled(2 * shards * kShard * width, 0.5f);
   const UpdateConstants constants = prepare_adamw({}, {1000, 1e-6, 1, 1});
   const Rounds rounds = time_rounds(
       [&] {
         for (uint64_t s = 0; s < shards; ++s) {
           const auto plane = [&](uint64_t p) {
-            return reinterpret_cast<float*>(state.data() + (s * kPlanes + p) * stride);
+            return reinterpret_cast<float*>(state.data() + s * offsets.back() + offsets[p]);
           };
           std::byte* const gradient = rest.data() + s * kShard * width;
           std::byte* const weights = gradient + shards * kShard * width;
-          apply_adamw(
-              {plane(0), plane(1), plane(2), gradient, in_place ? nullptr : weights, precision, kShard, 0.1},
-              constants, workers);
+          apply_adamw({.master = plane(0),
+                       .planes = {plane(1), plane(2)},
+                       .gradient = gradient,
+                       .weights = in_place ? nullptr : weights,
+                       .precision = precision,
+                       .elements = kShard,
+                       .weight_decay = 0.1},
+                      constants, workers);
         }
       },
       kRepeats);
   // Optimizer state is read and written, the gradient read, the weights written; in fp32 the weights are the
   // master weights.
-  const double bytes = 2 * kPlanes * sizeof(float) + static_cast<double>(in_place ? width : 2 * width);
+  const double bytes = static_cast<double>(2 * layout.bytes(1) + (in_place ? width : 2 * width));
   return {static_cast<double>(shards * kShard) / rounds.median, bytes, rounds};
 }
 

@@ -4,10 +4,10 @@
 //
 // Both run in one process on the same pages, alternating, and are compared round by round; the median of the
 // ratios counts. Data lies in host memory as in training: shards of 4 Mi parameters, three fp32 planes
-// state_plane_stride apart, 16-bit gradients and weights in buffers of their own. The peer is the fastest of
-// several kernels. They take streams in turn by cache lines or by blocks. Their stores are ordinary, like
-// AdamW's (weights streamed, planes prefetched), or all streamed. Threads take the ranges of AdamW, or one
-// contiguous part each.
+// where plane_offsets() has them, 16-bit gradients and weights in buffers of their own. The peer is the
+// fastest of several kernels. They take streams in turn by cache lines or by blocks. Their stores are
+// ordinary, like AdamW's (weights streamed, planes prefetched), or all streamed. Threads take the ranges of
+// AdamW, or one contiguous part each.
 #include "engine/base/simd/targets.h"
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "tools/benchmarks/adamw_bench.cc"
@@ -91,13 +91,17 @@ constexpr uint64_t kRange = 65536;       // parameters of one task
 constexpr double kBytes = 28;            // of traffic a parameter: 3 x 4 and 2, read and written
 
 std::vector<ShardStreams> make_shards(uint64_t parameters) {
-  const uint64_t stride = state_plane_stride(kShard), count = parameters / kShard;
-  std::byte* state = allocate_pages(count * 3 * stride);
+  const StatePlaneOffsets offsets =
+      plane_offsets(layout_of(optimizer_of(OptimizerKind::adamw), DType::bf16).planes, kShard);
+  const uint64_t count = parameters / kShard;
+  std::byte* state = allocate_pages(count * offsets.back());
   auto* gradient = reinterpret_cast<uint16_t*>(allocate_pages(parameters * 2));
   auto* weights = reinterpret_cast<uint16_t*>(allocate_pages(parameters * 2));
   std::vector<ShardStreams> shards;
   for (uint64_t k = 0; k < count; ++k) {
-    const auto plane = [&](uint64_t p) { return reinterpret_cast<float*>(state + (3 * k + p) * stride); };
+    const auto plane = [&](uint64_t p) {
+      return reinterpret_cast<float*>(state + k * offsets.back() + offsets[p]);
+    };
     shards.push_back({plane(0), plane(1), plane(2), gradient + k * kShard, weights + k * kShard});
     for (uint64_t i = 0; i < kShard; ++i) {
       plane(0)[i] = plane(1)[i] = plane(2)[i] = 0.5f + static_cast<float>(i % 1024) / 2048;
@@ -111,7 +115,13 @@ std::vector<ShardStreams> make_shards(uint64_t parameters) {
 void run_adamw(const std::vector<ShardStreams>& shards, Workers& workers) {
   const UpdateConstants constants = prepare_adamw({}, {1000, 1e-6, 1.0, 1.0});
   for (const ShardStreams& s : shards)
-    apply_adamw({s.master, s.moments[0], s.moments[1], s.gradient, s.weights, DType::bf16, kShard, 0.1},
+    apply_adamw({.master = s.master,
+                 .planes = {s.moments[0], s.moments[1]},
+                 .gradient = s.gradient,
+                 .weights = s.weights,
+                 .precision = DType::bf16,
+                 .elements = kShard,
+                 .weight_decay = 0.1},
                 constants, workers);
 }
 

@@ -209,7 +209,7 @@ class BufferMaker {
     }
   }
 
-  // Every rank has an equal part of each shard, in whole pages of a file.
+  // Every rank has an equal part of each shard. In 16 bits it fills whole pages of a file.
   std::vector<uint64_t> shards_of(const Group& g) const {
     const uint64_t ranks = sharing_.ranks();
     const uint64_t shard = ranks * shard_elements_;
@@ -227,9 +227,9 @@ class BufferMaker {
       const uint64_t elements = b.shards[k + 1] - b.shards[k], part = elements / sharing_.ranks();
       const uint64_t blocks = (part + kNormBlock - 1) / kNormBlock;
       sums.push_back(sums.back() + round_up(8 * blocks, kScalarAlignment));
-      const uint64_t plane = options_.optimizer.plane_stride(sharing_.shares_state() ? part : elements);
+      const uint64_t own = sharing_.shares_state() ? part : elements;
       b.state.push_back(flat_buffer("s." + g.name + "." + std::to_string(k), BufferClass::state,
-                                    options_.optimizer.planes * plane, true));
+                                    plane_offsets(options_.optimizer.planes, own).back(), true));
     }
     b.block_sums = buffer("n." + g.name, BufferClass::scalars, sums);
     b.all_block_sums = {b.block_sums, kNone, b.block_sums};

@@ -85,7 +85,8 @@ class Lowerer {
     const bool in_place = model_.precision == DType::f32;  // the weights are the master weights
     const uint64_t narrow = visits ? 4 : in_place ? 3 : 2, width = dtype_bytes(model_.precision);
     Task& t = body.task(kind, g, shard);
-    t.bytes = b.updated_elements(shard) * ((commits ? 8 : 4) * options_.optimizer.planes + narrow * width);
+    const uint64_t elements = b.updated_elements(shard);
+    t.bytes = (commits ? 2 : 1) * options_.optimizer.bytes(elements) + elements * narrow * width;
     body.add(t, Role::state, b.state[shard], commits ? Access::add : Access::read);
     body.add(t, Role::gradient, b.gradient, shard, shard + 1, visits ? Access::add : Access::read);
     body.add(t, Role::update, out_.scalars, kScalarUpdate, kScalarUpdate + 1, Access::read, back);

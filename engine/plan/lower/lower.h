@@ -15,15 +15,9 @@
 #include "engine/plan/lower/sharing.h"
 #include "engine/program/low_rank.h"
 #include "engine/program/program.h"
+#include "engine/program/state_plane.h"
 
 namespace sluice {
-
-// What lowering must know of an optimizer.
-struct OptimizerLayout {
-  uint32_t planes = 3;  // fp32 planes of a shard's state: master weights (16-bit precisions only), moments
-  std::function<uint64_t(uint64_t)> plane_stride;  // elements of a shard -> bytes between planes
-  bool whole_tensors = false;  // an update needs whole tensors: each group is one shard, which one rank owns
-};
 
 struct LowerOptions {
   int64_t batch = 1;  // sequences of one step; a multiple of the model's micro-batch

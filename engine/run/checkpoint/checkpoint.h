@@ -2,17 +2,17 @@
 // rank, one safetensors file for each plane of which it owns a part.
 //
 // A checkpoint is complete or absent. Files are written into a hidden temporary directory and synced, the
-// manifest last; then the directory is renamed and its parent synced. The files master, exp_avg and
-// exp_avg_sq hold the trainable tensors in fp32; the file frozen holds the frozen tensors in working
-// precision. Tensors have their global names. A file holds ranges of the groups' flat buffers one after the
-// other, each at a multiple of 4096 bytes, so that O_DIRECT can write any shard from where it lies. Since the
-// format allows no holes, the bytes between tensors are declared as U8 tensors "padding.N", which readers
-// skip. A part of a tensor that begins at its element N is stored as "NAME@N". A single rank writes whole
-// groups, so nothing depends on budgets or shards; any number of ranks can read what another number wrote.
-// With compressed gradients, every rank also writes its compression error, by tensor, and the right factors,
-// by group. A gradient is about left x right (low_rank.h). Every byte of a file belongs to one of its
-// sections: the header, or a range. The manifest lists them with their checksums. A section is verified when
-// any of it is read for the first time.
+// manifest last; then the directory is renamed and its parent synced. The file master holds the
+// trainable tensors in fp32. Each plane of the optimizer has a file, too: with AdamW exp_avg and exp_avg_sq.
+// The file frozen holds the frozen tensors in working precision. Tensors have their global names. A file
+// holds ranges of the groups' flat buffers one after the other, each in whole pages of 4096 bytes, so that
+// O_DIRECT can write any shard from where it lies. Since the format allows no holes, the bytes between
+// tensors are declared as U8 tensors "padding.N", which readers skip. A part of a tensor that begins at its
+// element N is stored as "NAME@N". A single rank writes whole groups, so nothing depends on budgets or
+// shards; any number of ranks can read what another number wrote. With compressed gradients, every rank also
+// writes its compression error, by tensor, and the right factors, by group. A gradient is about left x right
+// (low_rank.h). Every byte of a file belongs to one of its sections: the header, or a range. The manifest
+// lists them with their checksums. A section is verified when any of it is read for the first time.
 //
 // Writer: constructed and committed by the trainer's thread; begin_write() is called by the one lane that
 // writes. One writer at a time for an OUT (a lock). Reader: const calls from any thread. Errors:
@@ -20,13 +20,13 @@
 // drive; environment for a directory that cannot be written or is in use.
 #pragma once
 
-#include <array>
 #include <cstdint>
 #include <memory>
 #include <mutex>
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <unordered_map>
 #include <vector>
 
@@ -41,7 +41,6 @@ namespace sluice {
 
 // A range that a rank writes: elements of a group's flat buffer, in multiples of 2048 (kGroupPadding), or all
 // of the group's right factors.
-enum class Owned : uint8_t { state, error, factors };
 struct OwnedRange {
   uint32_t group = 0;
   uint64_t first = 0, elements = 0;
@@ -67,11 +66,12 @@ class CheckpointWriter {
 
   // Where to write the shard that begins at element `first` of the group's flat buffer. The shard must lie in
   // one of this rank's ranges. Counted from the range's start, the shard begins at a multiple of 65,536
-  // elements, and ends at such a multiple or with the range. Adds its bytes to the checksums: to be called
-  // once for each plane of each shard. The file is open for O_DIRECT unless its file system refuses that.
-  // With O_DIRECT, memory, offset and length of a write must be multiples of 4096, as they are for every
-  // shard. FileTarget::name is a string literal.
-  FileTarget begin_write(uint32_t group, uint64_t first, Plane plane, std::span<const std::byte> bytes);
+  // elements (131,072 of one byte), and ends at such a multiple or with the range. `bytes` are whole pages.
+  // Adds them to the checksums: to be called once for each plane of each shard. The file is open for O_DIRECT
+  // unless its file system refuses that. With O_DIRECT, memory, offset and length of a write must be
+  // multiples of 4096, as they are for every shard. FileTarget::name is a string literal.
+  FileTarget begin_write(uint32_t group, uint64_t first, const StatePlane& plane,
+                         std::span<const std::byte> bytes);
 
   // After every shard was written: whether all fp32 values of all ranks are finite. All ranks call it.
   bool all_are_finite() const;
@@ -90,9 +90,8 @@ class CheckpointWriter {
   std::unique_ptr<Files> files_;
 };
 
-// The exact size of one checkpoint's tensor files with their headers, in bytes, for an optimizer with so many
-// moments.
-uint64_t checkpoint_bytes(const Model& model, uint32_t moments,
+// The exact size of one checkpoint's tensor files with their headers, in bytes.
+uint64_t checkpoint_bytes(const Model& model, std::span<const StoredPlane> planes,
                           const std::vector<std::vector<OwnedRange>>& by_rank);
 // The same for the checkpoints of a plan's run.
 uint64_t checkpoint_bytes(const Plan& plan, OptimizerKind optimizer);
@@ -164,17 +163,18 @@ class CheckpointReader {
   void check(const Model& model) const;
   void check_weights(const Model& model) const;
 
-  // Elements [first, first + count) of a tensor, which must lie within it; frozen weights are widened.
-  // False if there is no such tensor or plane.
-  bool read(const std::string& tensor, Plane plane, uint64_t first, uint64_t count, float* out) const;
+  // A plane's values for elements [first, first + count) of a tensor, which must lie within it. False if
+  // there is no such tensor or plane.
+  bool read(const std::string& tensor, const StatePlane& plane, uint64_t first, uint64_t count,
+            void* out) const;
 
-  // What each rank wrote for itself: Plane::error of a tensor, Plane::factors of a group; `name` is the
-  // tensor's or the group's. False if that rank wrote no such file; throws Error(malformed_file) if the file
-  // lacks the name or has fewer than `elements` of it.
-  bool read_of_writer(int64_t writer, Plane plane, const std::string& name, uint64_t elements, uint64_t first,
-                      uint64_t count, float* out) const;
+  // What each rank wrote for itself: the compression error of a tensor, right factors of a group; `name` is
+  // the tensor's or the group's. False if that rank wrote no such file; throws Error(malformed_file) if the
+  // file lacks the name or has fewer than `elements` of it.
+  bool read_of_writer(int64_t writer, const StatePlane& plane, const std::string& name, uint64_t elements,
+                      uint64_t first, uint64_t count, float* out) const;
 
-  // Reads from the master weights or, for a frozen tensor, the weights. Requires check_weights().
+  // Reads from the master weights or, for a frozen tensor, the weights, as fp32. Requires check_weights().
   void read_weights(const std::string& tensor, uint64_t first, uint64_t count, float* out) const;
 
  private:
@@ -185,7 +185,7 @@ class CheckpointReader {
   };
   struct Tensor {
     Shape shape;
-    std::array<std::vector<Piece>, kPlanes> planes;  // in order of first
+    std::vector<std::vector<Piece>> planes;  // as planes_, in order of first; empty: not stored
   };
 
   struct File {
@@ -197,17 +197,21 @@ class CheckpointReader {
 
   CheckpointReader() = default;
   void open_file(const ManifestFile& file);
-  void read_stored(const File& file, const SafetensorsTensor& stored, uint64_t first, uint64_t count,
-                   float* out) const;
+  size_t index_of(std::string_view plane) const;  // in planes_
+  // Calls read(file, stored, first element of the piece, elements, elements done before) for each piece that
+  // has some of the range.
+  template <typename Read>
+  bool read_pieces(const std::string& tensor, const StatePlane& plane, uint64_t first, uint64_t count,
+                   const Read& read) const;
   void verify(const File& file, uint64_t first_byte, uint64_t bytes) const;
   void verify_section(const File& file, size_t section) const;
-  Piece find_piece(const ManifestTensor& tensor, Plane plane, const ManifestPiece& piece,
-                   DType precision) const;
+  Piece find_piece(const ManifestTensor& tensor, const StatePlane& plane, const ManifestPiece& piece) const;
   void check_tensors(const Model& model, bool weights_only) const;
   std::string mismatch(const Group& group, const Parameter& parameter, bool weights_only) const;
 
   std::string path_;
   CheckpointState state_;
+  std::vector<StoredPlane> planes_;  // of state, as the manifest's optimizer and precision have them
   std::vector<File> files_;
   std::unordered_map<std::string, size_t> file_index_;  // by name
   std::unordered_map<std::string, Tensor> tensors_;

@@ -4,6 +4,7 @@
 #include <xxhash.h>
 
 #include <algorithm>
+#include <array>
 #include <charconv>
 #include <cmath>
 #include <limits>
@@ -12,8 +13,10 @@
 #include <unordered_map>
 #include <unordered_set>
 
+#include "cpu_optim/optimizer.h"
 #include "engine/base/error.h"
 #include "engine/base/strict_json.h"
+#include "engine/run/execute/runner.h"
 #include "models/files/safetensors.h"
 
 namespace sluice {
@@ -27,8 +30,6 @@ constexpr const char* kFormat = "sluice-checkpoint";
 // Version 3 lacks the options that never change bits (OnResume::kept). Older versions lack options or
 // checksums that a resume needs. Up to 5, numerics are 1; 5 always has matmul_algorithms. 6 has no base.
 constexpr int64_t kVersion = 7, kWithNumerics = 6, kWithAlgorithms = 5, kOldestRead = 3;
-constexpr std::array<const char*, kAllPlanes> kPlaneNames = {"master", "exp_avg", "exp_avg_sq",
-                                                             "frozen", "error",   "factors"};
 constexpr std::array<DType, 3> kPrecisions = {DType::bf16, DType::f16, DType::f32};
 constexpr uint64_t kElementsMax = uint64_t{1} << 56;  // as for groups (graph.cc): sums of bytes fit 64 bits
 constexpr int64_t kNumberMax = std::numeric_limits<int64_t>::max();
@@ -46,16 +47,15 @@ OrderedJson text_to_json(const std::string& text) {
 
 OrderedJson tensor_to_json(const Manifest& manifest, const ManifestTensor& tensor) {
   OrderedJson out{{"name", tensor.name}, {"shape", tensor.shape}, {"planes", OrderedJson::object()}};
-  for (size_t p = 0; p < kPlanes; ++p) {
-    if (tensor.planes[p].empty()) continue;
+  for (const ManifestPlane& plane : tensor.planes) {
     OrderedJson pieces = OrderedJson::array();
-    for (const ManifestPiece& piece : tensor.planes[p]) {
+    for (const ManifestPiece& piece : plane.pieces) {
       OrderedJson entry{
           {"file", manifest.files[piece.file].name}, {"first", piece.first}, {"count", piece.count}};
       if (piece.stored_as != tensor.name) entry["stored_as"] = piece.stored_as;
       pieces.push_back(std::move(entry));
     }
-    out["planes"][kPlaneNames[p]] = std::move(pieces);
+    out["planes"][plane.name] = std::move(pieces);
   }
   return out;
 }
@@ -209,6 +209,7 @@ void check_agrees(const Fields& file, const CheckpointState& s) {
                                  shown_name(*found)));
   };
   agree("precision", dtype_name(s.precision), "precision");
+  agree("optimizer", optimizer_of(s.optimizer).name, "optimizer");
   agree("micro-batch", std::to_string(s.micro_batch), "micro_batch");
   const std::optional<std::string> batch = value("batch");
   if (!batch) return;
@@ -334,7 +335,8 @@ std::vector<ManifestPiece> read_pieces(const Fields& planes, const char* plane, 
   return pieces;
 }
 
-ManifestTensor read_tensor(const Json& entry, const std::string& path, const FileIndex& files) {
+ManifestTensor read_tensor(const Json& entry, const std::string& path, const FileIndex& files,
+                           const std::vector<StoredPlane>& stored) {
   const Fields fields(entry, path, "a tensor of the manifest");
   ManifestTensor tensor{fields.text("name"), {}, {}};
   uint64_t elements = 1;
@@ -346,20 +348,13 @@ ManifestTensor read_tensor(const Json& entry, const std::string& path, const Fil
   }
   const Fields planes(fields.at("planes"), path,
                       fmt::format("the planes of tensor '{}'", shown_name(tensor.name)));
-  for (size_t p = 0; p < kPlanes; ++p)
-    if (planes.has(kPlaneNames[p]))
-      tensor.planes[p] = read_pieces(planes, kPlaneNames[p], path, tensor, elements, files);
+  for (const StoredPlane& plane : stored)
+    if (plane.what == Owned::state && planes.has(plane.name))
+      tensor.planes.push_back({plane.name, read_pieces(planes, plane.name, path, tensor, elements, files)});
   return tensor;
 }
 
 }  // namespace
-
-const char* plane_name(Plane plane) { return kPlaneNames[static_cast<size_t>(plane)]; }
-
-std::string plane_file_name(Plane plane, size_t writer, size_t writers) {
-  return writers == 1 ? fmt::format("{}.safetensors", plane_name(plane))
-                      : fmt::format("{}-{:05}-of-{:05}.safetensors", plane_name(plane), writer + 1, writers);
-}
 
 std::string manifest_to_json(const Manifest& manifest) {
   const CheckpointState& state = manifest.state;
@@ -431,9 +426,10 @@ Manifest manifest_from_json(const std::string& text, const std::string& path) {
   manifest.state = read_state(file, path, version);
   manifest.state.writers = file.integer("writers", 1, kNumberMax);
   const FileIndex files = read_files(file, path, manifest.files);
+  const std::vector<StoredPlane> stored = stored_planes(manifest.state.optimizer, manifest.state.precision);
   std::unordered_set<std::string> names;
   for (const Json& entry : file.array("tensors")) {
-    manifest.tensors.push_back(read_tensor(entry, path, files));
+    manifest.tensors.push_back(read_tensor(entry, path, files, stored));
     if (!names.insert(manifest.tensors.back().name).second)
       file.malformed(fmt::format("lists tensor '{}' twice", shown_name(manifest.tensors.back().name)));
   }

@@ -8,32 +8,24 @@
 //   pending_samples (if these are still to be made of the step's weights: true)
 // - `files`, each with its exact size and its sections, which follow each other from the first byte to the
 //   last; each section has a checksum (block_checksum.h)
-// - `tensors`, each with name, shape and, by plane (master, exp_avg, exp_avg_sq, frozen), its pieces {file,
-//   first, count[, stored_as]}: where elements [first, first + count) are. In that safetensors file they are
-//   a tensor of their own, with the same name or `stored_as`. In order, a plane's pieces cover the tensor
-//   once
+// - `tensors`, each with name, shape and, by plane (stored_plane.h), its pieces {file, first, count[,
+//   stored_as]}: where elements [first, first + count) are. In that safetensors file they are a tensor of
+//   their own, with the same name or `stored_as`. In order, a plane's pieces cover the tensor once
 // - last, the XXH3-64 of all the text before it
 // Nothing refers to budgets, groups or shards, so a checkpoint can be read with different ones. Numbers read
 // back exactly. Callers: reader.cc and writer.cc.
 #pragma once
 
-#include <array>
 #include <cstdint>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "engine/graph/op.h"
-#include "engine/run/execute/runner.h"
+#include "engine/run/checkpoint/stored_plane.h"
 #include "engine/run/options/options.h"
 
 namespace sluice {
-
-constexpr size_t kPlanes = 4;         // the first values of Plane: planes that all writers share
-constexpr size_t kAllPlanes = 6;      // all values; the last two are planes of each writer alone
-const char* plane_name(Plane plane);  // in manifests and file names: "exp_avg"
-// A rank's file: "exp_avg.safetensors", or "exp_avg-00002-of-00004.safetensors" with several writers.
-std::string plane_file_name(Plane plane, size_t writer, size_t writers);
 
 // What decides bits beside options, shapes and devices: a checkpoint says with which numerics it was written.
 // 2: if a group has several kinds of uses (a tied embedding), its gradient is summed for each kind first,
@@ -101,10 +93,16 @@ struct ManifestPiece {
   uint64_t first = 0, count = 0;
 };
 
+// A tensor's values in a plane of the state, in order of first.
+struct ManifestPlane {
+  std::string name;
+  std::vector<ManifestPiece> pieces;
+};
+
 struct ManifestTensor {
   std::string name;
   Shape shape;
-  std::array<std::vector<ManifestPiece>, kPlanes> planes;  // by Plane, in order of first; empty: not stored
+  std::vector<ManifestPlane> planes;
 };
 
 struct Manifest {

@@ -59,20 +59,25 @@ CheckpointReader CheckpointReader::open(const std::string& path) {
   if (step_of(name).value_or(reader.state_.step) != reader.state_.step)
     damaged(manifest_path,
             fmt::format("it is of step {}, but its directory is named for another step", reader.state_.step));
+  reader.planes_ = stored_planes(reader.state_.optimizer, reader.state_.precision);
+  std::erase_if(reader.planes_, [](const StoredPlane& plane) { return plane.what != Owned::state; });
   for (const ManifestFile& file : manifest.files) reader.open_file(file);
   std::unordered_set<const SafetensorsTensor*> taken;
   for (const ManifestTensor& tensor : manifest.tensors) {
     Tensor& entry = reader.tensors_[tensor.name];
     entry.shape = tensor.shape;
-    for (size_t p = 0; p < kPlanes; ++p)
-      for (const ManifestPiece& piece : tensor.planes[p]) {
-        entry.planes[p].push_back(
-            reader.find_piece(tensor, static_cast<Plane>(p), piece, reader.state_.precision));
-        if (!taken.insert(entry.planes[p].back().stored).second)
+    entry.planes.resize(reader.planes_.size());
+    for (const ManifestPlane& plane : tensor.planes) {
+      const size_t p = reader.index_of(plane.name);
+      std::vector<Piece>& pieces = entry.planes[p];
+      for (const ManifestPiece& piece : plane.pieces) {
+        pieces.push_back(reader.find_piece(tensor, reader.planes_[p], piece));
+        if (!taken.insert(pieces.back().stored).second)
           damaged(manifest_path,
                   fmt::format("two pieces are stored as '{}' of {}", shown_name(piece.stored_as),
                               shown_name(manifest.files[piece.file].name)));
       }
+    }
   }
   return reader;
 }
@@ -149,7 +154,7 @@ void CheckpointReader::verify_section(const File& file, size_t section) const {
   std::string names;  // the section's first tensor
   for (const SafetensorsTensor& tensor : file.content.tensors())
     if (names.empty() && tensor.begin + tensor.bytes > begin && tensor.begin < end &&
-        tensor.type != SafetensorsType::u8)
+        !tensor.name.starts_with("padding."))
       names = fmt::format(" ('{}' and what follows)", shown_name(tensor.name));
   std::string remedy = "There is no older checkpoint beside it: restore it from a copy, or train anew.";
   for (const CheckpointEntry& entry : list_checkpoints(fs::canonical(path_).parent_path().string())) {
@@ -163,14 +168,14 @@ void CheckpointReader::verify_section(const File& file, size_t section) const {
               remedy);
 }
 
-CheckpointReader::Piece CheckpointReader::find_piece(const ManifestTensor& tensor, Plane plane,
-                                                     const ManifestPiece& piece, DType precision) const {
+CheckpointReader::Piece CheckpointReader::find_piece(const ManifestTensor& tensor, const StatePlane& plane,
+                                                     const ManifestPiece& piece) const {
   const SafetensorsFile& file = files_[piece.file].content;
   const SafetensorsTensor* stored = file.find(piece.stored_as);
   if (stored == nullptr)
     damaged(file.path(),
             fmt::format("the manifest promises '{}', which is not there", shown_name(piece.stored_as)));
-  const SafetensorsType type = safetensors_type(plane == Plane::frozen_weights ? precision : DType::f32);
+  const SafetensorsType type = safetensors_type(plane.type);
   if (stored->type != type)
     damaged(file.path(), fmt::format("'{}' is {}, not {}", shown_name(piece.stored_as),
                                      safetensors_type_name(stored->type), safetensors_type_name(type)));
@@ -191,16 +196,14 @@ std::string CheckpointReader::mismatch(const Group& group, const Parameter& para
   if (tensor.shape != parameter.shape)
     return fmt::format("{} is {}, the model wants {}", name, shown_shape(tensor.shape),
                        shown_shape(parameter.shape));
-  const auto has = [&](Plane plane) { return !tensor.planes[static_cast<size_t>(plane)].empty(); };
-  if (weights_only) return has(Plane::master) || has(Plane::frozen_weights) ? "" : name + " has no weights";
-  if (!group.trainable)
-    return has(Plane::frozen_weights) ? "" : name + " was trained, the model has it frozen";
-  const uint32_t moments = optimizer_of(state_.optimizer).moments;
-  for (size_t p = 0; p < kPlanes; ++p) {
-    const auto plane = static_cast<Plane>(p);
-    if (plane == Plane::frozen_weights || !has_plane(moments, plane) || has(plane)) continue;
-    return has(Plane::frozen_weights) ? name + " was frozen, the model trains it"
-                                      : fmt::format("{} has no {}", name, plane_name(plane));
+  const auto has = [&](const char* plane) { return !tensor.planes[index_of(plane)].empty(); };
+  const bool was_frozen = has(frozen_weights(state_.precision).name);
+  if (weights_only) return was_frozen || has(kMasterWeights.name) ? "" : name + " has no weights";
+  if (!group.trainable) return was_frozen ? "" : name + " was trained, the model has it frozen";
+  for (const StoredPlane& plane : planes_) {
+    if (plane.frozen || has(plane.name)) continue;
+    return was_frozen ? name + " was frozen, the model trains it"
+                      : fmt::format("{} has no {}", name, plane.name);
   }
   return "";
 }
@@ -236,34 +239,45 @@ void CheckpointReader::check(const Model& model) const { check_tensors(model, fa
 
 void CheckpointReader::check_weights(const Model& model) const { check_tensors(model, true); }
 
-bool CheckpointReader::read(const std::string& tensor, Plane plane, uint64_t first, uint64_t count,
-                            float* out) const {
-  CHECK(static_cast<size_t>(plane) < kPlanes, "each writer has a plane of its own: use read_of_writer()");
+size_t CheckpointReader::index_of(std::string_view plane) const {
+  const auto found =
+      std::ranges::find_if(planes_, [&](const StoredPlane& stored) { return stored.name == plane; });
+  CHECK(found != planes_.end(), "a plane that the optimizer does not have");
+  return static_cast<size_t>(found - planes_.begin());
+}
+
+template <typename Read>
+bool CheckpointReader::read_pieces(const std::string& tensor, const StatePlane& plane, uint64_t first,
+                                   uint64_t count, const Read& read) const {
   const auto found = tensors_.find(tensor);
   if (found == tensors_.end()) return false;
-  const std::vector<Piece>& pieces = found->second.planes[static_cast<size_t>(plane)];
+  const std::vector<Piece>& pieces = found->second.planes[index_of(plane.name)];
   if (pieces.empty()) return false;
   const uint64_t elements = elements_of(found->second.shape);
   CHECK(first <= elements && count <= elements - first, "a range outside of " + shown_name(tensor));
   auto piece = std::partition_point(pieces.begin(), pieces.end(),
                                     [&](const Piece& p) { return p.first + p.count <= first; });
-  for (; count > 0; ++piece) {
-    const uint64_t at = first - piece->first, n = std::min(count, piece->count - at);
-    read_stored(files_[piece->file], *piece->stored, at, n, out);
-    first += n, count -= n, out += n;
+  for (uint64_t done = 0; done < count; ++piece) {
+    const uint64_t at = first + done - piece->first, n = std::min(count - done, piece->count - at);
+    const File& file = files_[piece->file];
+    verify(file, piece->stored->begin + plane.bytes(at), plane.bytes(n));
+    read(file.content, *piece->stored, at, n, done);
+    done += n;
   }
   return true;
 }
 
-void CheckpointReader::read_stored(const File& file, const SafetensorsTensor& stored, uint64_t first,
-                                   uint64_t count, float* out) const {
-  const uint64_t width = safetensors_type_bytes(stored.type);
-  verify(file, stored.begin + first * width, count * width);
-  file.content.read_f32(stored, first, count, out);
+bool CheckpointReader::read(const std::string& tensor, const StatePlane& plane, uint64_t first,
+                            uint64_t count, void* out) const {
+  const auto copy = [&](const SafetensorsFile& file, const SafetensorsTensor& stored, uint64_t at, uint64_t n,
+                        uint64_t done) {
+    file.read_raw(stored, plane.bytes(at), plane.bytes(n), static_cast<std::byte*>(out) + plane.bytes(done));
+  };
+  return read_pieces(tensor, plane, first, count, copy);
 }
 
-bool CheckpointReader::read_of_writer(int64_t writer, Plane plane, const std::string& name, uint64_t elements,
-                                      uint64_t first, uint64_t count, float* out) const {
+bool CheckpointReader::read_of_writer(int64_t writer, const StatePlane& plane, const std::string& name,
+                                      uint64_t elements, uint64_t first, uint64_t count, float* out) const {
   const auto found = file_index_.find(
       plane_file_name(plane, static_cast<size_t>(writer), static_cast<size_t>(state_.writers)));
   if (found == file_index_.end()) return false;
@@ -273,14 +287,17 @@ bool CheckpointReader::read_of_writer(int64_t writer, Plane plane, const std::st
     damaged(file.content.path(), fmt::format("'{}' is missing, is not F32, or has fewer than {} elements",
                                              shown_name(name), elements));
   CHECK(first <= elements && count <= elements - first, "a range outside of " + shown_name(name));
-  read_stored(file, *stored, first, count, out);
+  verify(file, stored->begin + first * sizeof(float), count * sizeof(float));
+  file.content.read_f32(*stored, first, count, out);
   return true;
 }
 
 void CheckpointReader::read_weights(const std::string& tensor, uint64_t first, uint64_t count,
                                     float* out) const {
-  CHECK(read(tensor, Plane::master, first, count, out) ||
-            read(tensor, Plane::frozen_weights, first, count, out),
+  const auto widen = [&](const SafetensorsFile& file, const SafetensorsTensor& stored, uint64_t at,
+                         uint64_t n, uint64_t done) { file.read_f32(stored, at, n, out + done); };
+  CHECK(read_pieces(tensor, kMasterWeights, first, count, widen) ||
+            read_pieces(tensor, frozen_weights(state_.precision), first, count, widen),
         shown_name(tensor) + " was not checked");
 }
 

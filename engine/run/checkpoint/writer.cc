@@ -8,6 +8,7 @@
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
+#include <string_view>
 #include <tuple>
 
 #include "engine/base/error.h"
@@ -21,24 +22,10 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::array<Plane, kAllPlanes> kEveryPlane = {Plane::master,        Plane::first_moment,
-                                                       Plane::second_moment, Plane::frozen_weights,
-                                                       Plane::error,         Plane::factors};
 constexpr uint64_t kNowhere = UINT64_MAX;
 
-// By plane. Literals, since lanes keep them in errors that may outlive the writer.
-constexpr std::array<const char*, kAllPlanes> kShownNames = {
-    "the checkpoint's master.safetensors",     "the checkpoint's exp_avg.safetensors",
-    "the checkpoint's exp_avg_sq.safetensors", "the checkpoint's frozen.safetensors",
-    "the checkpoint's error.safetensors",      "the checkpoint's factors.safetensors"};
-
-Owned kind_of(Plane plane) {
-  return plane == Plane::error ? Owned::error : plane == Plane::factors ? Owned::factors : Owned::state;
-}
-
-bool stores(Plane plane, uint32_t moments, const OwnedRange& range, const Group& group) {
-  if (kind_of(plane) != range.what || !has_plane(moments, plane)) return false;
-  return range.what != Owned::state || group.trainable != (plane == Plane::frozen_weights);
+bool stores(const StoredPlane& plane, const OwnedRange& range, const Group& group) {
+  return plane.what == range.what && (plane.what != Owned::state || group.trainable != plane.frozen);
 }
 
 struct PlaneLayout {
@@ -72,47 +59,52 @@ std::vector<TensorPart> parts_of(const Model& model, const OwnedRange& range, ui
 }
 
 // A rank's file of a plane: its ranges, with all padding declared. Without ranges, the header is empty.
-PlaneLayout lay_out_plane(const Model& model, uint32_t moments, Plane plane,
-                          const std::vector<OwnedRange>& ranges, uint32_t rank) {
-  const DType dtype = plane == Plane::frozen_weights ? model.precision : DType::f32;
-  const uint64_t width = dtype_bytes(dtype);
+PlaneLayout lay_out_plane(const Model& model, const StoredPlane& plane, const std::vector<OwnedRange>& ranges,
+                          uint32_t rank) {
   PlaneLayout layout;
   layout.ranges.assign(ranges.size(), kNowhere);
   std::vector<TensorSpec> specs;
   uint64_t paddings = 0;
-  const auto pad = [&](uint64_t elements) {
-    if (elements == 0) return;
-    specs.push_back(
-        {fmt::format("padding.{}", paddings++), DType::u8, {static_cast<int64_t>(elements * width)}});
+  const auto pad = [&](uint64_t bytes) {
+    if (bytes == 0) return;
+    specs.push_back({fmt::format("padding.{}", paddings++), DType::u8, {static_cast<int64_t>(bytes)}});
   };
   uint64_t begin = 0;  // bytes, from the start of the data
   for (size_t r = 0; r < ranges.size(); ++r) {
     const OwnedRange& range = ranges[r];
     const Group& group = model.groups[range.group];
-    if (!stores(plane, moments, range, group)) continue;
-    CHECK(begin % kCheckpointAlignment == 0, "a range of a group is no multiple of 4096 bytes");
+    if (!stores(plane, range, group)) continue;
     layout.ranges[r] = begin;
-    begin += range.elements * width;
+    begin += plane.page_bytes(range.elements);
+    uint64_t end = 0;  // bytes, from the start of the range
     if (range.what == Owned::factors) {
-      specs.push_back({group.name, dtype, {static_cast<int64_t>(range.elements)}});
-      continue;
+      specs.push_back({group.name, plane.type, {static_cast<int64_t>(range.elements)}});
+      end = plane.bytes(range.elements);
+    } else {
+      for (const TensorPart& part : parts_of(model, range, rank)) {
+        const Parameter& parameter = group.parameters[part.parameter];
+        const uint64_t first = plane.bytes(parameter.offset + part.first - range.first);
+        pad(first - end);
+        const bool whole = part.stored_as == part.name;
+        specs.push_back(
+            {part.stored_as, plane.type, whole ? parameter.shape : Shape{static_cast<int64_t>(part.count)}});
+        end = first + plane.bytes(part.count);
+      }
     }
-    uint64_t end = range.first;
-    for (const TensorPart& part : parts_of(model, range, rank)) {
-      const Parameter& parameter = group.parameters[part.parameter];
-      pad(parameter.offset + part.first - end);
-      const bool whole = part.stored_as == part.name;
-      specs.push_back(
-          {part.stored_as, dtype, whole ? parameter.shape : Shape{static_cast<int64_t>(part.count)}});
-      end = parameter.offset + part.first + part.count;
-    }
-    pad(range.first + range.elements - end);
+    pad(plane.page_bytes(range.elements) - end);
   }
   if (specs.empty()) return layout;
   layout.file = lay_out_safetensors(specs, {}, kCheckpointAlignment);
   for (uint64_t& offset : layout.ranges)
     if (offset != kNowhere) offset += layout.file.header.size();
   return layout;
+}
+
+// The tensor's pieces in a plane of the state.
+std::vector<ManifestPiece>& pieces_of(ManifestTensor& tensor, const StatePlane& plane) {
+  const auto found = std::ranges::find(tensor.planes, plane.name, &ManifestPlane::name);
+  return found != tensor.planes.end() ? found->pieces
+                                      : tensor.planes.emplace_back(ManifestPlane{plane.name, {}}).pieces;
 }
 
 // A file that has the directory's name is renamed to NAME.moved, so that the checkpoint is not lost. A link
@@ -196,28 +188,28 @@ struct CheckpointWriter::Files {
   Ranks ranks;
   struct Target {  // where one of this rank's ranges goes
     OwnedRange range;
-    std::array<uint64_t, kAllPlanes> offsets{};   // by plane: in its file, or kNowhere
-    std::array<uint32_t, kAllPlanes> sections{};  // by plane: of its file
+    std::vector<uint64_t> offsets;   // by plane: in its file, or kNowhere
+    std::vector<uint32_t> sections;  // by plane: of its file
   };
   std::vector<Target> targets;
   struct PlaneFile {  // this rank's
     FileDescriptor fd;
     std::string path;
     uint32_t index = 0;  // in the manifest
-    uint64_t width = 0;
   };
-  std::array<PlaneFile, kAllPlanes> planes;
+  std::vector<StoredPlane> planes;
+  std::vector<PlaneFile> files;  // by plane
   Manifest manifest;
   bool holds_no_number = false;  // an infinity or NaN was written
 
   ~Files() {
     if (!made) return;
-    for (PlaneFile& plane : planes) plane.fd = FileDescriptor();
+    for (PlaneFile& file : files) file.fd = FileDescriptor();
     std::error_code ignored;
     fs::remove_all(temporary, ignored);
   }
   void list_files(const Model& model, const std::vector<std::vector<OwnedRange>>& by_rank);
-  void open_file(Plane plane, const PlaneLayout& layout, const ManifestFile& listed);
+  void open_file(size_t plane, const PlaneLayout& layout, const ManifestFile& listed);
   void sync_files();
   void gather_checksums();
   void write_manifest() const;
@@ -236,15 +228,16 @@ void CheckpointWriter::Files::list_files(const Model& model,
       for (const Parameter& parameter : group.parameters)
         tensors.back().push_back({name_in(group, parameter, part), parameter.shape, {}});
   }
-  const uint32_t moments = optimizer_of(manifest.state.optimizer).moments;
+  planes = stored_planes(manifest.state.optimizer, model.precision);
+  files.resize(planes.size());
   const auto own = static_cast<size_t>(ranks.rank());
-  for (const OwnedRange& range : by_rank[own]) targets.push_back({range, {}, {}});
+  for (const OwnedRange& range : by_rank[own])
+    targets.push_back({range, std::vector<uint64_t>(planes.size()), std::vector<uint32_t>(planes.size())});
   for (uint32_t rank = 0; rank < by_rank.size(); ++rank)
-    for (const Plane plane : kEveryPlane) {
-      const auto p = static_cast<size_t>(plane);
-      const PlaneLayout layout = lay_out_plane(model, moments, plane, by_rank[rank], rank);
+    for (size_t p = 0; p < planes.size(); ++p) {
+      const StoredPlane& plane = planes[p];
+      const PlaneLayout layout = lay_out_plane(model, plane, by_rank[rank], rank);
       const auto index = static_cast<uint32_t>(manifest.files.size());
-      const uint64_t width = plane == Plane::frozen_weights ? dtype_bytes(model.precision) : 4;
       const std::string& header = layout.file.header;
       ManifestFile listed{plane_file_name(plane, rank, by_rank.size()), layout.file.file_bytes, {}};
       const uint64_t checksum = rank == own ? block_checksum(std::as_bytes(std::span(header)), 0) : 0;
@@ -256,35 +249,31 @@ void CheckpointWriter::Files::list_files(const Model& model,
         }
         if (layout.ranges[r] == kNowhere) continue;
         const OwnedRange& range = by_rank[rank][r];
-        listed.sections.push_back({range.elements * width, 0});
+        listed.sections.push_back({plane.page_bytes(range.elements), 0});
         if (range.what != Owned::state) continue;
         const Group& group = model.groups[range.group];
         const size_t first = part_on(model.mesh, group, rank) * group.parameters.size();
         for (const TensorPart& part : parts_of(model, range, rank))
-          tensors[part.group][first + part.parameter].planes[p].push_back(
-              {index, part.stored_as, part.first, part.count});
+          pieces_of(tensors[part.group][first + part.parameter], plane)
+              .push_back({index, part.stored_as, part.first, part.count});
       }
       if (layout.file.file_bytes == 0) continue;
       if (rank == own) {
-        planes[p].index = index;
-        planes[p].width = width;
-        open_file(plane, layout, listed);
+        files[p].index = index;
+        open_file(p, layout, listed);
       }
       manifest.files.push_back(std::move(listed));
     }
   for (std::vector<ManifestTensor>& of_group : tensors)
     for (ManifestTensor& tensor : of_group) {
-      const auto is_stored = [](const std::vector<ManifestPiece>& pieces) { return !pieces.empty(); };
-      if (std::ranges::none_of(tensor.planes, is_stored)) continue;  // of the base of adapters
-      for (std::vector<ManifestPiece>& pieces : tensor.planes)
-        std::sort(pieces.begin(), pieces.end(),
-                  [](const ManifestPiece& a, const ManifestPiece& b) { return a.first < b.first; });
+      if (tensor.planes.empty()) continue;  // of the base of adapters
+      for (ManifestPlane& plane : tensor.planes) std::ranges::sort(plane.pieces, {}, &ManifestPiece::first);
       manifest.tensors.push_back(std::move(tensor));
     }
 }
 
-void CheckpointWriter::Files::open_file(Plane plane, const PlaneLayout& layout, const ManifestFile& listed) {
-  PlaneFile& file = planes[static_cast<size_t>(plane)];
+void CheckpointWriter::Files::open_file(size_t plane, const PlaneLayout& layout, const ManifestFile& listed) {
+  PlaneFile& file = files[plane];
   file.path = (fs::path(temporary) / listed.name).string();
   file.fd = create_file(file.path);
   allocate_file(file.fd.get(), layout.file.file_bytes, file.path);
@@ -292,7 +281,7 @@ void CheckpointWriter::Files::open_file(Plane plane, const PlaneLayout& layout, 
 }
 
 void CheckpointWriter::Files::sync_files() {
-  for (PlaneFile& file : planes) {
+  for (PlaneFile& file : files) {
     if (file.fd.get() < 0) continue;
     if (fsync(file.fd.get()) != 0) throw checkpoint_error("sync", file.path, errno);
     if (close(file.fd.release()) != 0) throw checkpoint_error("close", file.path, errno);
@@ -372,27 +361,29 @@ CheckpointWriter::CheckpointWriter(const std::string& out_directory, const Model
 
 CheckpointWriter::~CheckpointWriter() = default;
 
-FileTarget CheckpointWriter::begin_write(uint32_t group, uint64_t first, Plane plane,
+FileTarget CheckpointWriter::begin_write(uint32_t group, uint64_t first, const StatePlane& plane,
                                          std::span<const std::byte> bytes) {
-  const auto p = static_cast<size_t>(plane);
-  const Owned what = kind_of(plane);
   Files& f = *files_;
+  const auto stored = std::ranges::find_if(
+      f.planes, [&](const StoredPlane& s) { return std::string_view(s.name) == plane.name; });
+  CHECK(stored != f.planes.end(), "a plane that the optimizer does not have");
+  const auto p = static_cast<size_t>(stored - f.planes.begin());
   const auto after = std::partition_point(f.targets.begin(), f.targets.end(), [&](const Files::Target& t) {
-    return std::tie(t.range.what, t.range.group, t.range.first) <= std::tie(what, group, first);
+    return std::tie(t.range.what, t.range.group, t.range.first) <= std::tie(stored->what, group, first);
   });
   CHECK(after != f.targets.begin() && std::prev(after)->range.group == group &&
-            std::prev(after)->range.what == what,
+            std::prev(after)->range.what == stored->what,
         "a range of another rank");
   const Files::Target& target = *std::prev(after);
   CHECK(target.offsets[p] != kNowhere, "a plane that the group does not have");
-  const Files::PlaneFile& file = f.planes[p];
-  const uint64_t at = (first - target.range.first) * file.width;
+  const Files::PlaneFile& file = f.files[p];
+  const uint64_t at = stored->bytes(first - target.range.first);
   ManifestSection& section = f.manifest.files[file.index].sections[target.sections[p]];
   const auto is_cut = [&](uint64_t byte) { return byte % kChecksumBlockBytes == 0 || byte == section.bytes; };
   CHECK(is_cut(at) && is_cut(at + bytes.size()), "a shard is whole blocks");
   section.checksum += block_checksum(bytes, at / kChecksumBlockBytes);
-  if (file.width == sizeof(float) && !all_finite(bytes)) f.holds_no_number = true;
-  return {file.fd.get(), target.offsets[p] + at, kShownNames[p]};
+  if (stored->type == DType::f32 && !all_finite(bytes)) f.holds_no_number = true;
+  return {file.fd.get(), target.offsets[p] + at, stored->shown_file};
 }
 
 void CheckpointWriter::commit() {
@@ -453,29 +444,27 @@ std::vector<std::vector<OwnedRange>> owned_ranges(const Lowering& lowering) {
   return by_rank;
 }
 
-uint64_t checkpoint_bytes(const Model& model, uint32_t moments,
+uint64_t checkpoint_bytes(const Model& model, std::span<const StoredPlane> planes,
                           const std::vector<std::vector<OwnedRange>>& by_rank) {
   uint64_t bytes = 0;
   for (uint32_t rank = 0; rank < by_rank.size(); ++rank)
-    for (const Plane plane : kEveryPlane)
-      bytes += lay_out_plane(model, moments, plane, by_rank[rank], rank).file.file_bytes;
+    for (const StoredPlane& plane : planes)
+      bytes += lay_out_plane(model, plane, by_rank[rank], rank).file.file_bytes;
   return bytes;
 }
 
 uint64_t checkpoint_bytes(const Plan& plan, OptimizerKind optimizer) {
-  return checkpoint_bytes(plan.model, optimizer_of(optimizer).moments, owned_ranges(plan.lowering));
+  return checkpoint_bytes(plan.model, stored_planes(optimizer, plan.model.precision),
+                          owned_ranges(plan.lowering));
 }
 
 CheckpointSpace checkpoint_space(const Plan& plan, OptimizerKind optimizer) {
   constexpr uint64_t kOfManifest = 64 << 10, kOfPiece = 150;  // measured: 100 for each plane of a tensor
   uint64_t tensors = 0;
   for (const auto& group : plan.model.groups) tensors += group.parameters.size();
-  const uint64_t pieces = tensors * (1 + optimizer_of(optimizer).moments) * plan.lowering.mesh.ranks();
+  const uint64_t pieces = tensors * (1 + optimizer_of(optimizer).planes.size()) * plan.lowering.mesh.ranks();
   constexpr uint64_t kOtherFiles = 3;  // the directory, the manifest, its temporary
-  const auto planes =
-      static_cast<uint64_t>(std::count_if(kEveryPlane.begin(), kEveryPlane.end(), [&](Plane plane) {
-        return has_plane(optimizer_of(optimizer).moments, plane);
-      }));
+  const uint64_t planes = stored_planes(optimizer, plan.model.precision).size();
   return {checkpoint_bytes(plan, optimizer) + kOfManifest + kOfPiece * pieces,
           plan.lowering.mesh.ranks() * planes + kOtherFiles};
 }
@@ -483,11 +472,10 @@ CheckpointSpace checkpoint_space(const Plan& plan, OptimizerKind optimizer) {
 uint64_t largest_checkpoint_file(const Plan& plan, OptimizerKind optimizer) {
   uint64_t largest = 0;
   const std::vector<std::vector<OwnedRange>> by_rank = owned_ranges(plan.lowering);
-  const uint32_t moments = optimizer_of(optimizer).moments;
+  const std::vector<StoredPlane> planes = stored_planes(optimizer, plan.model.precision);
   for (uint32_t rank = 0; rank < by_rank.size(); ++rank)
-    for (const Plane plane : kEveryPlane)
-      largest =
-          std::max(largest, lay_out_plane(plan.model, moments, plane, by_rank[rank], rank).file.file_bytes);
+    for (const StoredPlane& plane : planes)
+      largest = std::max(largest, lay_out_plane(plan.model, plane, by_rank[rank], rank).file.file_bytes);
   return largest;
 }
 

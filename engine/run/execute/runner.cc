@@ -33,6 +33,7 @@ Runner::Runner(const Plan& plan, const Memory& memory, Device& device, const Upd
       moved_(plan.program.machine.lanes.size()),
       device_(device),
       rules_(rules),
+      planes_(planes_of(optimizer_of(rules.optimizer))),
       device_lane_(device_lane(plan.program.machine)),
       optimizer_workers_(threads),
       ranks_(ranks),
@@ -173,20 +174,20 @@ size_t Runner::transfers(const Body& body, const Instruction& in, const RingPosi
   const Task& task = body.tasks[in.task];
   const ShardView v = shard_view(task, in, rings);
   size_t count = 0;
-  const auto add = [&](const void* memory, Plane plane, uint64_t first, uint64_t bytes) {
+  const auto add = [&](const void* memory, const StatePlane& plane, uint64_t first, uint64_t bytes) {
     auto* from = static_cast<std::byte*>(const_cast<void*>(memory));
     const FileTarget target = hooks_.save(v.group, first, plane, {from, bytes});
     out[count++] = {IoDirection::write, target.fd, target.offset, from, bytes, {}, target.name};
   };
   if (owns_state(task.subject)) {  // otherwise another rank saves the same values
+    const StatePlane frozen = frozen_weights(plan_.model.precision);
     if (!plan_.model.groups[v.group].trainable)
-      add(v.weights, Plane::frozen_weights, v.first, v.elements * dtype_bytes(plan_.model.precision));
-    if (v.master) add(v.master, Plane::master, v.first, v.elements * 4);
-    for (uint32_t m = 0; m < kMomentsMax; ++m)
-      if (v.moments[m]) add(v.moments[m], moment_plane(m), v.first, v.elements * 4);
+      add(v.weights, frozen, v.first, frozen.page_bytes(v.elements));
+    for (size_t p = 0; p < v.planes.size(); ++p)
+      add(v.values[p], v.planes[p], v.first, v.planes[p].page_bytes(v.elements));
   }
-  if (v.error) add(v.error, Plane::error, v.error_first, v.error_elements * 4);
-  if (v.factors) add(v.factors, Plane::factors, 0, bytes_of(in, position_of(in, Role::right_factor)));
+  if (v.error) add(v.error, kCompressionError, v.error_first, kCompressionError.page_bytes(v.error_elements));
+  if (v.factors) add(v.factors, kRightFactors, 0, bytes_of(in, position_of(in, Role::right_factor)));
   return count;
 }
 
@@ -340,11 +341,14 @@ ShardView Runner::shard_view(const Task& task, const Instruction& in, const Ring
   if (v.factors) v.factor_elements = buffers.compression->layout.right;
   std::byte* const state = operand(in, rings, Role::state);
   if (!state) return v;
-  const uint64_t stride = state_plane_stride(v.elements);
-  const bool in_place = plan_.model.precision == DType::f32;
-  v.master = static_cast<float*>(in_place ? v.weights : state);
-  for (uint32_t m = 0; m < optimizer_of(rules_.optimizer).moments; ++m)
-    v.moments[m] = reinterpret_cast<float*>(state + (in_place ? m : m + 1) * stride);
+  v.planes = planes_;
+  // In fp32, the weights are the master weights. All other planes lie in the state.
+  const size_t elsewhere = plan_.model.precision == DType::f32 ? 1 : 0;
+  if (elsewhere > 0) v.values[0] = static_cast<std::byte*>(v.weights);
+  const StatePlaneOffsets offsets = plane_offsets(v.planes.subspan(elsewhere), v.elements);
+  CHECK(offsets.back() == bytes_of(in, position_of(in, Role::state)),
+        "the plan's state has other planes than the optimizer");
+  for (size_t p = elsewhere; p < v.planes.size(); ++p) v.values[p] = state + offsets[p - elsewhere];
   return v;
 }
 
@@ -357,36 +361,38 @@ void Runner::update(const Task& task, const Instruction& in, const RingPositions
   scalars.update = operand<const StepScalars::Update>(in, rings, Role::update);
   scalars.guess = operand<const StepScalars::Guess>(in, rings, Role::guess);
   const ShardView v = shard_view(task, in, rings);
+  const Optimizer& optimizer = optimizer_of(rules_.optimizer);
   const DType precision = plan_.model.precision;
-  const uint64_t width = dtype_bytes(precision), end = v.first + v.elements;
+  const uint64_t end = v.first + v.elements;
   const bool on_device = in.lane == device_lane_;
-  std::byte* gradient = operand(in, rings, Role::gradient);
-  const std::byte* next = operand(in, rings, Role::next_gradient);
+  UpdateRange whole{.master = reinterpret_cast<float*>(v.values[0]),
+                    .planes = {},
+                    .gradient = operand(in, rings, Role::gradient),
+                    .weights = precision == DType::f32 ? nullptr : v.weights,
+                    .precision = precision,
+                    .elements = v.elements,
+                    .weight_decay = 0,
+                    .next_gradient = operand(in, rings, Role::next_gradient)};
+  for (size_t p = 0; p < optimizer.planes.size(); ++p) whole.planes[p] = v.values[p + 1];
   for (const RateRange& range : rate_ranges_[task.subject]) {
     const uint64_t first = std::max(range.begin, v.first), last = std::min(range.end, end);
     if (first >= last) continue;
-    const uint64_t at = first - v.first;
-    void* weights = precision == DType::f32 ? nullptr : static_cast<std::byte*>(v.weights) + at * width;
-    UpdateRange r{.master = v.master + at,
-                  .moments = {},
-                  .gradient = gradient + at * width,
-                  .weights = weights,
-                  .precision = precision,
-                  .elements = last - first,
-                  .weight_decay = range.weight_decay,
-                  .learning_rate_factor = range.learning_rate_factor};
-    for (uint32_t m = 0; m < kMomentsMax; ++m) r.moments[m] = v.moments[m] ? v.moments[m] + at : nullptr;
-    if (next) r.next_gradient = next + at * width;
+    UpdateRange r = part_of(whole, optimizer.planes, first - v.first, last - first);
+    r.weight_decay = range.weight_decay;
+    r.learning_rate_factor = range.learning_rate_factor;
     if (on_device)
       device_.update(rules_.optimizer, form, r, scalars);
     else
-      update_range(optimizer_of(rules_.optimizer), form, r, scalars, optimizer_workers_);
+      update_range(optimizer, form, r, scalars, optimizer_workers_);
   }
 }
 
 void Runner::load(const Task& task, const Instruction& in, const RingPositions& rings) {
   const ShardView v = shard_view(task, in, rings);
   hooks_.load(v);
+  for (size_t p = 0; p < v.planes.size(); ++p)  // checkpoints have the last page's rest, too
+    std::memset(v.values[p] + v.planes[p].bytes(v.elements), 0,
+                v.planes[p].page_bytes(v.elements) - v.planes[p].bytes(v.elements));
   if (v.factors) zero_rest(in, Role::right_factor, v.factor_elements, rings);
 }
 

@@ -48,28 +48,18 @@ struct UpdateRules {
 constexpr double kFirstLossScale = 65536;  // fp16
 constexpr int64_t kCleanStepsToDouble = 2000;
 
-// One shard of a group in memory, as the tasks `load` and `save` see it. Planes are fp32.
+// One shard of a group in memory, as the tasks `load` and `save` see it.
 struct ShardView {
   uint32_t group = 0;
-  uint64_t first = 0, elements = 0;  // within the group's flat buffer
-  // Null for frozen groups.
-  float* master = nullptr;
-  float* moments[kMomentsMax] = {};
-  void* weights = nullptr;  // working precision; fp32: the same as master
+  uint64_t first = 0, elements = 0;    // within the group's flat buffer
+  std::span<const StatePlane> planes;  // of its state, the master weights first; none in a frozen group
+  std::array<std::byte*, kStatePlanesMax> values{};  // by plane
+  void* weights = nullptr;                           // working precision; fp32: the master weights
   // With compressed gradients: the rank's compression error of the whole shard and, in a group's first shard,
   // the group's right factors.
   uint64_t error_first = 0, error_elements = 0, factor_elements = 0;
   float *error = nullptr, *factors = nullptr;
 };
-// The last two planes belong to compressed gradients (low_rank.h); each rank has its own.
-enum class Plane : uint8_t { master, first_moment, second_moment, frozen_weights, error, factors };
-constexpr Plane moment_plane(uint32_t moment) {
-  return static_cast<Plane>(static_cast<uint32_t>(Plane::first_moment) + moment);
-}
-// Whether an optimizer with `moments` moments has the plane: false for the moments beyond that number.
-constexpr bool has_plane(uint32_t moments, Plane plane) {
-  return plane < moment_plane(moments) || plane >= moment_plane(kMomentsMax);
-}
 struct FileTarget {
   int fd = -1;
   uint64_t offset = 0;
@@ -78,8 +68,10 @@ struct FileTarget {
 
 struct ShardHooks {
   std::function<void(const ShardView&)> load;  // fills the shard, weights included
-  // Returns where a shard's plane goes. Called once for each plane, when its write begins, with its bytes.
-  std::function<FileTarget(uint32_t group, uint64_t first, Plane, std::span<const std::byte>)> save;
+  // Returns where a shard's plane goes. Called once for each plane, when its write begins, with its bytes in
+  // whole pages.
+  std::function<FileTarget(uint32_t group, uint64_t first, const StatePlane&, std::span<const std::byte>)>
+      save;
 };
 
 // Whether the instruction is a transfer to or from a file tier.
@@ -98,7 +90,7 @@ class Runner {
   // Whether the instruction moves bytes to or from files. If so, transfers() says which; otherwise run()
   // carries it out.
   bool is_file_io(const Body& body, const Instruction& in) const;
-  static constexpr size_t kTransfersMax = 5;
+  static constexpr size_t kTransfersMax = kStatePlanesMax + 2;  // of a saved shard: compression has two
   size_t transfers(const Body& body, const Instruction& in, const RingPositions& rings,
                    std::span<Transfer, kTransfersMax> out);
   void run(const Body& body, const Instruction& in, const RingPositions& rings);
@@ -223,7 +215,8 @@ class Runner {
   std::vector<std::atomic<uint64_t>> moved_;       // by lane: bytes of transfers
   Device& device_;
   UpdateRules rules_;
-  std::optional<LaneId> device_lane_;  // the device carries out what is on it
+  const std::vector<StatePlane> planes_;  // of a group that trains
+  std::optional<LaneId> device_lane_;     // the device carries out what is on it
   Workers optimizer_workers_;
   const Ranks ranks_;
   std::unordered_map<const Instruction*, std::string> collectives_;  // names, for errors

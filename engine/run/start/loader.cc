@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cstring>
 #include <exception>
 #include <vector>
 
@@ -33,19 +34,20 @@ void for_each_chunk(uint64_t elements, Workers& workers, const Work& work) {
     if (error) std::rethrow_exception(error);
 }
 
-// The sources of a shard's values. Moments without a source begin at zero.
 struct ShardSources {
-  ParameterSource weights, moments[kMomentsMax];
-  const CheckpointReader* compression = nullptr;
+  ParameterSource weights;
+  // Where all but the weights come from. nullptr: other planes and errors are zeros, right factors are
+  // random.
+  const CheckpointReader* checkpoint = nullptr;
   int rank = 0, ranks = 1;
 };
 
 // Right factors begin with random numbers, the same in every run. Any factors that are not orthogonal to the
 // gradient would do (Vogels et al. 2019, algorithm 1).
 void fill_factors(const Group& group, const ShardSources& sources, const ShardView& v) {
-  if (sources.compression &&
-      sources.compression->read_of_writer(0, Plane::factors, group.name, v.factor_elements, 0,
-                                          v.factor_elements, v.factors))
+  if (sources.checkpoint &&
+      sources.checkpoint->read_of_writer(0, kRightFactors, group.name, v.factor_elements, 0,
+                                         v.factor_elements, v.factors))
     return;
   const Parameter factors{"right factors of " + group.name,
                           {static_cast<int64_t>(v.factor_elements)},
@@ -60,12 +62,12 @@ void fill_error(const Group& group, const ShardSources& sources, const ShardView
   for_each_chunk(v.error_elements, workers, [&](uint64_t at, uint64_t count) {
     float* const out = v.error + at;
     std::fill_n(out, count, 0.0f);
-    if (!sources.compression) return;
+    if (!sources.checkpoint) return;
     std::array<float, kChunk> values;
-    for (int64_t w = sources.rank; w < sources.compression->state().writers; w += sources.ranks) {
+    for (int64_t w = sources.rank; w < sources.checkpoint->state().writers; w += sources.ranks) {
       const ParameterSource of_writer = [&](const Parameter& p, uint64_t first, uint64_t n, float* to) {
         const auto elements = static_cast<uint64_t>(element_count(p.shape));
-        sources.compression->read_of_writer(w, Plane::error, p.name, elements, first, n, to);
+        sources.checkpoint->read_of_writer(w, kCompressionError, p.name, elements, first, n, to);
       };
       fill_flat(group, of_writer, v.error_first + at, count, values.data());
       for (uint64_t i = 0; i < count; ++i) out[i] += values[i];
@@ -81,13 +83,18 @@ std::function<void(const ShardView&)> load_hook(const Model& model, ShardSources
     for_each_chunk(v.elements, workers, [&](uint64_t at, uint64_t count) {
       std::array<float, kChunk> values;
       fill_flat(group, sources.weights, v.first + at, count, values.data());
-      if (v.weights != v.master)  // in fp32 the weights are the master weights
+      if (v.weights != v.values[0])  // in fp32 the weights are the master weights
         round_to(model.precision, values.data(),
                  static_cast<std::byte*>(v.weights) + at * dtype_bytes(model.precision), count);
-      if (!v.master) return;
-      std::copy_n(values.data(), count, v.master + at);
-      for (uint32_t m = 0; m < kMomentsMax; ++m)
-        if (v.moments[m]) fill_flat(group, sources.moments[m], v.first + at, count, v.moments[m] + at);
+      if (v.planes.empty()) return;
+      std::memcpy(v.values[0] + kMasterWeights.bytes(at), values.data(), kMasterWeights.bytes(count));
+      for (size_t p = 1; p < v.planes.size(); ++p) {
+        std::byte* const out = v.values[p] + v.planes[p].bytes(at);
+        if (sources.checkpoint)
+          fill_plane(group, *sources.checkpoint, v.planes[p], v.first + at, count, out);
+        else
+          std::memset(out, 0, v.planes[p].bytes(count));
+      }
     });
   };
 }
@@ -133,24 +140,28 @@ ParameterSource source_of(const CheckpointReader& checkpoint) {
   };
 }
 
-ParameterSource source_of(const CheckpointReader& checkpoint, Plane plane) {
-  return [&checkpoint, plane](const Parameter& p, uint64_t first, uint64_t count, float* out) {
-    CHECK(checkpoint.read(p.name, plane, first, count, out), p.name + " was not checked");
-  };
+void fill_plane(const Group& group, const CheckpointReader& checkpoint, const StatePlane& plane,
+                uint64_t first, uint64_t count, std::byte* out) {
+  std::memset(out, 0, plane.bytes(count));
+  for (const Parameter& p : group.parameters) {
+    const uint64_t end = p.offset + static_cast<uint64_t>(element_count(p.shape));
+    const uint64_t from = std::max(first, p.offset), to = std::min(first + count, end);
+    if (from < to)
+      CHECK(checkpoint.read(p.name, plane, from - p.offset, to - from, out + plane.bytes(from - first)),
+            p.name + " was not checked");
+  }
 }
 
 std::function<void(const ShardView&)> load_from(const Model& model, ParameterSource source,
                                                 Workers& workers) {
-  return load_hook(model, {std::move(source), {}, nullptr, 0, 1}, workers);
+  return load_hook(model, {std::move(source)}, workers);
 }
 
 std::function<void(const ShardView&)> load_from(const Model& model, const CheckpointReader& checkpoint,
                                                 const Ranks& ranks, Workers& workers, const HfWeights* base) {
   ParameterSource weights = source_of(checkpoint);
   if (base) weights = source_of(*base, std::move(weights));
-  ShardSources sources{std::move(weights), {}, &checkpoint, ranks.rank(), ranks.size()};
-  for (uint32_t m = 0; m < kMomentsMax; ++m) sources.moments[m] = source_of(checkpoint, moment_plane(m));
-  return load_hook(model, std::move(sources), workers);
+  return load_hook(model, {std::move(weights), &checkpoint, ranks.rank(), ranks.size()}, workers);
 }
 
 void load(Session& session, std::function<void(const ShardView&)> hook, int64_t step) {

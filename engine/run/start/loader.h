@@ -23,20 +23,24 @@ ParameterSource source_of(uint64_t seed);
 // For a model with adapters: reads the base's values from `base`, and the adapters' values from `adapters`.
 ParameterSource source_of(const HfWeights& base, ParameterSource adapters);
 
-// A checkpoint's master weights (of frozen groups, its weights), or one of its planes. The checkpoint was
-// checked against the model, and outlives the source.
+// A checkpoint's master weights, and of frozen groups its weights. The checkpoint was checked against the
+// model, and outlives the source.
 ParameterSource source_of(const CheckpointReader& checkpoint);
-ParameterSource source_of(const CheckpointReader& checkpoint, Plane plane);
 
 // Writes elements [first, first + count) of a group's flat buffer: zeros in padding, and where there is no
 // source.
 void fill_flat(const Group& group, const ParameterSource& source, uint64_t first, uint64_t count, float* out);
 
-// A hook that fills master weights and weights from the source, and padding and moments with zeros. The model
-// and workers outlive the hook.
+// Writes a plane's values for elements [first, first + count) of a group's flat buffer from a checkpoint that
+// was checked against the model: zeros in padding.
+void fill_plane(const Group& group, const CheckpointReader& checkpoint, const StatePlane& plane,
+                uint64_t first, uint64_t count, std::byte* out);
+
+// A hook that fills master weights and weights from the source, and padding and all other planes with zeros.
+// The model and workers outlive the hook.
 std::function<void(const ShardView&)> load_from(const Model& model, ParameterSource source, Workers& workers);
 
-// A hook that fills master weights, moments, frozen weights and compression errors from a checkpoint. Each
+// A hook that fills all planes, frozen weights and compression errors from a checkpoint. Each
 // rank takes on the errors of some of the checkpoint's writers, so that the sum of all errors stays the same.
 // `base`: the frozen weights that the checkpoint lacks; nullptr: it lacks none.
 std::function<void(const ShardView&)> load_from(const Model& model, const CheckpointReader& checkpoint,

@@ -178,10 +178,7 @@ PlanRequest plan_request(const Options& options, const ModelConfig& config, cons
   r.lower.share_layers_until = ranks.share_layers_until;
   r.lower.update_waits_for_norm = options.optimizer.clip > 0 || precision == DType::f16;
   r.lower.evaluate = data.validates;
-  const Optimizer& optimizer = optimizer_of(options.optimizer.kind);
-  r.lower.optimizer.planes = optimizer.moments + (precision == DType::f32 ? 0 : 1);
-  r.lower.optimizer.plane_stride = state_plane_stride;
-  r.lower.optimizer.whole_tensors = optimizer.whole_tensors;
+  r.lower.optimizer = layout_of(optimizer_of(options.optimizer.kind), precision);
   r.lower.workspace_bytes = needs.workspaces;
   r.program_memory = {running_bytes_beside_reserve, planning_bytes_beside_reserve};
   const int64_t smallest = r.micro_batches.back();

@@ -229,7 +229,8 @@ void Trainer::checkpoint() {
   CheckpointWriter writer(out, session_.plan().model, state_, owned_ranges(session_.plan().lowering),
                           session_.ranks());
   ShardHooks hooks;
-  hooks.save = [&](uint32_t group, uint64_t first, Plane plane, std::span<const std::byte> bytes) {
+  hooks.save = [&](uint32_t group, uint64_t first, const StatePlane& plane,
+                   std::span<const std::byte> bytes) {
     return writer.begin_write(group, first, plane, bytes);
   };
   session_.runner().set_hooks(hooks);

@@ -7,6 +7,7 @@
 
 #include <map>
 
+#include "cpu_optim/optimizer.h"
 #include "engine/verify/verify.h"
 #include "tests/support/plan_support.h"
 
@@ -54,7 +55,7 @@ Case plan_case(const std::string& model, const Budget& budget, uint32_t ranks = 
     for (size_t s = 0; s < layer.segments.size(); ++s)
       c.options.recompute.push_back(kRecomputes[c.options.recompute.size() % kRecomputes.size()]);
   c.options.shard_elements = kFileElements;
-  c.options.optimizer = {3, state_plane_stride};
+  c.options.optimizer = layout_of(optimizer_of(OptimizerKind::adamw), DType::bf16);
   c.options.workspace_bytes = some_workspace;
   lower_case(c, machine_of(budget.tiers));
   const TierId memory = lowest_memory_tier(c.program.machine), lowest = lowest_tier(c.program.machine);

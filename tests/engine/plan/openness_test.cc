@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include "cpu_optim/optimizer.h"
 #include "engine/plan/plan.h"
 #include "engine/rates/machine_rates.h"
 #include "engine/simulate/simulate.h"
@@ -54,7 +55,7 @@ PlanRequest request_of(const Model& model, const Device& device, const Machine& 
   r.recompute = Recompute::all;
   r.lower.batch = slices * model.micro_batch;
   r.lower.evaluate = true;
-  r.lower.optimizer = {3, state_plane_stride};
+  r.lower.optimizer = layout_of(optimizer_of(OptimizerKind::adamw), DType::bf16);
   r.lower.workspace_bytes = [&device](const OpShapes& s, Pass pass) {
     return device.workspace_bytes(s, pass);
   };
@@ -280,8 +281,8 @@ TEST(PlanOpenness, AScheduleIsData) {
   EXPECT_THROW(make_plan(request), std::invalid_argument);
 }
 
-// An optimizer that keeps one plane of state and updates whole tensors: a group is one shard, even where
-// shards are small otherwise.
+// An optimizer that keeps a plane of bytes beside the master weights, and updates whole tensors: a group is
+// one shard, even where shards are small otherwise.
 TEST(PlanOpenness, AnOptimizerIsARow) {
   const NullDevice device;
   const auto request_on = [&](uint32_t ranks) {
@@ -289,7 +290,7 @@ TEST(PlanOpenness, AnOptimizerIsARow) {
     model.mesh = Mesh({ranks, 1}, ranks);
     PlanRequest request = request_of(model, device, machine_of(Tiers::device_host_nvme), 2);
     request.lower.shard_elements = kGroupPadding;
-    request.lower.optimizer = {1, state_plane_stride, true};
+    request.lower.optimizer = {{kMasterWeights, {"codes", "", DType::u8}}, true};
     return request;
   };
   PlanRequest request = request_on(1);
@@ -297,8 +298,12 @@ TEST(PlanOpenness, AnOptimizerIsARow) {
   for (size_t g = 0; g < plan.model.groups.size(); ++g) {
     const GroupBuffers& group = plan.lowering.groups[g];
     EXPECT_EQ(group.shards, (std::vector<uint64_t>{0, plan.model.groups[g].elements}));
-    for (const BufferId state : group.state)
-      EXPECT_EQ(plan.program.buffers[state].bytes(), state_plane_stride(plan.model.groups[g].elements));
+    const uint64_t elements = plan.model.groups[g].elements;
+    for (const BufferId state : group.state) {
+      EXPECT_EQ(plan.program.buffers[state].bytes(),
+                plane_offsets(request.lower.optimizer.planes, elements).back());
+      EXPECT_LE(plan.program.buffers[state].bytes(), 5 * elements + 4 * 4096);
+    }
   }
   request = request_on(2);
   EXPECT_THROW(make_plan(request), std::invalid_argument);  // stage 3 would cut tensors

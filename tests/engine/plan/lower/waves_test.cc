@@ -5,6 +5,7 @@
 #include <map>
 #include <stdexcept>
 
+#include "cpu_optim/optimizer.h"
 #include "engine/plan/lower/lower.h"
 #include "tests/support/plan_support.h"
 
@@ -26,7 +27,7 @@ Case waves_of(uint32_t micro_batches, uint32_t waves, bool guesses, bool waits_f
   c.options.evaluate = true;
   c.options.update_waits_for_norm = waits_for_norm;
   if (guesses) c.options.updated_in_backward.assign(c.model.groups.size(), true);
-  c.options.optimizer = {3, state_plane_stride};
+  c.options.optimizer = layout_of(optimizer_of(OptimizerKind::adamw), DType::bf16);
   c.options.workspace_bytes = testing::no_workspace;
   testing::lower_case(c, testing::machine_of(Tiers::host));
   return c;

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include "cpu_optim/optimizer.h"
 #include "engine/simulate/simulate.h"
 #include "tests/support/plan_support.h"
 
@@ -27,7 +28,7 @@ Model small_model() {
 LowerOptions small_options() {
   LowerOptions o;
   o.batch = 4;
-  o.optimizer = {3, state_plane_stride};
+  o.optimizer = layout_of(optimizer_of(OptimizerKind::adamw), DType::bf16);
   o.workspace_bytes = no_workspace;
   return o;
 }

@@ -34,23 +34,27 @@ TEST_F(CheckpointTest, WhatWasWrittenComesBackToTheBit) {
     reader.check_weights(model);
     expect_content(reader, model, 7);
     const Group& last = model.groups.back();  // a range that begins and ends inside tensors and holds padding
-    const std::vector<float> expected = flat(last, Plane::second_moment, 7);
+    const std::vector<StoredPlane> planes = tensor_planes(precision);
+    const StoredPlane &master = planes.front(), &squares = planes[2], &frozen = planes.back();
+    const std::vector<float> expected = flat(last, squares, 7);
     std::vector<float> range(last.elements - 12);
-    fill_flat(last, source_of(reader, Plane::second_moment), 5, range.size(), range.data());
+    fill_plane(last, reader, squares, 5, range.size(), std::as_writable_bytes(std::span(range)).data());
     EXPECT_TRUE(same_bits(range, {expected.begin() + 5, expected.end() - 7}));
 
     for (const Group& group : model.groups) {
       const Parameter& p = group.parameters.front();
-      const Plane weights = group.trainable ? Plane::master : Plane::frozen_weights;
+      const StoredPlane& weights = group.trainable ? master : frozen;
+      std::byte stored[3 * sizeof(float)];
       float first[3] = {}, again[3] = {};
-      EXPECT_TRUE(reader.read(p.name, weights, 1, 3, first));
+      EXPECT_TRUE(reader.read(p.name, weights, 1, 3, stored));
+      widen(weights.type, stored, first, 3);
       EXPECT_EQ(first[2], value_at(p, weights, 3, 7));
       reader.read_weights(p.name, 1, 3, again);
       EXPECT_EQ(std::memcmp(first, again, sizeof first), 0);
-      EXPECT_FALSE(reader.read(p.name, group.trainable ? Plane::frozen_weights : Plane::master, 0, 1, first));
+      EXPECT_FALSE(reader.read(p.name, group.trainable ? frozen : master, 0, 1, stored));
     }
     float ignored;
-    EXPECT_FALSE(reader.read("no.such.tensor", Plane::master, 0, 1, &ignored));
+    EXPECT_FALSE(reader.read("no.such.tensor", master, 0, 1, &ignored));
   }
 }
 
@@ -105,10 +109,9 @@ TEST_F(CheckpointTest, FilesAreSafetensorsWithoutHolesAndHaveTheStatedSize) {
     sizes[entry.path().filename().string()] = entry.file_size();
   ASSERT_EQ(sizes.size(), 5u);
   sizes.erase("manifest.json");
-  for (const Plane plane : kTensorPlanes) {
-    const SafetensorsFile file =
-        SafetensorsFile::open(checkpoint(1) + "/" + plane_name(plane) + ".safetensors");
-    total += sizes.at(std::string(plane_name(plane)) + ".safetensors");
+  for (const StoredPlane& plane : tensor_planes(model.precision)) {
+    const SafetensorsFile file = SafetensorsFile::open(checkpoint(1) + "/" + plane.name + ".safetensors");
+    total += sizes.at(std::string(plane.name) + ".safetensors");
     EXPECT_EQ(file.tensors().front().begin % kCheckpointAlignment, 0u);
     std::map<std::string, Shape> stored, expected;
     for (const SafetensorsTensor& tensor : file.tensors()) {
@@ -122,14 +125,17 @@ TEST_F(CheckpointTest, FilesAreSafetensorsWithoutHolesAndHaveTheStatedSize) {
         if (stores(group, plane)) expected[p.name] = p.shape;
     EXPECT_EQ(stored, expected);
   }
-  EXPECT_EQ(checkpoint_bytes(model, 2, {whole_groups(model)}), total);
-  EXPECT_EQ(checkpoint_bytes(model, 1, {whole_groups(model)}), total - sizes.at("exp_avg_sq.safetensors"));
-  EXPECT_EQ(checkpoint_bytes(model, 0, {whole_groups(model)}),
-            sizes.at("master.safetensors") + sizes.at("frozen.safetensors"));
+  std::vector<StoredPlane> planes = tensor_planes(model.precision);
+  EXPECT_EQ(checkpoint_bytes(model, planes, {whole_groups(model)}), total);
+  std::erase_if(planes,
+                [](const StoredPlane& plane) { return std::string_view(plane.name) == "exp_avg_sq"; });
+  EXPECT_EQ(checkpoint_bytes(model, planes, {whole_groups(model)}),
+            total - sizes.at("exp_avg_sq.safetensors"));
   const Model large = build_model(config_from_name("llama-70b"), DType::bf16, 1, 4096);
-  EXPECT_NEAR(static_cast<double>(checkpoint_bytes(large, 2, {whole_groups(large)})),
-              12.0 * static_cast<double>(parameter_count(large)),
-              2e6);  // headers and padding: a few MB of 840 GB
+  EXPECT_NEAR(
+      static_cast<double>(checkpoint_bytes(large, tensor_planes(large.precision), {whole_groups(large)})),
+      12.0 * static_cast<double>(parameter_count(large)),
+      2e6);  // headers and padding: a few MB of 840 GB
 }
 
 // Wherever a bit flips on the drive, reading reports it. The error names the file of the tensor and the older
@@ -142,9 +148,9 @@ TEST_F(CheckpointTest, AFlippedBitIsFoundWhenItIsRead) {
     expect_content(reader, model, static_cast<uint64_t>(step));
   };
   std::mt19937_64 random(5);
-  for (const Plane plane : kTensorPlanes)
+  for (const StoredPlane& plane : tensor_planes(model.precision))
     for (int i = 0; i < 8; ++i) {
-      const std::string file = fmt::format("{}/{}.safetensors", checkpoint(2), plane_name(plane));
+      const std::string file = fmt::format("{}/{}.safetensors", checkpoint(2), plane.name);
       std::fstream stream(file, std::ios::in | std::ios::out | std::ios::binary);
       const auto at = static_cast<std::streamoff>(i == 0   ? 4096 + random() % 64
                                                   : i == 1 ? fs::file_size(file) - 1

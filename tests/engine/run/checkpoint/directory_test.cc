@@ -246,7 +246,8 @@ TEST_F(CheckpointTest, AFullDiskIsAnErrorBeforeAnythingIsLost) {
   const auto mount_small = [&](const std::string& limit) {
     return mount("tmpfs", disk.c_str(), "tmpfs", 0, limit.c_str()) == 0;
   };
-  if (!mount_small(fmt::format("size={}", checkpoint_bytes(model, 2, {whole_groups(model)}) * 3 / 2)))
+  if (!mount_small(fmt::format(
+          "size={}", checkpoint_bytes(model, tensor_planes(model.precision), {whole_groups(model)}) * 3 / 2)))
     GTEST_SKIP() << "a small tmpfs cannot be mounted: " << std::strerror(errno);
   {
     const Mounted mounted{disk};

@@ -98,18 +98,18 @@ TEST_F(ManifestTest, ReadersTakeAnyNumberOfPieces) {
   for (uint64_t first = 0; first <= 15; ++first)
     for (uint64_t count = 0; count <= 15 - first; ++count) {
       std::vector<float> values(count, -1.0f);
-      ASSERT_TRUE(reader.read("w", Plane::master, first, count, values.data()));
+      ASSERT_TRUE(reader.read("w", kMasterWeights, first, count, values.data()));
       for (uint64_t i = 0; i < count; ++i) ASSERT_EQ(values[i], static_cast<float>(first + i));
     }
   float b[2];
-  ASSERT_TRUE(reader.read("b", Plane::master, 0, 2, b));
+  ASSERT_TRUE(reader.read("b", kMasterWeights, 0, 2, b));
   EXPECT_EQ(b[1], 101.0f);
   Model model;
   model.groups.push_back({.name = "g", .parameters = {{"w", {5, 3}}, {"b", {2}}}});
   lay_out_group(model.groups[0]);
   reader.check(model);
   std::vector<float> shard(kGroupPadding, -1.0f);
-  fill_flat(model.groups[0], source_of(reader, Plane::master), 0, kGroupPadding, shard.data());
+  fill_flat(model.groups[0], source_of(reader), 0, kGroupPadding, shard.data());
   EXPECT_EQ(shard[14], 14.0f);
   EXPECT_EQ(shard[15], 0.0f);
   EXPECT_EQ(shard[64], 100.0f);

@@ -8,6 +8,7 @@
 
 #include <cstring>
 
+#include "cpu_optim/optimizer.h"
 #include "engine/run/execute/session.h"
 #include "engine/run/start/loader.h"
 #include "engine/verify/verify.h"
@@ -40,8 +41,9 @@ class SavedState {
   SavedState(const SavedState&) = delete;
   SavedState& operator=(const SavedState&) = delete;
 
-  FileTarget target(uint32_t group, uint64_t first, Plane plane) const {
-    const uint64_t index = plane == Plane::frozen_weights ? 0 : static_cast<uint64_t>(plane);
+  FileTarget target(uint32_t group, uint64_t first, std::string_view plane) const {
+    const uint64_t index = plane == "exp_avg" ? 1 : plane == "exp_avg_sq" ? 2 : 0;
+    CHECK(index > 0 || plane == "master" || plane == "frozen", "a plane that AdamW does not have");
     return {fd_, begin_[group] + (index * elements_[group] + first) * sizeof(float), "saved state"};
   }
   std::vector<std::byte> bytes() const {
@@ -91,8 +93,8 @@ class Run {
             out[i] *= 8;  // so that gradients are large enough to matter
         },
         workers_);
-    hooks.save = [this](uint32_t group, uint64_t first, Plane plane, std::span<const std::byte>) {
-      return saved_.target(group, first, plane);
+    hooks.save = [this](uint32_t group, uint64_t first, const StatePlane& plane, std::span<const std::byte>) {
+      return saved_.target(group, first, plane.name);
     };
     session_.runner().set_hooks(std::move(hooks));
   }
@@ -317,7 +319,7 @@ Case plan_variant(const Model& model, const Setting& setting, const Variant& v, 
                                               : 1;
   while (micro_batches % c.options.waves != 0);
   c.options.shard_elements = v.shard_elements;
-  c.options.optimizer = {model.precision == DType::f32 ? 2u : 3u, state_plane_stride};
+  c.options.optimizer = layout_of(optimizer_of(OptimizerKind::adamw), model.precision);
   c.options.workspace_bytes = [&device](const OpShapes& s, Pass pass) {
     return device.workspace_bytes(s, pass);
   };

@@ -129,7 +129,7 @@ TEST_P(Poison, WhatAnInstructionThrowsEndsTheRun) {
   Session session(plan, *device, options);
   load(session, [](const ShardView&) {});
   ShardHooks hooks;
-  hooks.save = [](uint32_t, uint64_t, Plane, std::span<const std::byte>) -> FileTarget {
+  hooks.save = [](uint32_t, uint64_t, const StatePlane&, std::span<const std::byte>) -> FileTarget {
     throw std::length_error("no target");
   };
   session.runner().set_hooks(hooks);

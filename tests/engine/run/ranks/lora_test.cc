@@ -33,7 +33,7 @@ class RanksLoraTest : public RanksTest {
         const auto elements = static_cast<uint64_t>(element_count(p.shape));
         const size_t begin = values.size();
         values.resize(begin + elements);
-        EXPECT_TRUE(reader.read(p.name, Plane::master, 0, elements, values.data() + begin));
+        EXPECT_TRUE(reader.read(p.name, kMasterWeights, 0, elements, values.data() + begin));
       }
     return values;
   }

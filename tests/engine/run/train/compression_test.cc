@@ -215,10 +215,10 @@ TEST_F(CompressionTest, DamagedErrorsAreNotTakenOver) {
   const std::string checkpoint = newest_checkpoint(run.options.run.out).value();
   const CheckpointReader reader = CheckpointReader::open(checkpoint);
   float value = 0;
-  EXPECT_FALSE(reader.read_of_writer(2, Plane::error, "h.0.mlp.c_fc.weight", 1, 0, 1, &value));
-  EXPECT_TRUE(reader.read_of_writer(1, Plane::error, "h.0.mlp.c_fc.weight", 1, 0, 1, &value));
-  EXPECT_THROW(reader.read_of_writer(1, Plane::error, "h.9.mlp.c_fc.weight", 1, 0, 1, &value), Error);
-  EXPECT_THROW(reader.read_of_writer(1, Plane::factors, "h.0", uint64_t{1} << 30, 0, 1, &value), Error);
+  EXPECT_FALSE(reader.read_of_writer(2, kCompressionError, "h.0.mlp.c_fc.weight", 1, 0, 1, &value));
+  EXPECT_TRUE(reader.read_of_writer(1, kCompressionError, "h.0.mlp.c_fc.weight", 1, 0, 1, &value));
+  EXPECT_THROW(reader.read_of_writer(1, kCompressionError, "h.9.mlp.c_fc.weight", 1, 0, 1, &value), Error);
+  EXPECT_THROW(reader.read_of_writer(1, kRightFactors, "h.0", uint64_t{1} << 30, 0, 1, &value), Error);
   const std::string file = checkpoint + "/error-00002-of-00002.safetensors";
   std::string bytes = read_text_file(file, 1 << 24);
   bytes[bytes.size() / 2] = static_cast<char>(bytes[bytes.size() / 2] ^ 1);

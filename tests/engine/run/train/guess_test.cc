@@ -2,6 +2,7 @@
 // same is in bits_test.cc and others.
 #include <gtest/gtest.h>
 
+#include "cpu_optim/optimizer.h"
 #include "engine/run/train/guess_choice.h"
 #include "engine/simulate/simulate.h"
 #include "engine/verify/verify.h"
@@ -111,7 +112,7 @@ TEST(Guesses, AWrongOneReadsTheStateOnceMore) {
   const auto config = config_from_name("llama:layers=4,width=64,heads=4,vocab=256,context=32");
   c.model = build_model(config, DType::bf16, 1, 8);
   c.options.batch = 2;
-  c.options.optimizer = {3, state_plane_stride};
+  c.options.optimizer = layout_of(optimizer_of(OptimizerKind::adamw), DType::bf16);
   c.options.workspace_bytes = no_workspace;
   c.options.updated_in_backward.assign(c.model.groups.size(), true);
   c.options.updated_in_backward[0] = false;
