@@ -50,7 +50,8 @@ struct AdamWVectors {
   static HWY_INLINE FloatVector set(float value) { return hn::Set(Floats(), value); }
 };
 
-// `weights` is nullptr in fp32, where `master` is the weights. kStream: `weights` is aligned to a cache line.
+// `weights` is nullptr in fp32, where `master` is the weights. kStream requires `weights` to be aligned to a
+// cache line.
 template <UpdateForm kForm, bool kStream, class T>
 HWY_INLINE void adamw(float* HWY_RESTRICT master, float* HWY_RESTRICT first_moment,
                       float* HWY_RESTRICT second_moment, T* HWY_RESTRICT gradient,

@@ -17,7 +17,8 @@ constexpr std::array<Optimizer, kOptimizerKinds> kOptimizers{{
     {OptimizerKind::adamw, "adamw", kAdamWPlanes, false, prepare_adamw, apply_adamw},
 }};
 
-// Files of checkpoints are named for planes: names differ from each other, and from those of other planes.
+// Whether the optimizer's planes fit kStatePlanesMax and have names that no other plane of checkpoints has.
+// Checkpoints name their files after planes.
 constexpr bool has_planes_of_its_own(const Optimizer& optimizer) {
   if (optimizer.planes.size() >= kStatePlanesMax) return false;
   std::array<std::string_view, kStatePlanesMax + 4> taken{

@@ -1,5 +1,5 @@
 // Optimizers on fp32 master weights, as rows of one table: what the planner, the runner, checkpoints and
-// devices need to know of each. adamw.h has the first one's arithmetic.
+// devices need to know of each. adamw.h has the arithmetic of the first row.
 //
 // An update has two parts. prepare computes the constants of the update, once a step and in double; they
 // travel with the step's scalars. apply makes one pass over memory: it unscales and clips the gradient,
@@ -27,8 +27,8 @@
 
 namespace sluice {
 
-// --beta1, --beta2, --eps and --weight-decay; an optimizer reads those that it has. Weight decay is that of
-// ranges that have none of their own.
+// --beta1, --beta2, --eps and --weight-decay; an optimizer reads only the options that it has. `weight_decay`
+// is for parameters that have no weight decay of their own.
 struct OptimizerSettings {
   double beta1 = 0.9, beta2 = 0.95, epsilon = 1e-8, weight_decay = 0.1;
 };
@@ -50,7 +50,7 @@ struct UpdateRange {
   uint64_t elements;
   double weight_decay;                  // 0: none
   const void* next_gradient = nullptr;  // of a visit
-  double learning_rate_factor = 1;      // of the step's learning rate
+  double learning_rate_factor = 1;      // the step's learning rate is multiplied by it
 };
 
 enum class UpdateForm : uint8_t { optimize, repair, visit };
@@ -64,9 +64,10 @@ struct Optimizer {
   OptimizerKind kind;
   const char* name;                    // the value of --optimizer, and in manifests
   std::span<const StatePlane> planes;  // beside the master weights
-  bool whole_tensors;                  // apply must be given whole tensors: a group is one shard
+  bool whole_tensors;                  // apply must be given whole tensors, so a group is one shard
   UpdateConstants (*prepare)(const OptimizerSettings& settings, const UpdateStep& step);
-  // `guessed`: of a visit. fp32 has only `optimize`: the weights are the master weights.
+  // `guessed`: the guessed constants of a visit. fp32 has only `optimize`, since its weights are the master
+  // weights.
   void (*apply)(const UpdateRange& range, const UpdateConstants& constants, Workers& workers, UpdateForm form,
                 const UpdateConstants& guessed);
 };
@@ -74,8 +75,8 @@ const Optimizer& optimizer_of(OptimizerKind kind);
 
 // All planes of a shard: the master weights, and those of the row.
 std::vector<StatePlane> planes_of(const Optimizer& optimizer);
-// The planes that lie in buffers of state. In fp32 the master weights are not among them: they are the
-// weights.
+// The planes that lie in buffers of state. In fp32 the master weights are not among these planes, since they
+// lie in the buffer of the weights.
 OptimizerLayout layout_of(const Optimizer& optimizer, DType precision);
 
 // The optimizer's apply. An update that is skipped (fp16) leaves the state unchanged: then the weights of
@@ -83,12 +84,12 @@ OptimizerLayout layout_of(const Optimizer& optimizer, DType precision);
 void update_range(const Optimizer& optimizer, UpdateForm form, const UpdateRange& range,
                   const UpdateScalars& scalars, Workers& workers);
 
-constexpr uint64_t kUpdatePart = 65536;  // elements of a part: AdamW moves 1.8 MB for one
+constexpr uint64_t kUpdatePart = 65536;  // elements of a part; AdamW moves 1.8 MB for each part
 // Elements [begin, begin + elements) of a range with these planes.
 UpdateRange part_of(const UpdateRange& range, std::span<const StatePlane> planes, uint64_t begin,
                     uint64_t elements);
 
-// Calls work(part) for parts of the range that are small enough to spread it over the threads, in parallel.
+// Cuts the range into parts of up to kUpdatePart elements and calls work(part) for all parts, in parallel.
 template <typename Work>
 void for_each_part(const UpdateRange& range, std::span<const StatePlane> planes, Workers& workers,
                    const Work& work) {

@@ -11,7 +11,7 @@ enum class OptimizerKind : uint8_t { adamw };
 constexpr int kOptimizerKinds = 1;
 
 // Calls f.operator()<kind>(). A device has a function template by kind, and each optimizer's file defines it
-// for its kind: if that of a kind is missing, the linker names the function and the kind's number.
+// for its kind. If a kind has no definition, the linker names the function and the kind's number.
 template <typename F>
 void with_optimizer(OptimizerKind kind, const F& f) {
   const auto call = [&]<size_t... kKinds>(std::index_sequence<kKinds...>) {

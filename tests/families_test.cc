@@ -21,8 +21,8 @@ std::string home_of(std::string family) {
   return "models/families/" + family + ".cc";
 }
 
-// The lines of another source that have the family's name as a literal. Longer literals may contain it: help
-// texts give examples.
+// Returns the lines that have the family's name as a literal, unless the source is the family's own. Longer
+// literals may contain it: help texts give examples.
 Lines uses_of(const std::string& family, const std::string& path, const Lines& lines) {
   Lines uses;
   if (path == home_of(family)) return uses;

@@ -27,8 +27,8 @@ constexpr size_t kColumnsMax = 110;
 
 // ---- Directions of includes ----
 
-// A room is a folder without the rooms inside it. It may include itself and the rooms before it in rooms();
-// if `only` is not empty, just those of them that `only` lists.
+// A room is a folder without the rooms inside it. It may include itself and the rooms before it in rooms().
+// If `only` is not empty, it may include only the earlier rooms that `only` lists.
 struct Room {
   std::string path;  // ends in a slash
   std::vector<std::string> only = {};
@@ -42,7 +42,7 @@ const std::vector<Room>& rooms() {
       more.insert(more.begin(), ground.begin(), ground.end());
       return more;
     };
-    // Of the planner, rooms that run programs see only engine/plan/.
+    // Rooms that run programs may include only engine/plan/ of the planner's rooms.
     const std::vector<std::string> run = ground_and({"engine/verify/",
                                                      "engine/rates/",
                                                      "engine/plan/",
@@ -65,7 +65,7 @@ const std::vector<Room>& rooms() {
                                                      "engine/run/checkpoint/",
                                                      "engine/run/train/",
                                                      "engine/run/generate/"});
-    // A start predicts how long a stop takes, a profile is held against a prediction.
+    // The start of a run predicts how long a stop takes, and a profile is compared with a prediction.
     std::vector<std::string> start = run;
     start.insert(start.end(), {"engine/simulate/", "models/prepare/"});
     std::vector<std::string> profile = start;
@@ -452,8 +452,8 @@ Offences long_lines(const std::vector<Source>& sources) {
   return out;
 }
 
-// Types by their whole name that another file defines too. The linker keeps one definition of an inline
-// member, of whichever, and says nothing. Unnamed namespaces are a file's own.
+// Finds types, by their whole name, that another file defines too. If two files define an inline member, the
+// linker keeps either definition and says nothing. Unnamed namespaces are a file's own.
 Offences types_defined_twice(const std::vector<Source>& sources) {
   static const std::regex opening("^(?:inline )?namespace ?([A-Za-z0-9_:]*) ?\\{$");
   static const std::regex type(

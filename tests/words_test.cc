@@ -243,7 +243,7 @@ TEST(Words, HelpKeepsToTheGlossary) {
 
 // ---- Options that messages name ----
 
-// Options of other programs that messages name, and those of this command that no table has.
+// Options of other programs that messages name, and options of this command that are in no table.
 constexpr const char* kOfOtherPrograms[] = {
     "bind-to hostfile",                                   // mpirun
     "mpi",                                                // srun
@@ -268,7 +268,7 @@ bool is_of_another_program(const std::string& name) {
   return false;
 }
 
-// The names after two dashes; "router-" where a name goes on with a value.
+// Returns the names after two dashes. A name that goes on with a value ends in a dash, such as "router-".
 std::vector<std::string> options_in(const std::string& text) {
   const auto is_part = [](char c) { return c == '-' || is_letter(c); };
   std::vector<std::string> names;

@@ -18,7 +18,7 @@ struct StatePlane {
   DType type = DType::f32;
 
   constexpr uint64_t bytes(uint64_t elements) const { return elements * dtype_bytes(type); }
-  // In whole pages of 4096, as checkpoints store a shard's plane.
+  // The bytes of a shard's plane in whole pages of 4096, as checkpoints store the plane.
   constexpr uint64_t page_bytes(uint64_t elements) const { return (bytes(elements) + 4095) / 4096 * 4096; }
 };
 
@@ -42,9 +42,9 @@ struct OptimizerLayout {
   uint64_t bytes(uint64_t elements) const;  // of all values
 };
 
-// Where the planes of a shard of so many elements begin in its state, in bytes. Entries behind the last plane
-// are the state's end. Each plane takes an odd number of pages of 4096: planes that lie a large power of two
-// apart were measured to cost two thirds of the speed.
+// Where the planes of a shard of `elements` elements begin in the shard's state, in bytes. Entries after the
+// last plane's are the state's end. Each plane takes an odd number of pages of 4096: planes that lie a large
+// power of two apart were measured to cost two thirds of the speed.
 StatePlaneOffsets plane_offsets(std::span<const StatePlane> planes, uint64_t elements);
 
 }  // namespace sluice

@@ -88,7 +88,8 @@ AttentionTensors<T> attention_tensors(const AttentionShape& s, const OpShapes& s
 
 // ---- How a kernel cuts its work.
 
-// keys: gradients of k and v, or of k alone; values: gradient of v alone; queries: gradient of q.
+// What a kernel computes. `keys`: gradients of k and v, or of k alone; `values`: gradient of v alone;
+// `queries`: gradient of q.
 enum class AttentionPart { forward, keys, values, queries };
 
 // Head sizes that kernels are made for. Other sizes are padded to the next of these.
@@ -135,7 +136,7 @@ struct Tiling {
   }
 };
 
-// The most row tiles of a warp: two serve more products with each load of the other side.
+// The most row tiles of a warp. With two, each load of the other side serves twice as many products.
 template <AttentionPart kPart, typename T, int kSize>
 constexpr int kRowTilesMax = sizeof(T) == 2 && kSize <= (kPart == AttentionPart::keys ? 64 : 128) ? 2 : 1;
 
@@ -175,7 +176,7 @@ Cut cut_for(const Queue& queue, int64_t length = INT_MAX) {
   return cut_by(best->row_tiles, static_cast<int>(std::min<int64_t>(best->warps, needed)));
 }
 
-// Set-up: loads a kernel that has been cut in this way.
+// Set-up: loads a kernel that runs with this cut.
 template <typename... Parameters>
 void load_cut(const Queue& queue, void (*kernel)(Parameters...), const Cut& cut) {
   load(kernel, cut.shared_bytes);
@@ -335,8 +336,8 @@ __device__ void mask_keys(Sums<kRowTiles, kKeys>& sums, const AttentionShape& s,
     mask([&](int row) { return Columns{0, row - key}; });
 }
 
-// Caps products q k, if the model caps them. An infinite product becomes NaN, because 0 * u is added: NaN if
-// u is infinite, else 0.
+// Caps products q k, if the model caps them. An infinite product becomes NaN, because 0 * u is added, which
+// is NaN if u is infinite, else 0.
 template <int kRowTiles, int kColumns>
 __device__ void cap_products(Sums<kRowTiles, kColumns>& sums, const AttentionShape& s) {
   if (s.cap == 0) return;

@@ -67,7 +67,7 @@ __device__ void exponentiate(Sums<kRowTiles, kKeys>& scores, Running<kRowTiles>&
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const float maximum = running.maximum[m][half];
-      const float shift = maximum == -FLT_MAX ? 0 : maximum * log2_scale;  // of a row that saw no key yet: 0
+      const float shift = maximum == -FLT_MAX ? 0 : maximum * log2_scale;  // 0 if the row has seen no key yet
       float added = 0;
 #pragma unroll
       for (int j = 0; j < kKeys / 8; ++j)

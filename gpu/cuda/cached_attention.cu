@@ -1,9 +1,9 @@
 // cached_attention and pick_rows.
 //
 // 1. Keys and values of the rows are written into the cache.
-// 2. A block answers one query of one head. Its lanes form groups, each of as many lanes as a head's columns
-//    take. A group has one key at a time, and a running maximum and sum. Which keys a group has is a function
-//    of the query's position alone.
+// 2. A block answers one query of one head. Its lanes form groups; a group has as many lanes as the columns
+//    of a head need. A group takes one key at a time, and keeps a running maximum and sum. Which keys a group
+//    takes is a function of the query's position alone.
 // 3. The groups' sums are added in order, with the sink, if there is one.
 #include "engine/graph/attention_operands.h"
 #include "gpu/cuda/base.h"
@@ -25,7 +25,8 @@ struct CachedShape {
   __device__ int kv_columns() const { return kv_heads * size; }
   // The row's position in its document. Below 0, the row is idle.
   __device__ int position_of(int row) const { return row % length - begins[row]; }
-  // Where in the cache all keys (0) or values (1) at a position of the row's sequence begin.
+  // Where in the cache the keys (`part` 0) or values (1) of all heads begin, at a position of the row's
+  // sequence.
   __device__ int64_t cached(int row, int position, int part) const {
     const int64_t token = static_cast<int64_t>(row / length) * context + position;
     return (2 * token + part) * kv_columns();

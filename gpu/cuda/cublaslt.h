@@ -33,9 +33,10 @@ struct CublasLt {
   std::string file;  // of the library
 };
 
-// Opens the major version that this build's toolkit has. The loader searches for it as for every shared
-// library; the command's RUNPATH names the toolkit's folder. Throws Error (environment) if the library or one
-// of its functions is missing. The library is never closed, since it does not promise that this is safe.
+// Opens the library in the major version that this build's toolkit has. The loader searches for it as for
+// every shared library; the command's RUNPATH names the toolkit's folder. Throws Error (environment) if the
+// library or one of its functions is missing. The library is never closed, since it does not promise that
+// this is safe.
 CublasLt open_cublaslt();
 
 }  // namespace sluice::cuda

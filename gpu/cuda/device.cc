@@ -75,7 +75,7 @@ class CudaDevice final : public Device, public Accelerator {
     if (const std::optional<uint64_t> held = nvml_.process_bytes()) return {free, *held};
     const std::optional<NvmlMemory> now = nvml_.memory().value;
     if (now && used_by_others_) return {free, now->used - std::min(now->used, used_by_others_->used)};
-    return {free, used};  // other processes' memory too: the GPU is then best left to one process
+    return {free, used};  // includes other processes' memory
   }
 
   std::shared_ptr<std::byte> allocate(uint64_t bytes) override {

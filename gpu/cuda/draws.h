@@ -43,8 +43,8 @@ struct DeviceDraws {
   __device__ float second(int row, uint32_t layer) const {
     return uniform(drawn(row, kDrawSecond | layer, 0).word[0]);
   }
-  // Normal numbers of experts 4 block to 4 block + 3. Only rounding tells them from the numbers of
-  // draw_noise().
+  // Normal numbers of experts 4 block to 4 block + 3. They differ from the numbers of draw_noise() by
+  // rounding only.
   __device__ void noise(int row, uint32_t layer, uint32_t block, float (&normal)[4]) const {
     const PhiloxWords made = drawn(row, kDrawNoise | layer, block);
 #pragma unroll

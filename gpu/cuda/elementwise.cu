@@ -61,7 +61,8 @@ __global__ void __launch_bounds__(kThreads)
     });
 }
 
-// For an op whose two inputs are packed: they are the halves of one input's rows. `columns`: of the output.
+// For an op whose two inputs are packed, as the two halves of one input's rows. `columns`: columns of the
+// output.
 struct PackedParts {
   int64_t rows, columns, parts;
 

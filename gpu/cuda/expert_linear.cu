@@ -84,7 +84,8 @@ void load_products() {
     load(plain_kernel<P>);
 }
 
-// d bias[column] += the sum of weight * dy. A block takes kWarp columns, a warp of it every kWarps-th row.
+// d bias[column] += the sum of weight * dy. A block takes kWarp columns, and each of its warps takes every
+// kWarps-th row.
 template <typename T>
 __global__ void __launch_bounds__(kThreads)
     bias_kernel(ExpertRows rows, const T* dy, int64_t columns, float* to) {
@@ -104,7 +105,7 @@ __global__ void __launch_bounds__(kThreads)
   to[column] += sum;
 }
 
-// d weights[choice] += the sum of dy * bias. A warp has a row.
+// d weights[choice] += the sum of dy * bias. Each warp takes one row.
 template <typename T>
 __global__ void __launch_bounds__(kThreads)
     weights_kernel(ExpertRows rows, const T* dy, const T* bias, int64_t columns, float* to) {

@@ -1,5 +1,6 @@
 // Ops of one expert except its products, and add_sum, add_shared_sum and repeat. A thread takes kWide columns
-// of a row at a time. In expert_swiglu and add_shared_sum, whose backward adds over a row, a warp has a row.
+// of a row at a time. In expert_swiglu and add_shared_sum, whose backward adds over a row, a warp takes one
+// row.
 //
 // A gradient that covers all rows, or all choices, is first set to its addend, or to zeros. Then the expert's
 // rows, which are all different, add to their elements.

@@ -19,7 +19,7 @@ using cuda::check_setup;
 using cuda::GpuBytes;
 using cuda::Stream;
 
-constexpr uint64_t kCopyMost = 256ull << 20, kCopyLeast = 1ull << 20;  // bytes; below, copies are all latency
+constexpr uint64_t kCopyMost = 256ull << 20, kCopyLeast = 1ull << 20;  // bytes; smaller ones measure latency
 constexpr int kCopies = 9;
 
 // Host memory like the host arena's: an anonymous mapping that is registered afterwards.

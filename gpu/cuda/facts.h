@@ -16,7 +16,7 @@ namespace sluice {
 
 struct CudaPinning {
   uint64_t asked = 0;   // bytes of host memory
-  uint64_t pinned = 0;  // `asked`, halved as often as it was refused; 0: none
+  uint64_t pinned = 0;  // `asked`, halved for each refusal; 0: none
   double seconds = 0;   // that pinning took, on memory that was not touched before
   std::string reason;   // why `pinned` is less than `asked`; else empty
 };

@@ -54,7 +54,8 @@ void load_update_kernels();
 void embedding_forward(const Queue& queue, const OpCall& call);
 void embedding_backward(const Queue& queue, const OpCall& call);
 
-// norm.cu. Backward reads its operands once if rows have at most 8192 columns and a multiple of 8.
+// norm.cu. Backward reads its operands once if rows have at most 8192 columns, and their number is a multiple
+// of 8.
 void layer_norm_forward(const Queue& queue, const OpCall& call);
 void layer_norm_backward(const Queue& queue, const OpCall& call);
 void rms_norm_forward(const Queue& queue, const OpCall& call);
@@ -64,7 +65,7 @@ void rms_norm_backward(const Queue& queue, const OpCall& call);
 const float* one_on_device();
 // *to = value, in the device's memory.
 void put(const Queue& queue, float value, float* to);
-// Every one of `rows` rows of `to` becomes `row`.
+// Copies `row` to each of the `rows` rows of `to`.
 void repeat_row(const Queue& queue, DType precision, const void* row, void* to, int64_t rows,
                 int64_t columns);
 void gelu_forward(const Queue& queue, const OpCall& call);
@@ -74,7 +75,7 @@ void swiglu_backward(const Queue& queue, const OpCall& call);
 void add_forward(const Queue& queue, const OpCall& call);
 void add_backward(const Queue& queue, const OpCall& call);
 
-// rope.cu. Angles in double, once for every (position, pair), in the workspace.
+// rope.cu. Angles are computed in double, once for every (position, pair), and kept in the workspace.
 void rope_forward(const Queue& queue, const OpCall& call);
 void rope_backward(const Queue& queue, const OpCall& call);
 

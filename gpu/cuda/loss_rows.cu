@@ -87,7 +87,7 @@ struct Logits {
   __device__ const float* at(int64_t v) const { return v < kept ? shared + v : row + v; }
 };
 
-// Loads the logits that are kept. A row ends with padding, up to a multiple of 16 bytes at least.
+// Loads the logits that are kept. A row is padded at its end, at least to a multiple of 16 bytes.
 __device__ inline Logits keep_logits(float* row, int64_t vocabulary, int64_t kept) {
   auto* shared = reinterpret_cast<float*>(shared_memory());
   constexpr int kPerCopy = 4;

@@ -51,8 +51,7 @@ struct Rows {
 Rows stored_a(const Product& p) { return p.transpose_a ? Rows{p.k, p.m} : Rows{p.m, p.k}; }
 Rows stored_b(const Product& p) { return p.transpose_b ? Rows{p.n, p.k} : Rows{p.k, p.n}; }
 
-// Alignment in bytes of every row, whichever row an operand begins at: at most 16, the most that algorithms
-// ask for.
+// Returns the alignment in bytes that all rows have. It is 16 at most, since algorithms ask for no more.
 uint32_t alignment(DType type, int64_t stride) {
   const uint64_t bytes = static_cast<uint64_t>(stride) * dtype_bytes(type);
   return static_cast<uint32_t>(std::min<uint64_t>(16, bytes & (~bytes + 1)));
@@ -99,7 +98,7 @@ uint32_t reductions_of(const Product& p) {
                                           : CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
 }
 
-// The alignment that rows of the library's operands promise. Its A is the product's B.
+// The alignment that rows of the library's operands promise. The library's A is the product's B.
 struct Alignments {
   uint32_t a, b, c;
 };
@@ -186,7 +185,7 @@ class LtMultiplier final : public Multiplier {
       ProductCall call{p, all, all, all, all, all};
       run(call, prepared, all + operand_bytes);
       if (p.bias) continue;
-      call.product.accumulate = true;  // the library has other kernels for it, of the same algorithm
+      call.product.accumulate = true;  // the same algorithm has other kernels for this
       run(call, prepared, all + operand_bytes);
     }
   }

@@ -37,7 +37,7 @@ class Multiplier {
     std::vector<Algorithm> algorithms;
   };
   virtual Candidates candidates(const Product& product, int most) = 0;
-  // From then on, this algorithm computes the product. Throws Error (environment) if it cannot be used.
+  // Makes run() compute the product with this algorithm. Throws Error (environment) if it cannot be used.
   virtual void prepare(const Product& product, const Algorithm& algorithm) = 0;
 
   // Enqueues every prepared product, with and without `accumulate` where both are allowed, so that the

@@ -33,7 +33,7 @@ struct Failure {
 // What one rank says to all.
 struct Answer {
   int version = 0;
-  bool done = true;       // with what all ranks are doing now
+  bool done = true;       // whether the rank is done with what all ranks are doing
   char reason[251] = {};  // a clause why it cannot go on, or empty
 };
 
@@ -43,7 +43,7 @@ Answer answer(int version, const std::string& reason, bool done = true) {
   return a;
 }
 
-// What the answers of all ranks come to. It is the same on every rank.
+// The result of all ranks' answers, which is the same on every rank.
 struct Consent {
   std::string objection;  // a clause why the ranks cannot go on, or empty
   bool done = true;       // whether all ranks are done
@@ -207,7 +207,7 @@ class NcclCommunicator final : public StreamCommunicator {
     });
   }
 
-  // An error that ends one call ends all calls.
+  // Runs `work`. An error that it throws ends all calls.
   template <typename Work>
   void ending_all(const Work& work) {
     std::exception_ptr error;
@@ -409,7 +409,7 @@ class NcclCommunicator final : public StreamCommunicator {
   const int version_, ordinal_;
   const cudaStream_t stream_;
   Communicator& host_;
-  const int exceptions_;  // that were under way when this was made
+  const int exceptions_;  // that were under way at construction
   const Event done_;      // for finish()
   bool connecting_ = false, connected_ = false;
   std::string objection_;  // of any rank, while ranks connect

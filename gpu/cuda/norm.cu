@@ -39,8 +39,8 @@ __device__ inline int64_t row_of_warp() {
   return static_cast<int64_t>(blockIdx.x) * kWarps + threadIdx.x / kWarp;
 }
 
-// Calls f(number, first column, part) for the lane's parts of a row: up to kKept of them, all whole, or any
-// number of them for kKept = 0.
+// Calls f(number, first column, part) for the lane's parts of a row: up to kKept parts, all whole, or any
+// number of parts for kKept = 0.
 template <int kKept, typename F>
 __device__ void for_lane_parts(const NormShape& s, F f) {
   const int64_t first = threadIdx.x % kWarp * kWide;
@@ -145,9 +145,9 @@ __global__ void __launch_bounds__(kThreads) forward_kernel(NormForward<T> a) {
   a.rstd[row] = rstd;
 }
 
-// ---- Backward of the input, for rows that do not fit a block's registers or are no multiple of 8 columns.
-// With n = (x - mean) * rstd and g = dy * weight: dx = rstd * (g - average(g) - n * average(g * n)); without
-// mean and average(g) for rms_norm.
+// ---- Backward of the input, for rows that do not fit a block's registers or whose number of columns is no
+// multiple of 8. With n = (x - mean) * rstd and g = dy * weight:
+// dx = rstd * (g - average(g) - n * average(g * n)); without mean and average(g) for rms_norm.
 
 template <typename T>
 struct NormBackward {
@@ -260,7 +260,7 @@ __global__ void __launch_bounds__(kThreads) column_sums_kernel(ColumnTerms<T> t,
   }
 }
 
-// A block takes kWarp columns, a warp of it every kWarps-th chunk.
+// A block takes kWarp columns, and each of its warps takes every kWarps-th chunk.
 __global__ void __launch_bounds__(kThreads)
     add_chunks_kernel(const float* partials, int64_t chunks, int64_t columns, float* to) {
   __shared__ double shared[kWarps][kWarp];

@@ -9,7 +9,7 @@ constexpr int kThreads = 512;
 constexpr int kStep = kThreads * kWide;
 
 // A shard has fewer blocks of the norm than some GPUs have multiprocessors. So a thread of the rounding loads
-// several parts before it stores the first: 64 KiB a block are under way.
+// several parts before it stores the first: 64 KiB of each thread block are under way.
 constexpr int kRoundParts = 4;
 static_assert(kNormBlock % (kRoundParts * kStep) == 0, "a whole block of the norm has no rest");
 
@@ -39,7 +39,7 @@ __device__ void round_parts(const Accumulators& from, int64_t at, T* gradient, P
   }
 }
 
-// Block b rounds block b of the norm. Each thread adds the squares of its elements in order; then the
+// Thread block b rounds the norm's block b. Each thread adds the squares of its elements in order; then the
 // threads' sums are added.
 template <typename T>
 __global__ void __launch_bounds__(kThreads)
@@ -61,9 +61,9 @@ constexpr int kSumThreads = 256, kSumStep = kSumThreads * kWide;
 static_assert(kNormBlock % kSumStep == 0);
 constexpr int kSquareSums = 32;  // as in gpu/ranks/reduce.cc: sum i adds elements i, i + 32, ... in order
 
-// How a thread adds over ranks. FewRanks: kWide elements at a time, with the loads of four parts under way
-// together. ManyRanks: one element at a time, with sixteen loads, since the waiting subtrees of kWide
-// elements would not fit the registers.
+// How a thread adds over ranks. With FewRanks, it adds kWide elements at a time, with the loads of four parts
+// under way together. With ManyRanks, it adds one element at a time, with sixteen loads under way, since the
+// waiting subtrees of kWide elements would not fit the registers.
 struct FewRanks {
   static constexpr int kElements = kWide, kTogether = 4, kLevels = 2;  // up to 15 ranks
 };
@@ -175,8 +175,8 @@ __device__ inline void sum_step(const From* parts, int64_t first, int64_t ranks,
   }
 }
 
-// Block b sums block b of the norm, kSumStep elements at a time. The results are kept aside, so that a few
-// threads add their squares while the others are at the next step.
+// Thread block b sums the norm's block b, kSumStep elements at a time. The results are kept aside, so that a
+// few threads add their squares while the others are at the next step.
 template <typename How, typename From, typename To>
 __global__ void __launch_bounds__(kSumThreads, 2)
     sum_kernel(const From* parts, int64_t ranks, int64_t elements, To* out, bool aligned,

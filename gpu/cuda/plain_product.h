@@ -21,7 +21,7 @@ struct Extent {
   int rows, depth;
 };
 
-// A block has kPlainRows x kPlainColumns of the product, a thread 4 x kWide.
+// A block computes kPlainRows x kPlainColumns elements of the product, a thread 4 x kWide.
 constexpr int kPlainThreads = 256, kPlainRows = 64, kPlainColumns = 128, kPlainDepth = 16;
 constexpr int kAcrossThreads = kPlainColumns / kWide;
 static_assert(kPlainThreads == kPlainRows / 4 * kAcrossThreads);
@@ -55,7 +55,7 @@ struct PlainTile {
   __device__ Words four(int depth, int outer) const { return load_words(value[depth] + place(outer)); }
 };
 
-// What a thread copies of a tile: fours of a stored row.
+// The fours of stored rows that one thread copies to a tile.
 template <typename T, bool kAcross, int kOuter>
 struct PlainPart {
   static constexpr int kParts = kOuter * kPlainDepth / kPlainThreads / 4;

@@ -36,11 +36,11 @@ struct TimedProduct {
 // There is at least one product. `clock` and `timed` are set.
 struct AlgorithmMeasurement {
   int ordinal = 0;
-  std::vector<Product> products;  // of one precision; equal ones are timed once
-  int candidates = 8;             // of a product, at most: those that cuBLASLt proposes first
-  int timings = 7;                // of each; the median counts
-  double seconds_least = 0;       // the least of one timing, which repeats the product until then
-  double (*clock)() = nullptr;    // seconds
+  std::vector<Product> products;                   // of one precision; equal ones are timed once
+  int candidates = 8;                              // the most for a product; cuBLASLt proposes these first
+  int timings = 7;                                 // of each; the median counts
+  double seconds_least = 0;                        // a timing repeats the product for at least this time
+  double (*clock)() = nullptr;                     // seconds
   std::function<void(const TimedProduct&)> timed;  // called for each product as soon as it is timed
 };
 

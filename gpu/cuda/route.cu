@@ -4,8 +4,8 @@
 // 1. A warp takes a row, and looks for the best expert, then for the next best, and so on. Keys are
 //    totally ordered, so the warp need not remember which experts it has chosen.
 // 2. Choices are sorted by expert, then by row, without atomics: chunks of choices are counted by expert,
-//    places of chunks are sums of these counts, and each choice counts its expert's choices before it in its
-//    chunk.
+//    places of chunks are sums of these counts, and each choice counts the choices of its expert that precede
+//    it in its chunk.
 // 3. Between 1 and 2, where experts do not take all choices, a warp goes through the choices of a group of
 //    rows for one expert, in the order in which the expert takes them.
 #include "engine/graph/routing.h"
@@ -32,7 +32,7 @@ struct RouteShape {
 };
 RouteShape route_shape(const OpShapes& s) {
   const Routing& r = s.attributes.routing;
-  const auto narrow = [](int64_t n) { return static_cast<int>(n); };  // the rule bounds all of them
+  const auto narrow = [](int64_t n) { return static_cast<int>(n); };  // the op's rule bounds all of these
   return {narrow(s.inputs[0][0]),
           narrow(r.experts),
           narrow(r.chosen),
@@ -44,7 +44,8 @@ RouteShape route_shape(const OpShapes& s) {
           static_cast<float>(r.factor())};
 }
 
-// A key and the index that has it. Larger keys come first, NaN before all; of equal keys, the lower index.
+// A key and the index that has it. Larger keys come first, and NaN before all other keys. Of equal keys, the
+// one with the lower index comes first.
 struct Key {
   float value;
   int index;  // INT_MAX: nobody's
@@ -162,7 +163,7 @@ __global__ void __launch_bounds__(kThreads)
   __syncwarp();
   const Parts parts(s, of_row, chosen);
   for (int j = lane; j < s.chosen; j += kWarp) {
-    const float nothing = correct(chosen[j]) * 0.0f;  // NaN where the correction is, so that it shows
+    const float nothing = correct(chosen[j]) * 0.0f;  // NaN if the correction is NaN, else 0
     weights[static_cast<int64_t>(row) * s.chosen + j] =
         s.factor * (parts.of(of_row[chosen[j]]) + nothing) / parts.divisor;
   }
@@ -174,7 +175,7 @@ struct DropShape {
 };
 DropShape drop_shape(const OpCall& call) {
   const Routing& r = call.shapes->attributes.routing;
-  const auto narrow = [](int64_t n) { return static_cast<int>(n); };  // the rule bounds all of them
+  const auto narrow = [](int64_t n) { return static_cast<int>(n); };  // the op's rule bounds all of these
   return {narrow(call.shapes->inputs[0][0] / r.group_rows),
           narrow(r.group_rows),
           narrow(expert_capacity(r)),

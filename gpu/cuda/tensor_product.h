@@ -9,9 +9,9 @@
 
 namespace sluice::cuda {
 
-// A block has kRows x kColumns of the product, a warp kWarpRows x kWarpColumns. Tiles of the operands are
-// kDepth deep. Shared memory has kStages tiles of each operand: one is multiplied while the others are
-// loaded.
+// A block computes kRows x kColumns elements of the product, a warp kWarpRows x kWarpColumns. Tiles of the
+// operands are kDepth deep. Shared memory has kStages tiles of each operand: one is multiplied while the
+// others are loaded.
 template <int kBlockRows, int kBlockColumns, int kRowsOfWarp, int kDepthOfTile>
 struct ProductTiles {
   static constexpr int kRows = kBlockRows, kColumns = kBlockColumns, kDepth = kDepthOfTile, kStages = 3;
@@ -83,7 +83,7 @@ class ProductOperand {
   static constexpr int kSize = kAcross ? kOuter : kDepth, kRows = kElements / kSize;  // of the stored tile
   static constexpr int kPerWord = Tile<T, kSize>::kPerWord, kWords = Tile<T, kSize>::kWords;
   static constexpr int kRowStep =
-      Tiles::kThreads / kWords;  // between the rows of which a thread copies a word
+      Tiles::kThreads / kWords;  // rows from one word that a thread copies to the next
   static constexpr int kCopies = kRows / kRowStep;
   static_assert(kRowStep % 8 == 0 && kRows % kRowStep == 0);
 

@@ -191,8 +191,8 @@ int blocks_together(void (*kernel)(Parameters...), int threads, uint64_t shared_
   return blocks;
 }
 
-// Enqueues kernel(arguments...) on `blocks` blocks of `threads`. It must have been loaded for `shared_bytes`.
-// A launch that fails throws Error.
+// Enqueues kernel(arguments...) on `blocks` blocks of `threads`. The kernel must have been loaded for
+// `shared_bytes`. A launch that fails throws Error.
 template <typename... Parameters, typename... Arguments>
 void launch(const Queue& queue, void (*kernel)(Parameters...), int64_t blocks, int threads,
             uint64_t shared_bytes, const Arguments&... arguments) {

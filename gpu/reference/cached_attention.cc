@@ -8,7 +8,7 @@
 namespace sluice::reference {
 namespace {
 
-// Where the operands have the vectors of heads.
+// Where the vectors of heads lie in the operands.
 struct CachedSizes {
   int64_t rows, length, context, heads, kv_heads, size;
   bool packed;

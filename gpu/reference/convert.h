@@ -32,7 +32,7 @@ inline double widen(F16 value) {
 }
 
 // The number with `digits` significant binary digits that is nearest to x, ties to even. Below
-// 2^least_exponent the spacing stays that of subnormals.
+// 2^least_exponent the spacing stays constant, as for subnormals.
 inline double nearest(double x, int digits, int least_exponent) {
   if (!std::isfinite(x) || x == 0) return x;
   const double spacing = std::ldexp(1.0, std::max(std::ilogb(x), least_exponent) - digits + 1);

@@ -8,7 +8,7 @@
 namespace sluice {
 namespace {
 
-// T(first, ranks) of gpu/ranks/reduce.h, of element i.
+// T(first, ranks) of gpu/ranks/reduce.h for element i.
 template <typename T>
 float tree_sum(const reference::Values<const T>& parts, uint64_t elements, uint64_t i, uint64_t first,
                uint64_t ranks) {

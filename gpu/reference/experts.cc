@@ -30,7 +30,7 @@ void put_nothing(const Values<T>& to, int64_t elements) {
   if (to.addend == to.data) return;
   for (int64_t i = 0; i < elements; ++i) to.put(i, 0);
 }
-// A gradient after put_nothing(): put() adds to what its elements have.
+// Returns a view of a gradient after put_nothing(). The view's put() adds to the elements.
 template <typename T>
 Values<T> in_place(const Values<T>& to) {
   return Values<T>({to.data, to.data});

@@ -136,7 +136,7 @@ bool is_right(const double* logits, int64_t count, int32_t label) {
          std::all_of(logits, logits + count, [&](double logit) { return logit <= logits[label]; });
 }
 
-// Adds to the loss and, if the op counts right rows, to the number behind the loss.
+// Adds to the loss and, if the op counts right rows, to the count that follows the loss in memory.
 void add_to_loss(const OpCall& call, double total, int64_t right) {
   auto* loss = static_cast<double*>(call.outputs[0].data);
   loss[0] += total;

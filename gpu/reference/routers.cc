@@ -17,7 +17,7 @@ bool is_better(double a, double b) { return a > b || (std::isnan(a) && !std::isn
 
 double sigmoid(double x) { return 1 / (1 + std::exp(-x)); }
 
-// The indices of the `count` largest keys for which allowed(i), in descending order.
+// Among the indices i with allowed(i), returns the `count` that have the largest keys, the largest first.
 template <typename Allowed>
 std::vector<int64_t> largest(const std::vector<double>& keys, int64_t count, Allowed allowed) {
   std::vector<int64_t> best;
@@ -177,7 +177,7 @@ void router_backward(const OpCall& call) {
 namespace {
 
 // For each choice, whether it is tried. A second choice is not tried if its random number is too large for
-// its weight. Empty: all choices are tried. Needs the weights in output 0.
+// its weight. Returns an empty list if all choices are tried. Needs the weights in output 0.
 std::vector<bool> tried_choices(const OpCall& call) {
   if (!call.shapes->attributes.routing.random_second) return {};
   const Draws draws = draws_of(static_cast<const int32_t*>(call.inputs[1].data));
@@ -205,7 +205,7 @@ void route_forward(const OpCall& call) {
       const auto chosen = row.choice([&](int64_t e) { return correction ? correction[e] : 0; });
       std::vector<double> parts = row.parts(chosen);
       for (size_t j = 0; correction && j < chosen.size(); ++j)
-        parts[j] += 0 * correction[chosen[j]];  // NaN stays
+        parts[j] += 0 * correction[chosen[j]];  // makes NaN of a NaN correction
       for (size_t j = 0; j < chosen.size(); ++j) {
         weights.put(r * routing.chosen + static_cast<int64_t>(j),
                     routing.factor() * parts[j] / row.divisor(parts));

@@ -65,7 +65,7 @@ AdamWConstants adamw_constants(const OptimizerSettings& settings, const UpdateSt
   return prepare_adamw(settings, step).as<AdamWConstants>();
 }
 
-// What a form of an update leaves in `s`: two steps where it visits.
+// The state that a form of update must leave. A visit is two steps; the second has the gradients `next`.
 State after(const State& start, UpdateForm form, DType precision, const AdamWConstants& c,
             const AdamWConstants& guessed, const std::vector<uint16_t>& next, bool decay) {
   State s = start;
@@ -302,7 +302,8 @@ TEST(AdamW, ARangeMayHaveItsOwnRateAndDecay) {
   EXPECT_NE(own, updated(step, 0.1, 0.25));
 }
 
-// As parameters have it that are frozen in a group that is trained, in every form.
+// A frozen parameter in a group that is trained has zero gradient, rate and decay. It must not move in any
+// form.
 TEST(AdamW, WithoutGradientRateAndDecayNothingMoves) {
   const size_t n = 1000;
   Workers workers(2);

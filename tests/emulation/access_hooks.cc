@@ -1,6 +1,6 @@
-// What accesses to memory call in kernels that are compiled with -fsanitize=thread, without that sanitizer's
-// library: they count (traffic.h). The names are the compiler's. Those that kernels do not need are left out:
-// a kernel with atomics, say, would not link.
+// Kernels that are compiled with -fsanitize=thread call these functions at each access to memory. They stand
+// in for the sanitizer's library, and count accesses (traffic.h). The names are the compiler's. Functions
+// that kernels do not need are left out: a kernel with atomics, say, would not link.
 #include "tests/emulation/traffic.h"
 
 namespace {

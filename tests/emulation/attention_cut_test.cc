@@ -1,6 +1,7 @@
-// How attention is cut for GPUs, and that the registers of its compiled kernels allow it. The second reads
-// what ptxas wrote into the objects of gpu/cuda/attention_*.cu; they are not compressed for that. That no
-// kernel spills registers is only asked of the toolkit for which they were written: others allot otherwise.
+// Tests how attention is cut for GPUs, and that the registers of the compiled kernels allow these cuts.
+// Register counts are read from what ptxas wrote into the objects of gpu/cuda/attention_*.cu, which are
+// therefore not compressed. Kernels must not spill registers, but only with the toolkit for which they were
+// written: other toolkits allot registers otherwise.
 #include <elf.h>
 #include <gtest/gtest.h>
 
@@ -36,7 +37,7 @@ constexpr Gpu kGpus[] = {{75, 64 << 10, 0},        {80, 164 << 10, 1 << 10}, {86
                          {89, 100 << 10, 1 << 10}, {90, 228 << 10, 1 << 10}, {100, 228 << 10, 1 << 10},
                          {120, 100 << 10, 1 << 10}};
 constexpr int kRegisters = 65536,
-              kRegistersAtOnce = 8;  // of a multiprocessor; a warp's come in this step a lane
+              kRegistersAtOnce = 8;  // of a multiprocessor; a lane gets them in steps of 8
 
 struct Kernel {
   const char *part, *mangled_part, *mangled_type;
@@ -147,9 +148,9 @@ T at(const std::string& bytes, uint64_t offset) {
   return value;
 }
 
-// Adds the kernels of the cubin that begins at `begin`. Its section .nv.info has attributes of four bytes
-// each (format, attribute, size of what follows), of which 0x2f is a kernel's registers and 0x11 its stack
-// frame: a symbol's index and a number.
+// Adds the kernels of the cubin that begins at `begin`. Its section .nv.info is a list of attributes, each
+// with a head of four bytes: format, attribute, size of what follows. Attribute 0x2f is a kernel's registers,
+// and 0x11 is its stack frame. After the head of either come a symbol's index and the number.
 void read_cubin(const std::string& object, uint64_t begin, UsageOf& usage) {
   const auto header = at<Elf64_Ehdr>(object, begin);
   const int capability = static_cast<int>(header.e_flags >> 8 & 0xFF);

@@ -1,9 +1,10 @@
 // cuBLASLt as plain loops over column-major matrices.
 //
 // Algorithm n, from 0, adds n + 1 sums over parts of k, so each rounds in an order of its own. The heuristic
-// gives the first four in this order, whichever is fast (EmulatedGpu::fast_algorithm). Algorithm 1 needs
-// operands that are aligned to 16 bytes. Different blocks compute the parts of algorithm 3. The last two need
-// too much workspace, and round sums twice.
+// gives the first four in this order, no matter which of them is fast (EmulatedGpu::fast_algorithm).
+// Algorithm 1 needs operands that are aligned to 16 bytes. Different blocks compute the parts of algorithm 3.
+// Algorithm 4 needs too much workspace. Algorithm 5 adds its parts in place, which in the library rounds sums
+// twice.
 #include <algorithm>
 #include <chrono>
 #include <cstring>
@@ -87,9 +88,9 @@ size_t attribute_bytes(cublasLtMatmulAlgoConfigAttributes_t attribute) {
 // D = alpha op(A) op(B) + beta C + bias. Descriptors, and factors in the host's memory, are copied,
 // since the caller may change them after the call.
 //
-// As kernels for Hopper do: where C is D and the factors are known to be 1, the product is rounded to D's
-// type and then added in memory, which rounds again; and where blocks compute parts of a sum, it is rounded
-// before a bias is added.
+// Products round as kernels for Hopper do. If C is D and the factors are known to be 1, the product is
+// rounded to D's type and then added in memory, which rounds again. If blocks compute parts of a sum, the sum
+// is rounded before a bias is added.
 struct Product {
   cublasLtMatmulDescOpaque desc;
   cublasLtMatrixLayoutOpaque a_layout, b_layout, d_layout;
@@ -359,7 +360,7 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t desc, const
   const uint32_t id = algorithm->attributes[CUBLASLT_ALGO_CONFIG_ID];
   CHECK(workspace_bytes >= needs.workspace_bytes, "the algorithm wants a larger workspace");
   CHECK(sluice::emulation::is_device_memory(workspace, workspace_bytes), "a workspace beyond an allocation");
-  check_alignment(workspace, 256);  // the library refuses less
+  check_alignment(workspace, 256);  // the library refuses a smaller alignment
   check_alignment(a, needs.alignment_a);
   check_alignment(b, needs.alignment_b);
   check_alignment(c, needs.alignment_c);

@@ -44,7 +44,7 @@ TEST_F(CudaFactsTest, AreMeasured) {
   EXPECT_EQ(found.pinning.value->seconds, 1.0 / 16);
   EXPECT_EQ(found.pinning.value->reason, "");
   ASSERT_TRUE(found.copies.value) << found.copies.reason;
-  EXPECT_EQ(found.copies.value->bytes, 12 * kMiB);  // one each way at once
+  EXPECT_EQ(found.copies.value->bytes, 12 * kMiB);  // half of what is pinned, for each direction
   EXPECT_EQ(found.copies.value->host_to_device, 16 * 12.0 * kMiB);
   EXPECT_EQ(found.copies.value->device_to_host, 16 * 12.0 * kMiB);
   EXPECT_EQ(found.copies.value->both, 16 * 24.0 * kMiB);
@@ -82,7 +82,7 @@ TEST_F(CudaFactsTest, WhatCannotBeMappedIsHalved) {
   EXPECT_LT(found.pinning.value->pinned, absurd);
   EXPECT_EQ(found.pinning.value->reason, "that much host memory cannot be mapped");
   ASSERT_TRUE(found.copies.value);
-  EXPECT_EQ(found.copies.value->bytes, 16 * kMiB);  // two each way in half of what the GPU has
+  EXPECT_EQ(found.copies.value->bytes, 16 * kMiB);  // the two directions share half of the GPU's memory
 }
 
 TEST_F(CudaFactsTest, WhatCannotBePinnedIsHalved) {

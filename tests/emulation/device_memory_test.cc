@@ -128,7 +128,7 @@ TEST_F(DeviceMemory, IsOfTheGpuThatWasChosenAlone) {
 // budget that suffices.
 TEST_F(DeviceMemory, LibrariesThatTakeMoreThanWasSetAside) {
   const emulation::EmulatedGpu gpu{.context_bytes = 300 * kMiB, .library_bytes = 400 * kMiB};
-  constexpr uint64_t kHost = 1000 * kMiB;  // whose page tables are as large as those of the arena
+  constexpr uint64_t kHost = 1000 * kMiB;  // page tables for so much are as large as the host arena's
   const auto train_within = [&](const std::string& out, uint64_t budget) {
     emulation::set_up(gpu);
     return run_command({"train",
@@ -160,7 +160,7 @@ TEST_F(DeviceMemory, LibrariesThatTakeMoreThanWasSetAside) {
   const uint64_t arena =
       (emulation::counts().held_most - gpu.context_bytes - gpu.library_bytes) / kGranule * kGranule;
 
-  constexpr uint64_t kTables = 4096;  // of what is pinned before the arena is weighed
+  constexpr uint64_t kTables = 4096;  // page tables of what is pinned before the arena is weighed
   for (const uint64_t over : {kTables, kMiB, kGranule - 1}) {
     const uint64_t tight = kBeside + arena - kGranule + over;
     const std::string out = "tight" + std::to_string(over);

@@ -56,13 +56,13 @@ class EmulatedCommand : public Cli {
     EXPECT_EQ(none.code, 3) << none.err;
     return nlohmann::json::parse(none.out)["smallest_budgets"];
   }
-  // Under the least budgets, with a checkpoint after every third step.
+  // Words of a run under the smallest budgets, with a checkpoint after every third step.
   Words long_run(const std::string& out, int64_t steps = 1000000) const {
     const auto least = smallest_budgets(1, 1)["together"];
     return train(out, steps) + budgets(least["device"], least["host"]) +
            Words{"--lr-schedule", "constant", "--checkpoint-every", "3", "--resume", "auto"};
   }
-  // Begins the run or goes on with it, up to step `steps`. Returns its tensors.
+  // Begins or resumes the run, up to step `steps`. Returns the tensors of its newest checkpoint.
   Tensors finished(const std::string& out, int64_t steps) const {
     const CommandResult result = run_emulated(long_run(out, steps));
     EXPECT_EQ(result.code, 0) << result.err;
@@ -109,7 +109,7 @@ TEST_F(EmulatedCommand, KilledItLeavesNoScratch) {
   EXPECT_EQ(differences(finished("killed", saved + 1), finished("straight", saved + 1)), "");
 }
 
-// With a driver and libraries that hold far more than the arena, and somebody else on the GPU.
+// The driver and libraries hold far more than the arena, and another process uses the GPU.
 TEST_F(EmulatedCommand, TheSmallestBudgetsItNamesAreTheSmallest) {
   const GpuOfCommands gpu("memory_bytes=4000000000,used_by_others=1000000000,context_bytes=400000000");
   const auto expect_least = [&](const std::string& out, uint64_t device, uint64_t host) {
@@ -171,8 +171,8 @@ TEST_F(EmulatedCommand, DividesExpertsOverGpus) {
   EXPECT_NEAR(loss_on("divided", {"--gpus", "2", "--experts-over", "2"}), one, 1e-6 * one);
 }
 
-// A profile's times are those of the GPU's events. Lane compute waits for copies, and its waits add up to its
-// idle time.
+// A profile's times come from the GPU's events. Lane compute waits for copies, and these waits add up to the
+// lane's idle time.
 TEST_F(EmulatedCommand, ProfilesStreams) {
   const auto least = smallest_budgets(1, 1)["together"];
   const CommandResult result =

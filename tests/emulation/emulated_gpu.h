@@ -42,26 +42,26 @@ struct EmulatedGpu {
   bool cublaslt = true;  // whether the library is there
   uint64_t cublaslt_version = 130100;
   uint32_t fast_algorithm = 0;                 // of cuBLASLt
-  int product_microseconds = 0;                // that a product by another one sleeps
+  int product_microseconds = 0;                // that a product by any other algorithm sleeps
   bool products = true, bias_epilogue = true;  // cuBLASLt has algorithms for these
   uint64_t memory_bytes = uint64_t{8} << 30;
   uint64_t used_by_others = 0;      // of memory_bytes
   uint64_t context_bytes = 0;       // that this process's context takes, from the first call that needs one
   uint64_t library_bytes = 0;       // that libraries take for their kernels, from the first work on
-  uint64_t library_host_bytes = 0;  // that they take of host memory then
+  uint64_t library_host_bytes = 0;  // host memory that libraries take then
   uint64_t product_bytes = 0;       // that each of cuBLASLt's kernels takes when it is first run
   uint64_t copy_bytes = 0;          // that the first copy on each stream takes
   Nvml nvml = Nvml::lists_processes;
   int nccl_version = 22809;                   // 0: there is no NCCL
   uint64_t nccl_bytes = 0;                    // that a rank's part of an NCCL communicator takes
-  int nccl_rank_that_cannot_join = -1;        // a communicator; only this rank hears of it
-  uint64_t nccl_call_that_fails = kNever;     // of all ranks' calls from now on; only its rank hears of it
+  int nccl_rank_that_cannot_join = -1;        // only this rank hears that joining failed
+  uint64_t nccl_call_that_fails = kNever;     // counted over all ranks from now on; only the caller hears
   cudaError_t loading_returns = cudaSuccess;  // what asking for a kernel returns
   uint64_t pinned_bytes_max = kNever;
   uint64_t registration_bytes_max = (uint64_t{512} << 30) - 4096;  // of one call, with drivers up to 610
   Traffic* traffic = nullptr;  // counts what kernels and products touch; products then compute nothing
   std::string idle_kernels;    // the kernels of this source, such as "norm.cu", do nothing
-  // Of the calls from now on, the one of this number (from 0) fails.
+  // The number, from 0, of the call that fails, counted from now on.
   uint64_t allocation_that_fails = kNever, registration_that_fails = kNever;
   uint64_t stream_that_fails = kNever, event_that_fails = kNever;
   // The device is lost at this piece of work (from 0): it and all later work is dropped, and every later call
@@ -71,7 +71,8 @@ struct EmulatedGpu {
 };
 
 // Requires that all work is done. Counts begin anew, and the calling thread has chosen no GPU afterwards.
-// What the variable SLUICE_EMULATED_GPU names, as in "memory_bytes=1000000,count=1", is taken from there.
+// Values that the variable SLUICE_EMULATED_GPU sets, as in "memory_bytes=1000000,count=1", replace those of
+// `gpu`.
 void set_up(const EmulatedGpu& gpu);
 
 // While paused the GPU begins nothing. What is enqueued meanwhile runs in an order that the seed alone

@@ -48,7 +48,7 @@ TEST(EmulatedOrders, NoOrderChangesABit) {
   }
 }
 
-// What a stop drops of the steps under way is trained again to the same bits. Streams have work that was
+// The steps under way that a stop drops are trained again, to the same bits. Streams have work that was
 // enqueued ahead, and then nothing for what was dropped.
 TEST(EmulatedOrders, WhatAStopDropsChangesNoBit) {
   constexpr auto kModel = "gpt2:layers=3,width=32,heads=2,vocab=258,context=24";

@@ -1,6 +1,6 @@
 // Generation on the cuda device, emulated: greedy answers and logits are those of transformers in fp32;
-// caches and weights may live in either memory. Of experts, only those that are needed are read: the host
-// knows which before it enqueues what works on them, wherever the experts live.
+// caches and weights may live in either memory. Only the experts that are needed are read. The host knows
+// which they are before it enqueues work on them, wherever the experts live.
 #include <gtest/gtest.h>
 
 #include <algorithm>

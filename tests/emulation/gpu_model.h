@@ -45,7 +45,7 @@ cudaError_t register_host(void* begin, uint64_t bytes);
 cudaError_t unregister_host(void* begin);
 
 EmulatedGpu current();       // what was set up last
-uint64_t count_nccl_call();  // returns how many there were before
+uint64_t count_nccl_call();  // returns the number of earlier calls
 cudaError_t lost();          // cudaSuccess while the device is there
 struct MemoryUse {
   uint64_t held, page_tables, others, total;  // bytes; held: by this process, without page tables
@@ -61,7 +61,7 @@ void check_loaded(const void* kernel, uint64_t shared_bytes);
 std::string source_of(const void* kernel);  // the name of its file
 bool is_idle(const void* kernel);           // by EmulatedGpu::idle_kernels
 // Counts a product. cuBLASLt's algorithm has a kernel for the properties `kernel`, the last of which is
-// whether it adds to C. It loads that kernel onto the calling thread's GPU when the kernel is first run.
+// whether the product adds to C. That kernel is loaded onto the calling thread's GPU when it is first run.
 void load_product(uint32_t algorithm, const std::vector<int>& kernel);
 
 }  // namespace sluice::emulation

@@ -56,7 +56,7 @@ EmulatedGpu with_environment(EmulatedGpu gpu);
 
 constexpr uintptr_t kFirstHandle = 64;  // beyond ordinals
 
-// As cudaSetDevice sets it for the calling thread.
+// The calling thread's GPU, as cudaSetDevice sets it.
 extern thread_local int ordinal_of_thread;
 
 class Gpu {
@@ -123,7 +123,7 @@ class Gpu {
   std::map<uintptr_t, Event> events_;
   std::map<int, Card> cards_;  // by ordinal
   Ranges host_memory_;
-  std::vector<std::byte> libraries_;  // what they take of host memory
+  std::vector<std::byte> libraries_;  // the host memory that libraries take
   struct Loaded {
     uint64_t shared_bytes = 0;  // that the kernel may have
     std::string_view source;    // path
@@ -137,7 +137,7 @@ class Gpu {
 // One object for all, since CUDA's calls name none. Its thread ends with the process.
 Gpu& gpu();
 
-// The GPUs' state while the lock is held.
+// Holds the lock, and gives access to the GPUs' state.
 class Locked {
  public:
   Gpu* operator->() const { return &gpu_; }
@@ -148,7 +148,7 @@ class Locked {
   std::unique_lock<std::mutex> lock_{gpu_.mutex_};
 };
 
-// Within a call of the runtime that needs a context.
+// Holds the lock during a call of the runtime that needs a context, and makes the context.
 class Call : public Locked {
  public:
   Call() : card((*this)->start_context()) {}

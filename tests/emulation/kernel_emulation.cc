@@ -53,7 +53,7 @@ struct Fiber {
   Waiting waiting = Waiting::nothing;
   int exchanges = 0;
   std::vector<Copy> copies;    // begun and not waited for
-  std::vector<size_t> groups;  // how many of these each group has, the first group's first
+  std::vector<size_t> groups;  // numbers of copies in the groups, the oldest group first
 };
 
 struct Warp {
@@ -90,8 +90,8 @@ void wait(Waiting what) {
   block.scheduler = std::move(block.scheduler).resume();
 }
 
-// If all fibers [begin, end) wait for `at` or have returned, lets those that wait go on. Returns whether any
-// did.
+// If all fibers [begin, end) wait for `at` or have returned, lets the waiting fibers go on. Returns whether
+// there were any.
 bool release(size_t begin, size_t end, Waiting at) {
   bool any = false;
   for (size_t i = begin; i < end; ++i) {
@@ -153,7 +153,7 @@ bool bands_intact() {
 int thread_in_block() { return block.current; }
 void meet_block() { wait(Waiting::block); }
 
-// Aligned to 16 bytes: a vector's storage is, and the band at its start has a multiple of 16 bytes.
+// Aligned to 16 bytes, since the vector's storage is, and the band at its start has a multiple of 16 bytes.
 std::byte* shared_memory() { return block.shared.data() + kBandBytes; }
 
 const std::byte* exchange(const void* value, size_t bytes, Combine combine) {

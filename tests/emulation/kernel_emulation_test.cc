@@ -103,7 +103,7 @@ TEST_F(KernelDeathTest, KernelsThatWereNotLoadedShow) {
   EXPECT_DEATH(cuda::launch(kNullStream, do_nothing, 1, 32, 17), "less shared memory");
 }
 
-// Like hand_over, by copies in the background.
+// Does what hand_over does by copies in the background.
 void copy_over(bool wait, bool barrier, const int* from, int* out) {
   const unsigned thread = threadIdx.x;
   auto* shared = reinterpret_cast<int*>(cuda::shared_memory());

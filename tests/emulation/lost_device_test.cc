@@ -93,7 +93,7 @@ class LostDevice : public EmulatedRun {
 
 TEST_F(LostDevice, AnywhereTheLastCheckpointGoesOn) {
   constexpr int64_t kSteps = 4;
-  // The last work up to step 2 is the validation's, after the checkpoint's.
+  // Up to step 2, the last work is the validation's, and before it comes the checkpoint's.
   const uint64_t half = works_of("half", 2), all = works_of("whole", kSteps);
   const std::vector<std::string> whole = lines("whole");
   ASSERT_EQ(whole.size(), 6u);
@@ -175,7 +175,7 @@ TestRun three_tiers(const DriveDirectory& directory) {
   return run;
 }
 
-// Whichever comes first says how the run ends; the other changes nothing about it.
+// The failure that comes first says how the run ends. The other failure changes nothing.
 TEST_F(LostDevice, AndTheDriveFailsTheSameMoment) {
   const DriveDirectory whole_directory;
   const TestRun whole = three_tiers(whole_directory);

@@ -1,5 +1,5 @@
-// Algorithms of matrix products that are chosen by time: what `sluice bench --model` writes, a run uses, and
-// a run that goes on keeps. On the emulated GPU, where every algorithm rounds sums in an order of its own
+// Tests algorithms of matrix products that are chosen by time: `sluice bench --model` writes them, a run uses
+// them, and a resumed run keeps them. On the emulated GPU every algorithm rounds sums in an order of its own
 // (cublaslt_emulation.cc).
 #include <gtest/gtest.h>
 
@@ -26,17 +26,18 @@ Product product_of(int64_t stride) {
   return {4, stride, stride, false, false, stride, stride, stride, DType::bf16, DType::bf16};
 }
 
-// cuBLASLt's, by which products were run.
+// The algorithms of cuBLASLt by which products were run.
 Used used_algorithms() {
   Used used;
   for (const auto& [kind, count] : emulation::counts().products) used.insert(kind.first);
   return used;
 }
 
-// Seconds of a product by each algorithm of the heuristic: of one that does not add to C, of one that does.
+// Seconds of a product by each algorithm of the heuristic. The first row is for products that do not add to
+// C, the second for products that do.
 double seconds_of[2][4];
 
-// What all products so far would have taken.
+// The seconds that all products so far would have taken.
 double seconds_of_products() {
   double sum = 0;
   for (const auto& [kind, count] : emulation::counts().products)
@@ -46,7 +47,7 @@ double seconds_of_products() {
 
 class MatmulAlgorithms : public EmulatedRun {
  protected:
-  // The products of a training, each by the heuristic's algorithm of this number, as bench writes them.
+  // The products of a training as bench writes them, each with algorithm `number` of the heuristic.
   cuda::ChosenAlgorithms chosen(size_t number, const Words& model) const {
     Words words = Words{"sluice", "bench", "--device", "cuda"} + model;
     std::vector<const char*> argv;
@@ -127,7 +128,7 @@ TEST_F(MatmulAlgorithms, BenchTimesThemAndTrainUsesThem) {
   EXPECT_NE(differences(trained("timed"), trained("first")), "") << "another order of sums";
 }
 
-// Without --micro-batch, the planner may choose any of several.
+// Without --micro-batch, the planner may choose among several micro-batches.
 TEST_F(MatmulAlgorithms, BenchTimesTheProductsOfEveryMicroBatch) {
   const cuda::ChosenAlgorithms one = chosen(0, kModel), all = chosen(0, {"--model", kTiny, "--batch", "4"});
   EXPECT_EQ(all.products.size(), 3 * one.products.size()) << "micro-batches of 4, 2 and 1";
@@ -287,7 +288,7 @@ TEST_F(MatmulAlgorithms, BenchRefusesWhatItCannotTime) {
   refused({"--model", "gpt17"}, "gpt17");
 }
 
-// By seconds_of_products(): the algorithms that are chosen for linear's y, dx and dW.
+// Returns the algorithms that are chosen for linear's y, dx and dW if seconds_of_products() is the clock.
 std::array<uint32_t, 3> chosen_by_time() {
   const OpShapes shapes{OpKind::linear, {}, DType::bf16, {{8, 16}}, {{8, 24}}, {{16, 24}}};
   AlgorithmMeasurement m{.clock = seconds_of_products, .timed = [](const TimedProduct&) {}};

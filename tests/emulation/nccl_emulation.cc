@@ -38,7 +38,7 @@ struct Collective {
 struct Message {  // from one rank to another
   Bytes bytes;
   uint64_t bytes_sent = 0, bytes_wanted = 0;
-  uint64_t collectives_sent = 0, collectives_wanted = 0;  // before it
+  uint64_t collectives_sent = 0, collectives_wanted = 0;  // before this message
   bool sent = false, wanted = false;
   Gate sender = emulation::make_gate(), receiver = emulation::make_gate();
 };
@@ -60,7 +60,7 @@ struct World {
   }
 
   const int size;
-  std::mutex mutex;             // of all that follows; never taken while the GPUs' is held
+  std::mutex mutex;             // guards what follows; never taken while the GPUs' lock is held
   std::map<int, int> ordinals;  // by rank that has joined
   int finalized = 0;
   std::deque<Collective> collectives;  // in order, the same on all ranks
@@ -86,7 +86,7 @@ struct ncclComm {
   uint64_t collectives = 0;              // calls so far
   std::map<int, uint64_t> sent, wanted;  // messages so far, by the other rank
   std::function<void()> pending;         // enqueues what was asked for last
-  int looks = 0;                         // until that happens
+  int looks = 0;                         // at the result, until `pending` is called
   int failed = NcclApi::kSuccess;
   std::vector<Gate> gates;  // that its streams wait for
   void* memory = nullptr;

@@ -10,7 +10,7 @@ namespace {
 
 class NcclPlan : public EmulatedRun {
  protected:
-  // With plenty of memory.
+  // Options that give plenty of memory, and `more`.
   static Words roomy(const Words& more) {
     return Words{"--device", "cuda", "--gpu-mem", "2GiB", "--host-mem", "1GiB"} + more;
   }

@@ -144,14 +144,14 @@ TEST_F(NcclTraining, BitsOfFactorsAreThoseOfHostMemory) {
   expect_nothing_on_the_gpu();
 }
 
-// Rows travel to experts and back between device memories, in one step or, over nodes, in two. Which rows is
-// read by the host, in its memory. No rank's tokens choose evenly.
+// Rows travel to experts and back between device memories, in one step or, over nodes, in two. The host reads
+// from its memory which rows travel. On no rank do tokens choose experts evenly.
 TEST_F(NcclTraining, BitsOfDividedExpertsAreThoseOfHostMemory) {
   constexpr const char* kModels[] = {
       "mixtral:layers=1,width=32,heads=2,kv_heads=1,ffn=48,vocab=256,context=16,experts=4,top=2",
       "gpt2-moe:layers=1,width=32,heads=2,vocab=256,context=16,experts=4,every=1,top=2,capacity=1.25,second="
       "random",
-      // 17 choices of a rank: those of the second rank begin at no multiple of 16 bytes.
+      // A rank makes 17 choices, so the second rank's choices begin at no multiple of 16 bytes.
       "mixtral:layers=1,width=32,heads=2,kv_heads=1,ffn=48,vocab=256,context=17,experts=4,top=1"};
   for (const auto& [model, ranks, precision, per_node, least] :
        {std::tuple(kModels[0], 2, DType::bf16, 0, false), std::tuple(kModels[1], 4, DType::f32, 2, true),

@@ -44,7 +44,7 @@ class EmulatedDevice final : public Device {
     emulation::EmulatedGpu gpu{.seed = static_cast<uint32_t>(threads - 1),
                                .multiprocessors = threads,
                                .bias_epilogue = bias_epilogue};
-    // A T4's, a 4090's and an H100's.
+    // The shared memory of a T4, a 4090 and an H100.
     if (threads == 1) gpu.shared_bytes_together = 64 << 10, gpu.shared_bytes_reserved = 0;
     if (threads == 2) gpu.shared_bytes_together = 100 << 10;
     if (threads == 3) gpu.shared_bytes_together = 228 << 10;
@@ -98,7 +98,7 @@ std::vector<OpCase> cases_with_a_bias() {
 INSTANTIATE_TEST_SUITE_P(Ops, EmulatedBias, ::testing::ValuesIn(cases_with_a_bias()),
                          [](const auto& test) { return test.param.name; });
 
-// The first values of an expert's product, with all of its rows and with only some of them.
+// The first rows of an expert's product must be the same with all of the expert's rows and with only these.
 void expect_rows_apart(const OpCase& c, DType precision, int multiprocessors) {
   constexpr int64_t kFewer = 10;
   EmulatedDevice device(multiprocessors);
@@ -118,7 +118,7 @@ void expect_rows_apart(const OpCase& c, DType precision, int multiprocessors) {
   EXPECT_EQ(first_rows(), of_all) << c.name << ", " << dtype_name(precision);
 }
 
-// Of one multiprocessor, large tiles are in use; of 64, small ones.
+// With one multiprocessor large tiles are in use, with 64 small ones.
 TEST(EmulatedExperts, ARowOfAProductDependsOnNoOthers) {
   const std::vector<OpCase> cases = op_cases();
   const auto c = std::ranges::find(cases, "expert_linear_all", &OpCase::name);

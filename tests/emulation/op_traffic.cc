@@ -53,7 +53,7 @@ class CountingDevice {
     CHECK(taken_ <= bytes_, "operands need more memory than was allocated");
     return at;
   }
-  // Different numbers below `limit`, or all of them again and again.
+  // Takes memory for `count` integers and fills it with 0 to limit - 1, again and again.
   void* take_integers(int64_t count, int64_t limit) {
     std::vector<int32_t> values(static_cast<size_t>(count));
     for (int64_t i = 0; i < count; ++i) values[static_cast<size_t>(i)] = static_cast<int32_t>(i % limit);
@@ -92,7 +92,7 @@ struct Work {
   }
 };
 
-// Heads are alike and independent, and tensor cores are slow to emulate.
+// One head is enough: heads are alike and independent, and tensor cores are slow to emulate.
 OpShapes with_one_head(OpShapes s) {
   if (s.kind != OpKind::attention) return s;
   for (Shape& input : s.inputs)
@@ -197,8 +197,8 @@ uint64_t least_bytes(const Work& work) {
   return bytes;
 }
 
-// The same for what an op with products does beside them. The gradient of a bias is a sum over the rows of
-// dy. The loss reads logits, and in backward writes their gradients.
+// The least bytes of what an op with products does beside its products. The gradient of a bias is a sum over
+// the rows of dy. The loss reads logits, and in backward writes their gradients.
 uint64_t least_bytes_beside_products(const Work& work) {
   const OpShapes& s = work.shapes;
   const bool forward = work.pass == Pass::forward;
@@ -281,7 +281,7 @@ std::vector<CountedOp> count_updates(uint64_t elements) {
   const auto* const update = static_cast<StepScalars::Update*>(counting.take(sizeof(StepScalars::Update)));
   Device& device = counting.device();
   std::vector<CountedOp> out;
-  // `bytes`: read and written of each element. Flops as in op_table.cc.
+  // `bytes` are read or written of each element. Flops are as in op_table.cc.
   const auto add = [&](const std::string& name, double flops, uint64_t bytes, uint64_t more) {
     out.push_back(counted(fmt::format("{} of bf16 [{}]", name, elements), flops * count,
                           bytes * elements + more, bytes * elements + more, counting.launches()));

@@ -11,8 +11,8 @@
 
 namespace sluice::emulation {
 
-// Bytes that must be moved at least, those of distinct sectors, and those of visits. The ratios are 0 where
-// nothing must be moved.
+// Bytes that must be moved at least, bytes of distinct sectors that are read and written, and bytes of
+// visits. The ratios are 0 where nothing must be moved.
 struct Moved {
   uint64_t least = 0, read = 0, written = 0, visited = 0;
   double ratio() const { return by_least(read + written); }
@@ -34,15 +34,15 @@ struct CountedOp {
 EmulatedGpu h100();
 EmulatedGpu rtx_4090();
 
-// On an H100: every op of the model's segments, forward and backward as plan_segment derives it; those that
-// are alike, once. Of an attention op one head is counted.
+// Counts every op of the model's segments on an H100, forward and backward as plan_segment derives it. Ops
+// that are alike are counted once. Of an attention op one head is counted.
 std::vector<CountedOp> count_ops(const Model& model);
 
-// linear_cross_entropy, forward and backward.
+// Counts linear_cross_entropy, forward and backward.
 std::vector<CountedOp> count_loss(int64_t rows, int64_t columns, int64_t vocabulary, const EmulatedGpu& gpu);
 
-// On an H100: Device::round, Device::sum over four ranks, and Device::optimize, for `elements` of a 16-bit
-// gradient.
+// Counts Device::round, Device::sum over four ranks, and Device::optimize on an H100, for `elements` of a
+// 16-bit gradient.
 std::vector<CountedOp> count_updates(uint64_t elements);
 
 }  // namespace sluice::emulation

@@ -1,5 +1,5 @@
-// Host memory that the cuda device pins: in pieces, on the emulated GPU, which refuses pieces that are too
-// large and copies that lie in two of them; and near the GPU.
+// Tests host memory that the cuda device pins in pieces, near the GPU. The emulated GPU refuses pieces that
+// are too large and copies that lie in two pieces.
 #include <gtest/gtest.h>
 
 #include <filesystem>
@@ -61,7 +61,8 @@ TEST(PinnedMemory, APieceThatIsRefusedGivesBackTheOthers) {
   EXPECT_EQ(emulation::counts().registered_bytes, 0u);
 }
 
-// 600 GiB, more than one of the driver's tables describes. The memory does not exist, and nothing touches it.
+// Pins 600 GiB, more than one table of the driver describes. The memory does not exist, and nothing touches
+// it.
 TEST(PinnedMemory, HundredsOfGibibytesArePinned) {
   emulation::set_up({.memory_bytes = uint64_t{8} << 30});
   const auto device = make_cuda_device(0);

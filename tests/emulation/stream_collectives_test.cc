@@ -1,5 +1,6 @@
-// Collectives on a stream, over two emulated GPUs and the stand-in for NCCL: what follows one is enqueued
-// past it, and whatever happens to the ranks while one is in flight, each rank ends, with one sentence.
+// Tests collectives on a stream, over two emulated GPUs and the stand-in for NCCL. Work that follows a
+// collective is enqueued before the collective has ended. Whatever happens to the ranks while a collective is
+// in flight, each rank ends, with one sentence.
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -26,7 +27,7 @@ enum BufferName : BufferId { kIn, kOut, kPart, kAll, kSums, kRounded, kWeights }
 enum BodyName : BodyId { kStep, kFailing };
 
 // A step copies a number to the device, gathers the numbers of both ranks, computes, and copies the numbers
-// back. One that fails also loads weights, on lane `optimizer`.
+// back. A failing step also loads weights, on lane `optimizer`.
 Program steps() {
   Program p;
   p.machine = machine_of({.device = 1 << 20, .host = 1 << 20, .nvme = std::nullopt}, true);
@@ -155,7 +156,7 @@ class Rank {
     slot(kIn, ticket)[0] = value(rank(), ticket);
     executor_->issue(body, {ticket, 0});
   }
-  void let_fail() {  // the bodies that do
+  void let_fail() {  // lets the failing bodies fail
     released_ = true;
     released_.notify_all();
   }
@@ -282,7 +283,8 @@ TEST_F(StreamCollectives, OneThatOtherRanksDoNotComeToTakesThePatience) {
   EXPECT_LT(seconds, kSoon);
 }
 
-// The patience is for other ranks: until a rank's own work lets a collective begin, it does not run out.
+// Patience counts waits for other ranks only. It does not run out before a rank's own work lets a collective
+// begin.
 TEST_F(StreamCollectives, ThePatienceDoesNotCountOwnWork) {
   on_both([&](Rank& rank) {
     rank.set_patience(0.25);
@@ -313,7 +315,8 @@ TEST_F(StreamCollectives, AnAbortEndsThoseInFlight) {
   EXPECT_LT(seconds, kSoon);
 }
 
-// Each of the first calls fails once, on either rank. That rank says why, the other that it failed.
+// Each of the first calls fails once, on either rank. That rank says why it failed, the other says that a
+// rank failed.
 TEST_F(StreamCollectives, AFailureOfNcclEndsThoseInFlight) {
   constexpr uint64_t kWarmUp = kRanks * 7;
   const std::regex own("NCCL's (exchange|ncclAllGather) says: remote error\\.");
@@ -337,7 +340,7 @@ TEST_F(StreamCollectives, AFailureOfNcclEndsThoseInFlight) {
 }
 
 // A lane fails while the collectives of two steps are in flight, and nobody tells the ranks' communicator.
-// The other rank comes to the first only: the second is given up, and what waits for it ends.
+// The other rank comes to the first collective only. The second is given up, and what waits for it ends.
 TEST_F(StreamCollectives, AnErrorOfAnotherLaneGivesUpThoseInFlight) {
   std::atomic<bool> failed{false};
   const auto work = [&](Rank& rank) {
@@ -353,7 +356,7 @@ TEST_F(StreamCollectives, AnErrorOfAnotherLaneGivesUpThoseInFlight) {
     failed = true;
     rank.wait(2);
     EXPECT_EQ(rank.error(), std::pair(ExitCode::io, std::string("A drive is broken.")));
-    rank.lane().abort("rank 0 has ended");  // the other may still wait for the first
+    rank.lane().abort("rank 0 has ended");  // the other rank may still wait for the first collective
   };
   EXPECT_LT(on_both(work, false), kSoon);
 }

@@ -366,7 +366,7 @@ TEST(StreamExecutor, RecordsNameWhatAStreamWasBlockedOn) {
   for (const Expected& e : {Expected{1, kD2hLane, 1, 12}, {2, kH2dLane, 1, 35}, {6, kComputeLane, 3, 40}}) {
     const TraceRecord& first = rig.record(1, e.instruction);
     EXPECT_EQ(first.blocked_on,
-              e.lane == kD2hLane ? LaneId{kOptimizerLane} : e.lane);  // the first body has none before it
+              e.lane == kD2hLane ? LaneId{kOptimizerLane} : e.lane);  // no body comes before the first
     EXPECT_EQ(first.blocked_count, e.count);
     EXPECT_GE(first.blocked_since, before);  // since it was issued
     EXPECT_LE(first.blocked_since, after);

@@ -63,7 +63,7 @@ class Traffic {
   std::vector<Sector> sectors_;
   std::vector<LaunchTraffic> launches_;
   uint32_t first_block_ = 1,
-           block_ = 0;   // numbered through all launches: the launch's first, the current one
+           block_ = 0;   // the launch's first block and the current one, numbered over all launches
   uint32_t visits_ = 0;  // of the current block
 };
 

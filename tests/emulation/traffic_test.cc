@@ -1,5 +1,5 @@
-// What our kernels move, against what they must move at least: bars for every op of two models. And that the
-// counts are right.
+// Tests what our kernels move against what they must move at least, with a bar for every op of two models.
+// Also tests that the counts are right.
 #include "tests/emulation/traffic.h"
 
 #include <gtest/gtest.h>
@@ -13,10 +13,10 @@
 namespace sluice::emulation {
 namespace {
 
-// Bytes of visits by our own kernels of an op, by the bytes that these must move at least.
+// The bar: bytes that our own kernels of an op visit, divided by the bytes that they must move at least.
 constexpr double kBar = 1.25;
 
-// Ops above the bar, by the begin of their names; each has a bar of its own.
+// Ops above the bar, by the start of their names; each has a bar of its own.
 struct Exception {
   const char* op;
   double bar;
@@ -55,7 +55,7 @@ const CountedOp& find(const std::vector<CountedOp>& ops, const std::string& name
 TEST(Traffic, OpsOfGpt2) {
   const auto ops = count_ops(build_model(config_from_name("gpt2-xl:vocab=8201"), DType::bf16, 1, 256));
   expect_within_bars(ops);
-  // An op that copies to shared memory in the background, and one that does not: every byte once.
+  // Two ops must move every byte once: one that copies to shared memory in the background, one that does not.
   const Moved& attention = find(ops, "attention forward").kernels;
   EXPECT_EQ(attention.read, 256u * 3 * 64 * 2);
   EXPECT_EQ(attention.written, 256u * (64 * 2 + 4));
@@ -63,7 +63,7 @@ TEST(Traffic, OpsOfGpt2) {
   EXPECT_EQ(sum.read, 2u * 256 * 1600 * 2);
   EXPECT_EQ(sum.written, 256u * 1600 * 2);
   EXPECT_EQ(sum.visited, sum.read + sum.written);
-  // A norm's backward has a block for every 8 rows times its parameters.
+  // A block of a norm's backward has 8 rows for each parameter of the norm.
   EXPECT_EQ(find(ops, "layer_norm backward").launches[0].blocks, 256 / 16);
   // A product: x, weight and bias are read, y is written.
   const Moved& product = find(ops, "linear forward of bf16 [256 1600] [1600 4800]").all;

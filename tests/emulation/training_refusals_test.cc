@@ -92,7 +92,8 @@ TEST_F(Refusals, AGpuWithoutBf16TakesFp16) {
   EXPECT_NE(refused.remedy.find("a run in bf16 on a GPU that has it"), std::string::npos) << refused.remedy;
 }
 
-// The default rates are those of an H100. A description may be that of the GPU here, or not say whose it is.
+// The default rates are for an H100. A description may be for the GPU here, or may not say for which GPU it
+// is.
 TEST_F(Refusals, RatesOfAnotherGpuAreSaid) {
   const std::string note =
       "Times are predicted at the rates of gpu-server, data sheets. These are another GPU's: those of H100, "

@@ -24,7 +24,7 @@ constexpr const char* kConversation = R"({"messages": [
     "required": ["x", "y"]}}}],
   "bos_token": "<s>", "eos_token": "</s>", "add_generation_prompt": true})";
 
-// What stands behind the template, if that is an object.
+// The JSON object behind the template, or our conversation if there is no object.
 Json variables_of(const Parts& parts) {
   static const Json conversation = Json::parse(kConversation);
   if (!parts.is_divided) return conversation;

@@ -89,7 +89,7 @@ std::vector<std::string> records_in(const RecordFile& file, uint64_t begin, uint
   return records;
 }
 
-// The records of a file, which are the same however it is divided into stretches.
+// Returns the records of a file, which must be the same however the file is divided into stretches.
 std::vector<std::string> checked_records(const RecordFile& file) {
   const std::vector<std::string> whole = records_in(file, 0, file.bytes());
   for (const uint64_t border : {file.bytes() / 3, file.bytes() / 2}) {

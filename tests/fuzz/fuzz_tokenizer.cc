@@ -14,7 +14,7 @@ constexpr std::string_view kText =
     "Hello there, it's  12345 o'clock!\n\n\t<s>e\xCC\x81\xC3\xA9\xE6\xBC\xA2\xE5\xAD\x97 "
     "\xF0\x9F\x98\x80<|im_end|> \xC2\xA0 aaaaaaaa</s>abcabc [X]\r\n";
 
-// The text of tokens one by one is that of all at once.
+// Returns the text of `ids`, which must be the same if tokens are decoded one by one.
 std::string decoded(const Tokenizer& tokenizer, const std::vector<uint32_t>& ids, bool skip_special) {
   TextStream stream(tokenizer, skip_special);
   std::string streamed;

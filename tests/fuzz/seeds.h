@@ -9,7 +9,7 @@
 
 namespace sluice::fuzzing {
 
-// Of targets.h, without fuzz_.
+// Names of the functions of targets.h, without fuzz_.
 inline constexpr std::array kTargetNames = {"tokenizer",         "chat_template", "records",
                                             "text_model",        "safetensors",   "model_config",
                                             "model_description", "machine",       "config_file"};

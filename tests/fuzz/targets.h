@@ -13,11 +13,11 @@ namespace sluice::fuzzing {
 
 using Input = std::span<const uint8_t>;
 
-// A tokenizer.json or tokenizer.model, a zero byte, and a text. Without a zero byte, a text of ours.
+// A tokenizer.json or tokenizer.model, a zero byte, and a text. Without a zero byte, a text of ours is used.
 bool fuzz_tokenizer(Input input);
-// A chat template, a zero byte, and its variables in JSON. Without these, a conversation of ours.
+// A chat template, a zero byte, and its variables in JSON. Without variables, a conversation of ours is used.
 bool fuzz_chat_template(Input input);
-// A file of records. The result is that of its first line.
+// A file of records. Returns the result of the first line.
 bool fuzz_records(Input input);
 // tokenizer_config.json, a zero byte, special_tokens_map.json, a zero byte, and generation_config.json.
 bool fuzz_text_model(Input input);

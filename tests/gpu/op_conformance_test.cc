@@ -34,8 +34,7 @@ double objective_change(const Operands& operands, const std::vector<Result>& bef
   return change;
 }
 
-// Results that are no function of the operands' values to which a slope could belong: experts that are
-// chosen.
+// Whether both results choose the same experts. Between different choices, results have no slope.
 bool is_same_choice(const std::vector<Result>& before, const std::vector<Result>& after) {
   for (size_t k = 0; k < before.size(); ++k)
     if (before[k].type == DType::i32 && before[k].values != after[k].values) return false;
@@ -52,7 +51,7 @@ bool is_without_gradient(const Operands& operands, float value, size_t element) 
 // Compares `gradient` with central differences at about 12 elements of `tensor`. With a step of 2^-7,
 // truncation (2^-14 / 6 of the third derivative) and rounding of fp32 outputs (2^-24 * 2^7 an element) err by
 // about 1e-5 each. The tolerance is 1e-3 of the largest gradient; a wrong term or factor is off by far more.
-// Returns how many elements were compared: those that decide a choice have no slope.
+// Elements whose step changes a choice are skipped. Returns how many were compared.
 int expect_slopes(Device& device, Operands& operands, Guarded& tensor, const Result& gradient) {
   int compared = 0;
   const double largest = largest_magnitude(gradient.values);

@@ -101,7 +101,7 @@ TEST_F(NvmeFilesTest, OneOfSeveralIsNamed) {
   EXPECT_TRUE(fs::is_empty(directory_) && fs::is_empty(other.path()));
 }
 
-// The first file system that is full bounds the tier. Files on one file system share its room.
+// The tier is full when one of its file systems is. Files on one file system share its room.
 TEST_F(NvmeFilesTest, RoomIsWhereAllFit) {
   const Stripes stripes(std::vector<double>{2, 1, 1});  // a period of 4
   const auto room = [&](std::vector<FreeSpace> places) { return room_for(stripes, places); };
@@ -109,7 +109,7 @@ TEST_F(NvmeFilesTest, RoomIsWhereAllFit) {
   TierRoom r = room({{10 * kMiB, {0}}, {100 * kMiB, {1}}, {100 * kMiB, {2}}});
   EXPECT_EQ(r.bytes, 20 * kMiB);
   EXPECT_EQ(r.full, 0u);
-  // The third file has room for 3 stripes: three periods, and the stripes before its next turn.
+  // The third file has room for 3 stripes. That is three periods and the stripes before the file's next turn.
   r = room({{10 * kMiB, {0}}, {100 * kMiB, {1}}, {4 * kMiB - 1, {2}}});
   EXPECT_EQ(r.bytes, 14 * kMiB);
   EXPECT_EQ(r.full, 2u);
@@ -163,7 +163,7 @@ TEST_F(NvmeFilesTest, ReadOnlyDirectory) {
   EXPECT_EQ(text, "The NVMe directory " + directory_ + " cannot be written to: Permission denied.");
 }
 
-// The same for root, in a child process that gives up its rights.
+// Checks the same refusal where the tests run as root, in a child process that gives up its rights.
 [[noreturn]] void expect_read_only(const std::string& directory) {
   if (setresuid(65534, 65534, 65534) != 0) std::_Exit(77);
   const NvmeProbe probe = probe_nvme_directory(directory);

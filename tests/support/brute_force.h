@@ -1,6 +1,6 @@
 // Brute force tries all ways in which the first groups of weights, of gradients and of state live higher than
-// the rest, with many sets of levels of recomputation. It leaves out those whose step
-// has a lower bound that is no better than the best so far.
+// the rest, with many sets of levels of recomputation. It leaves out a combination if the lower bound of its
+// step is no better than the best step so far.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -22,7 +22,8 @@ constexpr uint32_t kLead = 3;  // tasks
 // on.
 using Division = std::vector<uint32_t>;
 
-// All ways to divide so many groups over the tiers; the rest lives in the lowest tier.
+// Returns all ways to divide `groups` groups over `tiers` tiers. Groups from the last bound on live in the
+// lowest tier.
 inline std::vector<Division> divisions(uint32_t groups, size_t tiers) {
   std::vector<Division> all{{}};
   for (size_t tier = 0; tier + 1 < tiers; ++tier) {
@@ -41,8 +42,8 @@ inline TierId home_of(uint32_t group, const Division& d) {
   return static_cast<TierId>(std::upper_bound(d.begin(), d.end(), group) - d.begin());
 }
 
-// By buffer. `divided` is by class: weights, gradients, state. Sums of gradients that stay between waves live
-// where the gradient does.
+// Returns the home of each buffer. `divided` has a division for each class: weights, gradients, state. A
+// gradient accumulator that stays between waves lives where the group's gradient lives.
 inline std::vector<TierId> homes_of(const Program& p, const Lowering& lowering,
                                     const std::array<const Division*, 3>& divided) {
   std::vector<TierId> homes(p.buffers.size(), lowest_tier(p.machine));
@@ -57,8 +58,8 @@ inline std::vector<TierId> homes_of(const Program& p, const Lowering& lowering,
   return homes;
 }
 
-// Part of a permanent buffer that a body's tasks find at its home, or leave there. All units of the task that
-// does lie in tiers [highest, lowest].
+// A part of a permanent buffer that a task reads from the buffer's home (`read`) or leaves there. All units
+// that can run this task lie in tiers [highest, lowest].
 struct Moved {
   BufferId buffer;
   uint64_t bytes;
@@ -70,8 +71,9 @@ inline bool has_home(const Buffer& b) {
   return b.owns_home() && (b.kind == BufferClass::state || b.kind == BufferClass::gradients);
 }
 
-// What the bodies of a step must move, wherever homes are: each piece that a task reads before any writes it,
-// and each that is changed and has content in the end, since homes are current between bodies.
+// Returns what the bodies of a step must move, wherever homes are: each piece that a task reads before any
+// task writes it, and each piece that is changed and has content at the body's end. Homes are current between
+// bodies.
 inline std::vector<Moved> must_move(const Program& p, const std::vector<BodyId>& step) {
   struct Uses {
     const Task *first = nullptr, *last_change = nullptr;
@@ -105,7 +107,8 @@ inline std::vector<Moved> must_move(const Program& p, const std::vector<BodyId>&
   return all;
 }
 
-// Seconds that the busiest lane takes at least for those tasks of a step that no other lane can run.
+// Returns the seconds that the busiest lane computes at least. Only tasks that a single lane can run are
+// counted.
 inline double computing_seconds(const Program& p, const MachineRates& rates,
                                 const std::vector<BodyId>& step) {
   std::map<LaneId, double> lanes;
@@ -121,7 +124,7 @@ inline double computing_seconds(const Program& p, const MachineRates& rates,
   return most;
 }
 
-// Seconds that what must be moved takes at least: its bytes over the rate of the link or of the drives.
+// Returns the seconds that the busiest link or the busiest drives need at least to move the bytes of `moves`.
 inline double moving_seconds(const Machine& machine, const std::vector<Moved>& moves,
                              const std::vector<TierId>& homes, const MachineRates& rates) {
   std::map<std::pair<std::string, std::string>, double> links;  // bytes
@@ -145,16 +148,16 @@ inline double moving_seconds(const Machine& machine, const std::vector<Moved>& m
 
 using Levels = std::vector<Recompute>;  // by layer
 
-// The fastest step at each of some rates, of so many waves, over all divisions and sets of levels. All bodies
-// of the best must fit, not only those of its step. Programs do not depend on rates, and are assembled once
-// for all.
+// Returns the seconds of the fastest step of `waves` waves at each of `rates`, over all divisions and all
+// `sets`. All bodies of the fastest program must fit, not only those of a step. Programs do not depend on
+// rates, so each is assembled once for all rates.
 inline std::vector<double> best_of_all(const PlanRequest& request, const std::vector<MachineRates>& rates,
                                        const std::vector<Levels>& sets, uint32_t waves = 1) {
   struct Tried {
     std::vector<TierId> homes;
     std::vector<double> least;  // seconds, by rates
   };
-  // A step of a few repeated ones may be measured a little below what it takes on average.
+  // If only a few steps are simulated, a step may seem a little shorter than it is on average.
   constexpr double kBelow = 0.98;
   const size_t tiers = request.machine.tiers.size();
   std::vector<double> best(rates.size(), 1e300);

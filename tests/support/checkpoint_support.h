@@ -26,7 +26,7 @@ namespace fs = std::filesystem;
 
 inline constexpr uint64_t kShard = 65536;  // elements: the finest shard boundary
 
-// The planes of tensors: of AdamW's state, and of frozen groups.
+// Returns the planes that checkpoints store as tensors: those of AdamW's state and of frozen groups.
 inline std::vector<StoredPlane> tensor_planes(DType precision) {
   std::vector<StoredPlane> planes = stored_planes(OptimizerKind::adamw, precision);
   std::erase_if(planes, [](const StoredPlane& plane) { return plane.what != Owned::state; });
@@ -62,7 +62,7 @@ inline float value_at(const Parameter& parameter, const StoredPlane& plane, uint
   return static_cast<float>(static_cast<int>(bits % 509) - 254) / 4;  // exact in bf16, fp16 and fp32
 }
 
-// A group's flat buffer with these values, as a reader should return it.
+// A group's flat buffer with the values of value_at(), as a reader should return it.
 inline std::vector<float> flat(const Group& group, const StoredPlane& plane, uint64_t salt) {
   std::vector<float> values(group.elements, 0.0f);
   for (const Parameter& p : group.parameters)

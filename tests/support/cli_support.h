@@ -27,8 +27,8 @@ class Cli : public ::testing::Test {
   Words train(const std::string& out, int64_t steps, const Words& more = {}) const;
   CommandResult run(const Words& arguments) const;
 
-  // The command must end with `code` and an error of two lines, in which every one of `parts` occurs. A slow
-  // machine says first that it plans.
+  // The command must end with `code` and an error of two lines, in which every one of `parts` occurs. On a
+  // slow machine, lines that say that it plans may come too.
   void expect_refusal(const Words& arguments, int code, const Words& parts) const;
   void expect_refused_training(const Words& more, int code, const Words& parts) const;
 

@@ -13,7 +13,8 @@
 
 namespace sluice {
 
-// The command lies beside the tests. `sluice_emulated` is the same over the emulated GPU.
+// The path of the command, which lies beside the tests. `sluice_emulated` is the command over the emulated
+// GPU.
 std::string sluice_binary(const std::string& name = "sluice");
 
 struct CommandResult {
@@ -22,8 +23,8 @@ struct CommandResult {
   uint64_t peak_bytes = 0;  // of resident memory, as the kernel counted it
 };
 
-// Adds `--device cpu` to verbs that take a device, so that tests give the same results anywhere. The words
-// stay as they are when they name a device, or resume a run, which has one.
+// Adds `--device cpu` to verbs that take a device, so that tests give the same results anywhere. Arguments
+// that name a device, or that resume a run (which has a device), stay as they are.
 std::vector<std::string> sluice_words(const std::vector<std::string>& arguments, const std::string& binary);
 
 // A child process. The destructor kills it unless it was waited for.

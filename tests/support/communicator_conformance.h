@@ -125,8 +125,8 @@ inline void expect_parts_of_any_length_arrive(OnAllRanks& on_all_ranks) {
   });
 }
 
-// Rank 2 aborts at some call. The others end with its reason in whatever call they are, and nobody touches
-// their memory afterwards.
+// Rank 2 aborts after a few calls. The other ranks' calls, whichever they are, end with rank 2's reason, and
+// nobody touches these ranks' memory afterwards.
 inline void expect_an_abort_ends_every_call(OnAllRanks& on_all_ranks, int rounds) {
   for (int round = 0; round < rounds; ++round) {
     std::atomic<int> lost{0};

@@ -42,7 +42,7 @@ struct Continuations {
     return tokens;
   }
 
-  // As far as transformers' answers, and the context, go.
+  // Expects `found` to be transformers' answers, up to the end of these answers or of the context.
   void expect(const std::vector<Answer>& found, int64_t context) const {
     ASSERT_EQ(found.size(), all.size());
     for (size_t i = 0; i < all.size(); ++i) {
@@ -55,7 +55,7 @@ struct Continuations {
   }
 };
 
-// Names of the fixtures that have them.
+// Names of the fixtures that have continuations.
 inline std::vector<std::string> continuation_fixtures() {
   std::vector<std::string> names;
   for (const auto& entry : std::filesystem::directory_iterator(kContinuationFolder))
@@ -68,7 +68,8 @@ inline std::vector<std::string> continuation_fixtures() {
 // Phi-3's fixture has other frequencies for contexts above 32 tokens.
 inline int64_t context_of(const std::string& fixture) { return fixture == "phi3" ? 32 : 50; }
 
-// Both in fp32, by sums in another order: 1e-5 of the largest, and a little more after some layers.
+// Found and wanted logits are fp32 sums in different orders. They differ by 1e-5 of the largest logit, and by
+// a little more after several layers.
 inline void expect_logits(const std::vector<float>& found, const std::vector<double>& wanted, double cap) {
   double largest = 0;
   for (const double logit : wanted) largest = std::max(largest, std::fabs(logit));

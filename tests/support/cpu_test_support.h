@@ -19,7 +19,7 @@ inline float number(uint64_t seed, uint64_t index) {
   return static_cast<float>(z >> 40) * 0x1p-23f - 1.0f;
 }
 
-// Half of the distance between neighbouring values, relative.
+// The largest relative error of rounding an fp32 value to the type.
 inline double rounding(DType type) { return type == DType::bf16 ? 0x1p-8 : type == DType::f16 ? 0x1p-11 : 0; }
 
 // A tensor in a working precision with guard bytes behind it.

@@ -75,7 +75,7 @@ class HostMemoryCommunicator final : public Communicator {
 
  private:
   static uint64_t bytes_of(const auto& parts) {
-    uint64_t bytes = 1;  // no GPU gives none
+    uint64_t bytes = 1;  // an allocation has at least one byte
     for (const auto part : parts) bytes += part.size();
     return bytes;
   }

@@ -94,7 +94,7 @@ inline DoctorFacts bad_machine() {
   return f;
 }
 
-// The last line with that name, "GROUP NAME", and whether the whole machine counts as ready.
+// The last line of the report that is named "GROUP NAME", and whether the whole machine counts as ready.
 struct Verdict {
   Check check;
   bool is_ready;

@@ -30,7 +30,8 @@ inline uint64_t little(std::string_view text, size_t bytes) {
   return value;
 }
 
-// Of TFRecord: (crc rotated right by 15) + 0xa282ead8, where crc divides by 0x1edc6f41, bit by bit.
+// The checksum of TFRecord: (crc rotated right by 15) + 0xa282ead8. The crc divides by 0x1edc6f41, bit by
+// bit.
 inline uint32_t masked_checksum(std::string_view data) {
   uint32_t rest = 0xffffffff;
   for (const char c : data)
@@ -42,7 +43,7 @@ inline uint32_t masked_checksum(std::string_view data) {
   return ((rest >> 15) | (rest << 17)) + 0xa282ead8;
 }
 
-// Fields of a message in their order: number, and the value as a number or as bytes.
+// A field of a message: its number, its wire type, and its value as a number or as bytes.
 struct WireField {
   uint64_t number = 0, type = 0, value = 0;
   std::string_view bytes;
@@ -106,7 +107,7 @@ inline DecodedEvent decoded_event(std::string_view data) {
   return event;
 }
 
-// The events of a file's bytes, up to a record that is not whole.
+// Decodes the events of a file, up to the first record that is not whole.
 inline std::vector<DecodedEvent> decoded_events(std::string_view file) {
   constexpr size_t kHead = 8 + 4, kTail = 4;  // length and its checksum; checksum of the data
   std::vector<DecodedEvent> events;

@@ -138,7 +138,7 @@ inline std::vector<OpCase> expert_cases() {
   one("expert_swiglu_all", expert_swiglu, with(few, true), 128, {{128, 24}, {128, 24}}, {}, all);
   one("expert_swiglu_none", expert_swiglu, with(few, true), 70, {{128, 40}, {128, 40}}, {}, none);
   Routing full = few;
-  full.capacity_factor = 0.5, full.group_rows = 75;  // 15 of a group's, 30 in all
+  full.capacity_factor = 0.5, full.group_rows = 75;  // 15 rows of a group, 30 in all
   one("dispatch_capacity", dispatch, with(full, false), 150, {{150, 40}}, {}, all);
   one("combine_capacity", combine, with(full, false), 150, {{64, 40}}, {}, all);
   one("expert_linear_capacity", expert_linear, with(full, true), 150, {{64, 40}}, {{40, 24}, {24}}, all);

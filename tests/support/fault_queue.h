@@ -86,7 +86,8 @@ class FaultQueue : public IoQueue {
     Arena damaged;                    // what is written instead of the caller's memory
   };
 
-  // Files without a name count too: by the directory in which they were made.
+  // Whether the file lies in the fault's directory. For a file without a name, this is the directory in which
+  // it was made.
   bool is_there(int fd) const {
     if (fault_.directory.empty()) return true;
     std::error_code error;
@@ -115,8 +116,8 @@ class FaultQueue : public IoQueue {
     pass(request, std::move(pending));
   }
 
-  // Damages one bit on its way. Of a request of several blocks, not in the last: the caller might ignore
-  // that.
+  // Damages one bit in transit. In a request of several blocks, the last block stays intact, since the caller
+  // might ignore it.
   void flip(IoRequest request) {
     const uint64_t position = request.bytes > kBlock ? random_() % (request.bytes - kBlock) : 0;
     Pending pending;

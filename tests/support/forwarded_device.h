@@ -1,4 +1,4 @@
-// A device that is another's in all but what a test overrides.
+// A device that forwards every call to another device, unless a test overrides the call.
 #pragma once
 
 #include <memory>

@@ -1,4 +1,4 @@
-// Streams that are others' in all but what a test overrides.
+// Streams that forward every call to other streams, unless a test overrides the call.
 #pragma once
 
 #include "gpu/accelerator.h"
@@ -7,7 +7,7 @@ namespace sluice {
 
 class ForwardedStreams : public Streams {
  public:
-  explicit ForwardedStreams(Streams& streams) : streams_(streams) {}  // which outlive these
+  explicit ForwardedStreams(Streams& streams) : streams_(streams) {}  // which outlive this object
   bool has(LaneId lane) const override { return streams_.has(lane); }
   void enter_thread() override { streams_.enter_thread(); }
   void begin(const Mark& mark) override { streams_.begin(mark); }

@@ -17,7 +17,7 @@
 namespace sluice {
 
 struct Speech {
-  std::string model;  // a Hugging Face directory, or a name: then with random weights
+  std::string model;  // a Hugging Face directory, or a name for random weights
   GenerationSizes sizes;
   Sampling sampling;
   std::vector<uint32_t> ends;
@@ -29,7 +29,7 @@ struct Speech {
   TierCapacities arenas{std::nullopt, kRoomy, std::nullopt};
   std::string nvme_directory;
   bool picks_experts = true;
-  // Puts something around the device.
+  // Wraps the device.
   std::function<std::unique_ptr<Device>(std::unique_ptr<Device>)> around;
 };
 
@@ -77,7 +77,7 @@ class Speaking {
   Generator& generator() { return *generator_; }
   Session& session() { return *session_; }
 
-  // Those of the reading that ran last, in fp32.
+  // Row `place` of the logits of the reading that ran last, in fp32. `reading` is its name.
   std::vector<float> logits(const std::string& reading, int64_t place) {
     std::vector<float> row(static_cast<size_t>(plan_.model.vocabulary));
     const BufferId buffer = output_buffer(plan_.model, plan_.lowering, reading + ".logits");
@@ -87,7 +87,7 @@ class Speaking {
     return row;
   }
 
-  // The answers to all prompts, so many at once as the plan has sequences.
+  // The answers to all prompts. As many prompts run together as the plan has sequences.
   std::vector<Answer> answers(const std::vector<std::vector<uint32_t>>& prompts) {
     std::vector<Answer> all;
     const auto at_once = static_cast<size_t>(speech_.sizes.sequences);
@@ -118,7 +118,7 @@ inline std::vector<std::vector<uint32_t>> tokens_of(const std::vector<Answer>& a
   return tokens;
 }
 
-// Why its arenas do not suffice.
+// Returns why the planner says that the arenas of `speech` do not suffice.
 inline Infeasible refusal_of(const Speech& speech) {
   const auto device = make_device(run_of(speech).options.memory, 2);
   auto result = make_plan(request_of(speech, *device));

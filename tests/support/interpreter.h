@@ -46,7 +46,7 @@ class Interpreter {
   }
 
   // Gradients are all added to what is there, so that their order does not matter. Returns the mean loss over
-  // `tokens`.
+  // `tokens_counted` tokens.
   double run(int64_t tokens_counted) {
     const auto tokens = static_cast<double>(tokens_counted);
     std::vector<std::pair<const SegmentUse*, std::vector<InterpretedTensor>>> tape;

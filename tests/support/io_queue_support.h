@@ -34,8 +34,9 @@ inline int64_t run_one(IoQueue& queue, const IoRequest& request) {
   return done[0].result;
 }
 
-// Makes a system call fail with `error`, as a container's seccomp profile does: in this thread and those that
-// it starts from now on, for the rest of their lives. Ends the process with 77 where that cannot be done.
+// Makes a system call fail with `error`, as a container's seccomp profile does. The call fails in this thread
+// and in threads that it starts later, for the rest of their lives. Ends the process with 77 if the filter
+// cannot be installed.
 inline void forbid(uint32_t system_call, uint32_t error) {
   sock_filter filter[] = {
       BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),

@@ -18,6 +18,6 @@ inline std::string last_metrics_line(const std::string& file) {
   return lines.empty() ? "{}" : lines.back();
 }
 
-nlohmann::json last_metrics(const std::string& file);  // the same, parsed
+nlohmann::json last_metrics(const std::string& file);  // that line, parsed
 
 }  // namespace sluice

@@ -18,7 +18,7 @@ inline std::string llmq_header(const LlmqNumbers& numbers) {
   return header + '\n';
 }
 
-// `masks`: of each token, or empty: the file has none.
+// `masks` has a value for each token. If `masks` is empty, the file has no masks.
 inline std::string llmq_bytes(const std::vector<int32_t>& tokens, const std::vector<bool>& masks,
                               int32_t vocabulary) {
   std::string bytes = llmq_header({.tokens = static_cast<int32_t>(tokens.size()),

@@ -3,7 +3,7 @@
 // usage: PROGRAM [SOURCE] [--update] [googletest's options]
 //   SOURCE     runs only the tests of this source, given as its path below tests/ without .cc, such as
 //              engine/plan/golden_test. The tests in tests/support/NAME.h belong to every source NAME_test.
-//              Of these, googletest's filter chooses.
+//              googletest's filter chooses among these tests.
 //   --update   writes golden files anew instead of comparing with them (tests/support/golden.h)
 #include <gtest/gtest.h>
 #include <malloc.h>
@@ -25,7 +25,7 @@ bool belongs(std::string_view file, const std::string& source) {
          (shared.ends_with(kTest) && file.ends_with(shared.substr(0, shared.size() - kTest.size()) + ".h"));
 }
 
-// A googletest filter for the tests of one source that the filter chooses; empty if there are none.
+// A googletest filter for those tests of `source` that the filter `chosen` chooses. Empty if there are none.
 std::string filter_of(const std::string& source, const std::string& chosen) {
   std::string filter;
   const ::testing::UnitTest& all = *::testing::UnitTest::GetInstance();
@@ -45,8 +45,9 @@ std::string filter_of(const std::string& source, const std::string& chosen) {
 }  // namespace sluice
 
 int main(int argc, char** argv) {
-  // A sanitizer replaces glibc's allocator, which then sets itself up in the first call that still reaches
-  // it, planning's malloc_trim. Of two threads at once, that would end the process.
+  // A sanitizer replaces glibc's allocator. Then glibc's allocator sets itself up in the first call that
+  // still reaches it, which would be planning's malloc_trim. If two threads made that call at once, the
+  // process would end.
   malloc_trim(0);
   ::testing::InitGoogleTest(&argc, argv);
   for (int i = 1; i < argc; ++i) {

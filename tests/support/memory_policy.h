@@ -9,7 +9,7 @@
 
 namespace sluice {
 
-// The policy, and what the kernel says behind it, of the mapping that holds `memory`: "default ..." or
+// The kernel's text about the mapping that holds `memory`, from the policy on, such as "default ..." or
 // "prefer (many):0 ...". None where the kernel does not show policies.
 inline std::optional<std::string> memory_policy(const void* memory) {
   std::optional<std::string> found;

@@ -134,8 +134,7 @@ class Mpi : public Cli {
     const std::string found = status(out, rank);
     EXPECT_TRUE(std::regex_match(found, std::regex(pattern))) << "rank " << rank << ": " << found;
   }
-  // Resumes on `ranks` ranks for four more steps: these must agree with a run on one rank that was never
-  // disturbed.
+  // Resumes on `ranks` ranks for four more steps. These steps must agree with an undisturbed run on one rank.
   void expect_that_it_goes_on(const std::string& out, int ranks) const {
     const auto newest = newest_checkpoint(directory / out);
     ASSERT_TRUE(newest.has_value());

@@ -88,7 +88,8 @@ inline std::vector<Mutation> all_single_wait_drops(const Program& p) {
   return all;
 }
 
-// For every operand: its place is shifted by `shift` bytes, unless the offset would be negative.
+// Returns a mutation for every operand, which shifts the operand's place by `shift` bytes. Leaves out
+// operands whose offset would become negative.
 inline std::vector<Mutation> offset_shifts(const Program& p, int64_t shift) {
   std::vector<Mutation> all;
   for (BodyId b = 0; b < p.bodies.size(); ++b)
@@ -99,7 +100,8 @@ inline std::vector<Mutation> offset_shifts(const Program& p, int64_t shift) {
   return all;
 }
 
-// For every transfer of pieces that have a neighbour of the same length: the neighbour is copied instead.
+// Returns mutations by which a transfer copies the pieces one before or one after its own, if these have as
+// many bytes as its own.
 inline std::vector<Mutation> piece_swaps(const Program& p) {
   std::vector<Mutation> all;
   for (BodyId b = 0; b < p.bodies.size(); ++b)
@@ -294,8 +296,8 @@ class Oracle {
 
 inline bool still_correct(const Program& p) { return Oracle(p).correct(); }
 
-// Whether, in the program before the mutation, only this instruction uses the operand's range. That holds for
-// a workspace, and for bytes that nobody reads before they are overwritten and that no home needs.
+// Whether, in the program before the mutation, only the mutated instruction needs the operand's bytes. This
+// is true of a workspace, and of bytes that nobody reads before they are overwritten and that no home needs.
 inline bool alone_in_its_life(const Program& p, const Mutation& m) {
   const Body& body = p.bodies[m.body];
   const Instruction& in = body.instructions[m.instruction];

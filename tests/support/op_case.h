@@ -16,14 +16,14 @@ struct OpCase {
   std::vector<Shape> inputs, parameters;
   double scale = 1, shift = 0;  // inputs are uniform in shift +- scale
   bool large = false;           // only compared with the reference device and over thread counts
-  // Lengths of the documents, over the rows of all sequences; again from the first after the last one. A
-  // sequence's end ends a document. Empty: every sequence is one.
+  // Lengths of the documents, over the rows of all sequences. The first length follows again after the last
+  // one. A document also ends where its sequence ends. If this is empty, every sequence is one document.
   std::vector<int64_t> documents = {};
-  // With a context (OpAttributes): tokens of each sequence's document before its rows, and idle rows at the
-  // end of each sequence.
+  // For ops with a context (OpAttributes). `before` says, for each sequence, how many tokens of its document
+  // come before its rows. The last `idle` rows of every sequence are idle.
   std::vector<int64_t> before = {};
   int64_t idle = 0;
-  // With routing (OpAttributes::routing): which rows choose the expert of an op of one expert.
+  // Which rows choose the expert, for an op of one expert (OpAttributes::routing).
   enum class Crowd { some, all, none } crowd = Crowd::some;
 };
 

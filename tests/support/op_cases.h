@@ -10,8 +10,8 @@
 
 namespace sluice {
 
-// attention with what decides which keys a query sees and how large a score is. Blocks of kernels have 16 to
-// 256 queries or keys: windows and documents end inside of such blocks and on their edges.
+// Cases of attention with options that decide which keys a query sees and how large a score is. Blocks of
+// kernels have 16 to 256 queries or keys. Windows and documents end inside of such blocks and on their edges.
 inline std::vector<OpCase> attention_score_cases() {
   const OpAttributes h4_2{.sequence = 37, .heads = 4, .kv_heads = 2, .head_size = 32};
   const OpAttributes h2{.sequence = 130, .heads = 2, .kv_heads = 2, .head_size = 64};
@@ -111,8 +111,8 @@ inline std::vector<OpCase> attention_score_cases() {
   };
 }
 
-// attention with heads of more than 128 columns, for which kernels are cut otherwise: 8 to 128 rows a block,
-// 8 to 32 of the other side a tile.
+// Cases of attention with heads of more than 128 columns. Kernels for such heads are cut otherwise: a block
+// has 8 to 128 rows, and a tile has 8 to 32 rows of the other side.
 inline std::vector<OpCase> widest_attention_cases() {
   const auto heads = [](int64_t sequence, int64_t count, int64_t kv, int64_t size) {
     return OpAttributes{.sequence = sequence, .heads = count, .kv_heads = kv, .head_size = size};
@@ -165,8 +165,8 @@ inline std::vector<double> frequencies(int64_t pairs, double theta = 10000) {
   return out;
 }
 
-// rope and embedding with positions that depend on documents, heads of which only a part turns, and columns
-// beyond the heads. Kernels take 32 positions, 64 frequencies and 8 columns at a time.
+// Cases of rope and embedding, with positions that depend on documents, heads of which only a part turns, and
+// columns beyond the heads. Kernels take 32 positions, 64 frequencies and 8 columns at a time.
 inline std::vector<OpCase> position_cases() {
   const OpAttributes t37{.sequence = 37}, scaled_t37{.sequence = 37, .scale = 0.375};
   const auto heads = [](int64_t sequence, int64_t count, int64_t size, int64_t pairs, double scale = 0) {
@@ -209,7 +209,7 @@ inline std::vector<OpCase> position_cases() {
   };
 }
 
-// Options of other ops.
+// Cases of other ops with options.
 inline std::vector<OpCase> option_cases() {
   const OpAttributes norm{.epsilon = 1e-5}, from_one{.epsilon = 1e-5, .weight_from_one = true};
   const OpAttributes gelu_gate{.gelu_gate = true}, none;
@@ -340,8 +340,8 @@ inline std::vector<OpCase> op_cases() {
   return cases;
 }
 
-// Of ops without a backward, and of others where rows are a part of a longer sequence. Kernels take 256 keys
-// at a time, and 8 columns.
+// Cases of ops without a backward, and of other ops whose rows are a part of a longer sequence. Kernels take
+// 256 keys and 8 columns at a time.
 inline std::vector<OpCase> forward_cases() {
   const auto heads = [](int64_t sequence, int64_t context, int64_t count, int64_t kv, int64_t size) {
     return OpAttributes{

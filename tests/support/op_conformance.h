@@ -36,8 +36,8 @@ std::vector<DeviceEntry> devices_to_judge();
 bool judged(const OpCase& c);  // whether this case judges the devices of this test program
 std::string skip_reason();     // empty: the devices are there
 
-// These and the reference device, the oracle, which ignores the number of threads. So tests that compare two
-// devices also compare it with itself.
+// The devices to judge and the reference device (the oracle), which ignores the number of threads. So a test
+// that compares each of these devices with the oracle also compares the oracle with itself.
 std::vector<DeviceEntry> devices() {
   std::vector<DeviceEntry> out = devices_to_judge();
   out.insert(out.begin(), {"reference", [](int) { return make_reference_device(); }});
@@ -105,7 +105,7 @@ DType rounded_inside(const OpCase& c, DType precision) {
   return rounds_between_products(c.kind) ? precision : DType::f32;
 }
 
-// And with two threads or three, they compute the same bits as with one.
+// Devices must also compute the same bits with two or three threads as with one.
 TEST_P(OpConformance, DevicesAgreeWithReference) {
   const auto oracle = make_reference_device();
   const BackwardOptions overwriting{.overwrite = true}, adding{.addend = Addend::in_place};
@@ -133,7 +133,7 @@ TEST_P(OpConformance, DevicesAgreeWithReference) {
   }
 }
 
-// On every device and in every precision, after one forward: other ways to ask for the same gradients.
+// Asks for the same gradients in several ways after one forward, on every device and in every precision.
 TEST_P(SmallOpConformance, WaysToAskForGradientsDoNotChangeBits) {
   const OpCase& c = GetParam();
   for (const DeviceEntry& entry : devices())
@@ -211,7 +211,7 @@ TEST_F(DeviceConformance, LabelsWithTheLargestLogitAreCounted) {
     }
 }
 
-// Nor may a soft cap turn an infinite score into a number.
+// A soft cap must not turn an infinite score into a number.
 TEST_F(DeviceConformance, InfiniteScoresAreNotCapped) {
   std::vector<OpCase> capped = op_cases();
   std::erase_if(capped, [](const OpCase& c) { return c.large || c.attributes.soft_cap == 0; });
@@ -247,7 +247,7 @@ TEST_P(ForwardConformance, DevicesAgreeWithReference) {
   }
 }
 
-// The rows of the cache beyond those that are there may hold anything.
+// Rows of the cache that are not filled yet may contain anything.
 TEST_P(ForwardConformance, WhatIsNotCachedYetIsNotRead) {
   const OpCase& c = GetParam();
   if (c.kind != OpKind::cached_attention) return;
@@ -288,7 +288,7 @@ TEST_P(ForwardConformance, NotANumberIsNeverHidden) {
       }
 }
 
-// The sums of so many kinds of uses.
+// The accumulators of the first `count` kinds of uses, from `sums`.
 Accumulators accumulators_of(const std::vector<std::vector<float>>& sums, uint32_t count) {
   Accumulators accumulators;
   for (; accumulators.count < count; ++accumulators.count)
@@ -328,7 +328,7 @@ TEST_F(DeviceConformance, RoundAgreesWithReference) {
                                      static_cast<double*>(sums.data()));
           EXPECT_TRUE(found.bands_intact() && sums.bands_intact());
           EXPECT_EQ(std::memcmp(found.data(), wanted.data(), wanted.bytes()), 0) << "rounded values differ";
-          for (uint64_t b = 0; b < blocks; ++b) {  // another order of 65536 additions in double
+          for (uint64_t b = 0; b < blocks; ++b) {  // devices may add the 65536 squares in another order
             const double sum = static_cast<double*>(wanted_sums.data())[b];
             EXPECT_NEAR(static_cast<double*>(sums.data())[b], sum, 1e-12 * sum) << "block " << b;
           }
@@ -357,7 +357,8 @@ TEST_F(DeviceConformance, RoundShowsOverflow) {
 constexpr std::pair<DType, DType> kSumConversions[] = {
     {DType::f32, DType::f32}, {DType::bf16, DType::bf16}, {DType::f16, DType::f16}, {DType::bf16, DType::f32},
     {DType::f16, DType::f32}, {DType::f32, DType::bf16},  {DType::f32, DType::f16}};
-// Ranks and elements: one block and several, whole and partial ones; trees of depth zero to seven.
+// Numbers of ranks and of elements. The elements make one or several blocks, whole or partial. The ranks make
+// trees of depth zero to seven.
 constexpr std::pair<uint32_t, uint64_t> kSumSizes[] = {
     {1, 1},    {1, 15},    {1, 4104},  {1, 65536}, {1, 2 * 65536 + 4096 + 24},
     {2, 1},    {2, 15},    {2, 4104},  {2, 65536}, {2, 2 * 65536 + 4096 + 24},
@@ -365,7 +366,8 @@ constexpr std::pair<uint32_t, uint64_t> kSumSizes[] = {
     {3, 4104}, {4, 4104},  {6, 4104},  {7, 4104},  {8, 4104},
     {9, 4104}, {15, 4104}, {16, 4104}, {17, 4099}, {80, 4099}};
 
-// For any number of ranks, also where their parts are not aligned to each other.
+// Devices give the oracle's bits for any number of ranks, also if the ranks' parts are not aligned to each
+// other.
 TEST_F(DeviceConformance, SumOverRanksGivesTheSameBits) {
   const auto oracle = make_reference_device();
   for (const DeviceEntry& entry : devices())

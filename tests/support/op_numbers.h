@@ -15,8 +15,8 @@ namespace sluice {
 
 using Numbers = std::vector<double>;
 
-// Relative to the number, or to 1 where it is smaller. Operands and results are rounded to fp32 once each
-// (6e-8), and the numbers that tests give have seven digits.
+// The tolerance is relative to the number, or to 1 if the number is smaller. Operands and results are rounded
+// to fp32 once each (6e-8), and the numbers that tests give have seven digits.
 constexpr double kNumbersTolerance = 3e-7;
 
 inline void set(Guarded& tensor, const Numbers& values) {

@@ -94,7 +94,7 @@ inline Guarded random_indices(int64_t count, int64_t vocabulary, uint32_t seed, 
   return out;
 }
 
-// Labels of which, besides, the last quarter is padding.
+// Labels from random_indices(), with padding in the last quarter.
 inline Guarded random_labels(int64_t count, int64_t vocabulary, uint32_t seed) {
   Guarded out = random_indices(count, vocabulary, seed, true);
   std::fill_n(static_cast<int32_t*>(out.data()) + count - count / 4, count / 4, kPaddingLabel);
@@ -117,7 +117,8 @@ inline Guarded document_begins(int64_t rows, int64_t sequence, const std::vector
   return out;
 }
 
-// The same where the rows are a part of longer documents; see OpCase::before.
+// For each row, where its document begins relative to the first row of its sequence: OpCase::before tokens
+// earlier. An idle row gets a position after its own.
 inline Guarded earlier_begins(const OpCase& c, int64_t rows) {
   Guarded out(static_cast<uint64_t>(rows) * sizeof(int32_t), 0);
   const int64_t length = c.attributes.sequence;
@@ -136,7 +137,7 @@ inline std::vector<TensorView> views(std::vector<Guarded>& tensors) {
   return out;
 }
 
-// The draws of a micro-batch within which the tokens' numbers pass 32 bits.
+// The words of Draws for a micro-batch in which the tokens' numbers exceed 32 bits.
 inline Guarded draw_words() {
   const auto words = Draws{.seed = 0x123456789ABCDEF0, .first_token = 0xFFFFFFF0, .step = 3}.words();
   Guarded out(sizeof words, 0);
@@ -194,7 +195,7 @@ struct Operands {
     freeze();
   }
 
-  // An input has the routing of rows.
+  // Whether one of the inputs is the routing of rows.
   bool is_routing() const {
     return op_rule(shapes.kind).of_an_expert || shapes.kind == OpKind::router_statistics;
   }
@@ -212,7 +213,8 @@ struct Operands {
     const bool weights = shapes.attributes.routing.weighted && input + 1 == shapes.inputs.size();
     return op_rule(shapes.kind).of_an_expert && input > 0 && !weights && shapes.kind != OpKind::dispatch;
   }
-  // Of a tensor of the expert's rows: zeros and, behind them, what nothing reads or writes.
+  // Fills the end of a tensor of the expert's rows: first the rows that must be zeros, then rows with poison
+  // that nothing reads or writes.
   void settle(Guarded& tensor, const Shape& shape) const {
     const uint64_t row = tensor.bytes() / static_cast<uint64_t>(shape[0]);
     const uint64_t begin = static_cast<uint64_t>(routing.rows) * row;
@@ -250,7 +252,7 @@ struct Result {
 constexpr double kLossBefore = 1.5;  // the value to which the loss, or another sum, is added
 constexpr float kSeed = 4;  // loss scale / valid tokens: logits' gradients stay among fp16's normal numbers
 
-// Outputs full of poison; the numbers of the loss begin at `kLossBefore`.
+// Outputs full of poison. Losses and other outputs that are added to begin at `kLossBefore`.
 inline std::vector<Guarded> make_outputs(const Operands& operands) {
   std::vector<Guarded> outputs;
   for (size_t i = 0; i < operands.output_types.size(); ++i) {
@@ -265,7 +267,8 @@ inline std::vector<Guarded> make_outputs(const Operands& operands) {
   return outputs;
 }
 
-// Nothing has written to rows of an expert's tensor that it does not have; they become zeros.
+// Checks that nothing has written to the tensor behind the expert's rows. Sets the values there to zero in
+// `result`.
 inline void expect_idle(const Operands& operands, const Guarded& tensor, const Shape& shape, Result& result) {
   const uint64_t row = tensor.bytes() / static_cast<uint64_t>(shape[0]);
   const auto* const data = static_cast<const uint8_t*>(tensor.data());
@@ -306,7 +309,7 @@ inline std::vector<Result> results_of(const Operands& operands, const std::vecto
   return results;
 }
 
-// Of a forward with operands of its own: the outputs, then the inputs that the op updates.
+// Runs a forward with new operands. Returns the outputs, then the inputs that the op updates.
 inline std::vector<Result> forward_results(Device& device, const OpCase& c, DType precision,
                                            const std::function<void(Operands&)>& alter = nullptr) {
   Operands operands(c, precision);
@@ -324,7 +327,7 @@ enum class Addend : uint8_t { none, in_place, elsewhere };
 struct BackwardOptions {
   Addend addend = Addend::none;  // of input gradients: random values (zero if `from_zero`)
   bool from_zero = false;        // parameter gradients begin at zero too
-  bool overwrite = false;  // parameter gradients are overwritten where the op can; these begin as garbage
+  bool overwrite = false;  // parameter gradients begin as garbage and are overwritten, if the op can do that
   uint32_t without_inputs = 0;      // bit i: no gradient of input i is wanted
   uint32_t without_parameters = 0;  // bit i: parameter i is frozen
 };
@@ -335,8 +338,8 @@ struct Gradients {
   std::vector<Guarded> tensors, addends;
   std::vector<Result> results;
   std::vector<TensorView> inputs, parameters;
-  std::vector<uint32_t> of_inputs;  // by tensor, of the first: which input's gradient it is
-  Guarded loss;                     // of as many numbers as the op has; of one where it has no loss
+  std::vector<uint32_t> of_inputs;  // which input's gradient each of the first tensors is
+  Guarded loss;                     // all numbers of the op's loss; one number if the op has no loss
 
   Gradients(const Operands& operands, const BackwardOptions& options) : Gradients(operands.shapes, options) {
     for (size_t k = 0; k < tensors.size(); ++k) {

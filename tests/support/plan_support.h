@@ -39,9 +39,9 @@ constexpr uint64_t kFileElements = 512 * 1024;   // 16-bit values that fill a fi
 class GraphBuilder {
  public:
   // Segments: dense is norm, linear, GELU, residual; gated is norm, SwiGLU; attention is norm, attention,
-  // residual; parallel is norm, two linears of it, the sum of these, residual, that doubled; fork has two
-  // outputs, and computes the second from the first; documents is attention with sinks that also reads the
-  // document begins of the batch.
+  // residual; parallel is norm, two linears that read the norm, their sum, residual, and the result added to
+  // itself; fork has two outputs, and computes the second from the first; documents is attention with sinks
+  // that also reads the document begins of the batch.
   enum class Kind { dense, gated, attention, parallel, fork, documents };
 
   GraphBuilder(DType precision, int64_t micro_batch, int64_t sequence, int64_t width, int64_t vocabulary)
@@ -277,7 +277,7 @@ inline Machine machine_of(Tiers tiers) {
   return machine_of(c);
 }
 
-// All layers of a micro-batch before the next micro-batch, as gradient accumulation usually runs.
+// Runs all layers of a micro-batch before the next micro-batch, as gradient accumulation usually does.
 inline StepSchedule slice_major(const Model& model, uint32_t slices) {
   uint32_t uses = 0;
   for (uint32_t l = 0; l < model.trained_layers(); ++l)
@@ -297,7 +297,7 @@ inline LowerOptions random_lower_options(Random& random, const Model& model) {
   o.evaluate = chance(random, 50);
   uint64_t uses = 0;
   for (const Layer& layer : model.layers) uses += layer.segments.size();
-  const uint64_t alike = pick(random, 0, 2 * kRecomputes.size() - 1);  // from the number of levels on: not
+  const uint64_t alike = pick(random, 0, 2 * kRecomputes.size() - 1);  // level of all uses; too large: random
   for (uint64_t u = 0; u < uses; ++u)
     o.recompute.push_back(
         kRecomputes[alike < kRecomputes.size() ? alike : pick(random, 0, kRecomputes.size() - 1)]);
@@ -309,7 +309,8 @@ inline LowerOptions random_lower_options(Random& random, const Model& model) {
   return o;
 }
 
-// One in half of the cases; else a divisor of the micro-batches.
+// Returns 1 in half of the cases and if layers share groups, otherwise a divisor of the number of
+// micro-batches.
 inline uint32_t random_waves(uint64_t seed, const Model& model, int64_t batch) {
   Random random(seed);
   const auto micro_batches = static_cast<uint64_t>(batch / model.micro_batch);
@@ -332,8 +333,7 @@ inline Case random_case(uint64_t seed) {
   c.options = random_lower_options(random, c.model);
   c.options.waves = random_waves(~seed, c.model, c.options.batch);
   Machine machine = machine_of(static_cast<Tiers>(random() % 4));
-  // Pieces in files begin at multiples of the file tier's alignment, so small shards need a tier with a small
-  // one.
+  // Pieces in files begin at multiples of the file tier's alignment, so small shards need a small alignment.
   if (!coarse && machine.tiers.back().file) machine.tiers.back().alignment = kDirectAlignment;
   c.options.shard_elements = (coarse ? kFileElements : kGroupPadding) * pick(random, 1, coarse ? 2 : 8);
   lower_case(c, machine);
@@ -350,8 +350,8 @@ inline void set_capacity(Case& c, TierId tier, uint64_t bytes) {
 inline uint64_t capacity(const Case& c, TierId tier) { return c.program.machine.tiers[tier].capacity; }
 
 // Bisects for the least capacity of a tier that assemble accepts, in multiples of the tier's alignment, while
-// the other tiers stay as they are. assemble must accept the present capacity. Sets the least, assembles with
-// it, returns it.
+// the other tiers stay as they are. assemble must accept the present capacity. Sets the least capacity,
+// assembles with it, and returns it.
 inline uint64_t shrink(Case& c, TierId tier) {
   const uint64_t step = placement_alignment(c.program.machine, tier);
   EXPECT_FALSE(assemble(c.program, c.arrangement).has_value());

@@ -40,8 +40,8 @@ inline bool writes(const Program& p, const Operand& o) {
 }
 
 // --- waits ---
-// Derives the minimal waits of `body`. Without a predecessor, these are the waits within the body. Given one,
-// they are the waits on the body before, and the waits within stay as they are.
+// Derives the minimal waits of `body`. Without a predecessor, these are the waits within the body. With a
+// predecessor, they are the waits on that earlier body, and the waits within `body` stay as they are.
 class WaitDeriver {
  public:
   WaitDeriver(Program& program, BodyId body, std::optional<uint32_t> predecessor)
@@ -141,7 +141,8 @@ class WaitDeriver {
       c.readers.clear();
     });
   }
-  // The needs of lanes [first, first + lanes) that follow neither from the clock nor from another need.
+  // Returns the waits for the lanes_ entries of `needs` from `first` on. Leaves out waits that follow from
+  // `clock` or from another wait.
   std::vector<Wait> reduce(const Clock& needs, const Clock& clock, size_t first) const {
     std::vector<Wait> waits;
     for (size_t l = 0; l < lanes_; ++l) {

@@ -30,15 +30,14 @@ class RanksTest : public ::testing::Test {
     return run;
   }
 
-  // After every second step.
+  // Makes the run validate after every second step.
   void validate(TestRun& run) const {
     run.options.data.validation = {directory_ / "text.txt"};
     run.options.data.val_every = 2;
     run.options.data.val_batches = 2;
   }
 
-  // Calls `check` with runs that differ from `run` only in where bytes are and when they move, and their
-  // names.
+  // Calls check(run, name) with runs that differ from `run` only in budgets, executor or recomputation.
   template <typename Check>
   static void with_other_budgets_and_executors(const TestRun& run, const Check& check) {
     for (const bool device : {false, true}) {

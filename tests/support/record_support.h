@@ -1,4 +1,4 @@
-// Records of a line, and what is said of lines that are refused.
+// Parses a line as a record, and returns what is said of a line that is refused.
 #pragma once
 
 #include <stdexcept>

@@ -1,5 +1,5 @@
-// Rows of logits whose largest one is known by hand, for every device: whether the loss counts the labels
-// that have it.
+// Tests, for every device, whether the loss counts the labels whose logit is the largest of its row. The rows
+// are made so that the largest logit is known by hand.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -13,9 +13,9 @@
 
 namespace sluice {
 
-// Token v has the weights v % 10 and -v. So x = (1, 0) gives the logits 0, 1, ..., 9, 0, 1, ..., x = (0, 1)
-// the logits 0, -1, -2, ... All are whole numbers that every precision holds. 37 tokens are no multiple of a
-// vector.
+// Token v has the weights v % 10 and -v. So x = (1, 0) gives the logits 0, 1, ..., 9, 0, 1, ... Likewise
+// x = (0, 1) gives the logits 0, -1, -2, ... All logits are whole numbers that every precision represents. 37
+// tokens are no multiple of a vector.
 inline constexpr int64_t kRightTokens = 37, kRightRows = 43;
 struct RightRow {
   int x[2];
@@ -34,7 +34,7 @@ inline constexpr std::array<RightRow, 10> kRightCases = {{
     {{1, 0}, kIgnoreLabel, false},
     {{0, 0}, 5, true},  // all are equal
 }};
-// Four times six of ten, then two of three.
+// The 43 rows are four times the ten cases, six of them right, and then three cases, two of them right.
 inline constexpr double kRightCount = 26;
 
 inline Operands right_operands(const OpAttributes& attributes, DType precision) {
@@ -56,8 +56,8 @@ inline Operands right_operands(const OpAttributes& attributes, DType precision) 
   return operands;
 }
 
-// Both passes count, with any number of rows at a time, factor and cap. Losses and gradients have the bits
-// that they have without the count.
+// Forward and backward must count right labels, for any number of rows at a time, scale and cap. The count
+// must not change a bit of losses and gradients.
 inline void expect_right_labels_counted(Device& device, DType precision) {
   for (const int64_t rows : {0, 16, 1})
     for (const double cap : {0, 3})

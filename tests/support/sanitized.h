@@ -1,5 +1,5 @@
-// What a sanitizer's build leaves to the release build. It takes ten times the time and looks for races and
-// bad accesses, which do not depend on the numbers that are computed.
+// Lets a build with a sanitizer leave cases to the release build. A sanitizer takes ten times the time and
+// looks for races and bad accesses, which do not depend on the numbers that are computed.
 #pragma once
 
 #include <initializer_list>
@@ -13,7 +13,7 @@ constexpr bool kSanitized = true;
 constexpr bool kSanitized = false;
 #endif
 
-// All of them; under a sanitizer the first.
+// Returns all values, or only the first one under a sanitizer.
 template <typename T>
 std::vector<T> one_if_sanitized(std::initializer_list<T> all) {
   return {all.begin(), kSanitized ? all.begin() + 1 : all.end()};

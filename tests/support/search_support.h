@@ -11,8 +11,8 @@ namespace sluice::testing {
 
 constexpr double kWithin = 1.03;
 
-// The drives and compute take about equally long. Nothing has latency, which would make up the whole time of
-// small transfers.
+// Rates with which drives and compute take about equally long. Nothing has latency, which would make up the
+// whole time of small transfers.
 inline MachineRates even_rates() {
   MachineRates r;
   r.name = "even";
@@ -46,8 +46,8 @@ inline PlanRequest request_for(uint32_t layers, uint64_t host_bytes, bool clip) 
   return r;
 }
 
-// A device above both: its links are four times as fast as the drives; updates run at the speed of compute's
-// memory, or slower.
+// A request with a device above host memory and drives. The device's links are four times as fast as the
+// drives. Updates run at the speed of compute's memory, or slower.
 inline PlanRequest in_three_tiers(bool clip, double update_bytes_per_second, uint32_t layers = 2) {
   PlanRequest r = request_for(layers, kPlenty, clip);
   r.machine = testing::machine_of(Tiers::device_host_nvme);
@@ -58,7 +58,7 @@ inline PlanRequest in_three_tiers(bool clip, double update_bytes_per_second, uin
   return r;
 }
 
-// Bytes of the top tier in which everything fits, with nothing computed twice.
+// Bytes of the top tier that suffice for everything, without recomputation.
 inline uint64_t plenty_of(PlanRequest request) {
   request.recompute = Recompute::none;
   request.placement = Placement::highest;

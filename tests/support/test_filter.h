@@ -10,7 +10,7 @@
 
 namespace sluice {
 
-// Whether one of the patterns has the name.
+// Whether one of the patterns matches the name.
 inline bool any_matches(std::string_view patterns, const std::string& name) {
   while (!patterns.empty()) {
     const std::string pattern(patterns.substr(0, patterns.find(':')));

@@ -56,8 +56,8 @@ struct TestRun {
   std::function<void(const std::string&)> on_trouble;
   StopForecast* forecast = nullptr;
   std::shared_ptr<const SamplePrompts> samples;  // nullptr: none are written
-  uint64_t search_work = kSearchWork / 20;       // bits are those of any plan, so one found soon will do
-  bool keep_steps = true;                        // whether the result has them
+  uint64_t search_work = kSearchWork / 20;       // little, since every plan gives the same bits
+  bool keep_steps = true;                        // whether the result has the steps
   std::optional<Recorder>* recorder = nullptr;   // gets the trace of every step, also of a run that fails
 };
 
@@ -121,8 +121,8 @@ inline std::variant<Plan, Infeasible> plan_of(const TestRun& run) {
   return make_plan(request_of(run, *device));
 }
 
-// The least arenas of all tiers, as the refusal of a plan without memory names them. `device`: the device has
-// an arena.
+// The least arenas of all tiers, as the planner names them when it refuses a plan without memory. `device`
+// says whether the device has an arena.
 inline TierCapacities least_arenas(TestRun run, bool device) {
   run.arenas = {device ? std::optional<uint64_t>(0) : std::nullopt, 0, kRoomy};
   const auto result = plan_of(run);
@@ -134,9 +134,9 @@ inline TierCapacities least_arenas(TestRun run, bool device) {
   return {std::nullopt, bytes.at(0), bytes.at(1)};
 }
 
-// The run's ranks. With ranks_meet_in_device they exchange in device memory. On accelerators they do so by
-// the communicator that connects them, which `connected` then owns. Where device memory is the host's, the
-// collective lane's communicator serves.
+// The run's ranks. With ranks_meet_in_device they exchange in device memory. On accelerators they use the
+// communicator that connects the accelerators, which `connected` then owns. Where device memory is host
+// memory, they use the collective lane's communicator.
 inline Ranks meeting_ranks(const TestRun& run, Device& device, AcceleratorRanks& connected) {
   Ranks ranks = run.ranks;
   if (!run.ranks_meet_in_device) return ranks;
@@ -148,9 +148,9 @@ inline Ranks meeting_ranks(const TestRun& run, Device& device, AcceleratorRanks&
 }
 
 // Trains as `sluice train` does. With options.run.resume it starts from that checkpoint, or for "auto" from
-// the newest one in the run directory. Without a checkpoint it starts from the weights of the model's
-// Hugging Face directory, or from initial weights. Adapters of --lora-from bring no options here: a run gives
-// them.
+// the newest one in the run directory. Without a checkpoint it starts from the weights of the model's Hugging
+// Face directory, or from initial weights. The options of the adapters of --lora-from are not read from their
+// directory: `run` must have them.
 inline TestResult train(const TestRun& run) {
   Options options = run.options;
   RunStart start;

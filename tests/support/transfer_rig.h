@@ -21,8 +21,8 @@ constexpr int64_t kWait = 100'000;  // microseconds
 
 inline uint64_t blocks_up(uint64_t bytes, uint64_t unit) { return (bytes + unit - 1) / unit * unit; }
 
-// Transfers of odd sizes. Each begins at a whole MiB of one file, or of a tier with a directory for each
-// entry of `weights`. Memory to write from and memory to read into are separate.
+// Transfers of odd sizes. Each begins at a whole MiB of one file or, with several `weights`, of a tier with a
+// directory for each weight. Memory to write from and memory to read into are separate.
 struct Rig {
   explicit Rig(std::vector<uint64_t> sizes_, const std::vector<double>& weights = {1})
       : sizes(std::move(sizes_)), drives(weights.size()) {

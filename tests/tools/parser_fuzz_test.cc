@@ -109,7 +109,7 @@ constexpr int kSlowness = 5;
 #else
 constexpr int kSlowness = 1;
 #endif
-// Of the processor's time for one input: far more than any takes, also under a sanitizer.
+// Limit on the processor time for one input, far above what any input takes, also under a sanitizer.
 constexpr double kSecondsMax = 20;
 
 // Runs the target; a failure of the test names the input.

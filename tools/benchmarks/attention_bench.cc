@@ -35,7 +35,7 @@ struct Options {
 // One attention with operands of its own.
 class Attention {
  public:
-  // documents: into how many the sequence is cut; 0: no such input
+  // documents: how many the sequence is cut into; 0: the op has no such input
   Attention(Device& device, DType precision, int64_t kv_heads, int64_t length, int64_t window,
             int64_t documents)
       : device_(device) {

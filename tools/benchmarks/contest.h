@@ -1,4 +1,4 @@
-// Times kernels against each other in one process, on the same pages, in turn: a disturbance of a whole round
+// Times kernels against each other in one process, on the same pages, in turn. A disturbance of a whole round
 // cancels in the ratio of two contestants. Callers: benchmarks of kernels; header only.
 #pragma once
 

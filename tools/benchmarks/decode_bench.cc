@@ -1,5 +1,5 @@
-// Tokens a second of a mixture of experts whose weights all live on a drive, as text is generated: with only
-// the experts that a batch needs, and with all of them.
+// How many tokens a second a mixture of experts generates whose weights all live on a drive. One way reads
+// only the experts that a batch needs, the other reads all.
 //
 //   decode_bench [--dir DIR] [--tokens N] [--threads N] [--rounds N] [--small]
 //

@@ -173,8 +173,9 @@ double seconds_of(const timeval& time) {
 
 class Launches {
  public:
-  // on_gpu: on the cuda device of the rank's number. Otherwise on the reference device, over `streams` or, if
-  // they are nullptr, on one thread. Each of several ranks makes its own Launches, and the ranks exchange.
+  // If on_gpu, on the cuda device whose number is the rank's. Otherwise on the reference device, over
+  // `streams`, or on one thread if they are nullptr. Each of several ranks makes its own Launches, and the
+  // ranks exchange.
   Launches(bool on_gpu, std::unique_ptr<Streams> streams, Ranks ranks = {})
       : device_(on_gpu ? make_cuda_device(ranks.rank()) : make_reference_device()),
         host_(kBytes),

@@ -130,7 +130,7 @@ LibraryProduct onednn_product(DType precision, const Options& options) {
 }
 #endif
 
-// For fp32, the library that is faster on this machine.
+// The library to compare with. For fp32 it is the one that is faster on this machine.
 LibraryProduct library_product([[maybe_unused]] DType precision, const Options& options) {
 #ifdef SLUICE_WITH_ONEDNN
   const LibraryProduct onednn = onednn_product(precision, options);

@@ -49,7 +49,7 @@ constexpr uint64_t kInstructions = 50'000;
 
 struct Scale {
   std::vector<std::string> model, memory, device;
-  uint64_t instructions;  // of the verified program, at least
+  uint64_t instructions;  // least number of instructions of the verified program
   std::vector<std::string> many_tasks, trillion, data_parallel;
   size_t rounds;  // odd
 };

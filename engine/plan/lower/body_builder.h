@@ -26,7 +26,7 @@ class BodyBuilder {
 
  private:
   struct Versions {
-    std::vector<uint32_t> begin;      // by buffer: where its pieces begin in `of_pieces`, if it was touched
+    std::vector<uint32_t> begin;      // by buffer: where a touched one's pieces begin in `of_pieces`
     std::vector<uint32_t> of_pieces;  // of buffers in the order in which they were touched
   };
   uint32_t* versions_of(BufferId buffer, uint8_t back);

@@ -98,16 +98,16 @@ class BufferMaker {
     }
   }
 
-  // The cuts of one of `ranks` equal parts of a buffer with the cuts `whole`.
+  // Returns the cuts of a part where a buffer with the cuts `whole` is divided into `ranks` equal parts.
   static std::vector<uint64_t> part_cuts(std::vector<uint64_t> whole, uint32_t ranks) {
     for (uint64_t& bytes : whole) bytes /= ranks;
     return whole;
   }
-  // The cuts of what an optimizer reads and writes: of one rank's part where ranks share state.
+  // Returns the cuts of what an optimizer reads and writes: one rank's part if ranks share state, else all.
   std::vector<uint64_t> updated_cuts(const std::vector<uint64_t>& whole) const {
     return part_cuts(whole, sharing_.shares_state() ? sharing_.ranks() : 1);
   }
-  // A buffer for the part that one rank of a node group has; kNone: there is only one node group.
+  // Adds a buffer for the part that one rank of a node group has. Returns kNone if there is one node group.
   BufferId across_buffer(const std::string& name, BufferClass kind, const std::vector<uint64_t>& whole,
                          bool permanent = false) {
     if (!sharing_.has_node_groups()) return kNone;
@@ -209,7 +209,7 @@ class BufferMaker {
     }
   }
 
-  // Every rank has an equal part of each shard. In 16 bits it fills whole pages of a file.
+  // Every rank has an equal part of each shard. In 16 bits, such a part fills whole pages of a file.
   std::vector<uint64_t> shards_of(const Group& g) const {
     const uint64_t ranks = sharing_.ranks();
     const uint64_t shard = ranks * shard_elements_;
@@ -284,13 +284,13 @@ class BufferMaker {
           buffer("validation_loss", BufferClass::scalars, {0, kScalarAlignment}, true, kValidationRing);
   }
 
-  // The number of an activation's buffers: one for each micro-batch, or only one if it is kept or a
-  // reading's.
+  // The number of an activation's buffers: one for each micro-batch, or only one if the activation is kept or
+  // belongs to a reading.
   uint32_t slices_of(const Activation& x) const {
     return x.kept || is_of_reading(model_, x) ? 1 : out_.slices;
   }
 
-  // What the host writes and reads: a piece for each micro-batch.
+  // Makes the buffers that the host writes and reads. They have a piece for each micro-batch.
   void make_host_buffers() {
     out_.inputs.assign(model_.activations.size(), kNone);
     out_.outputs.assign(model_.activations.size(), kNone);
@@ -320,7 +320,7 @@ class BufferMaker {
           slices_.activations[a].push_back(flat_buffer(name, BufferClass::caches, bytes, true));
           continue;
         }
-        // The host reads an index, so it lives where scalars do.
+        // The host reads an index, so an index lives in the tier of the scalars.
         const bool index =
             std::ranges::any_of(picks_.uses, [&](const ExpertUses& u) { return u.routing == a; });
         slices_.activations[a].push_back(

@@ -11,7 +11,7 @@
 
 namespace sluice {
 
-constexpr uint64_t kPieceAlignment = 4096;  // O_DIRECT: every range that may go to a file
+constexpr uint64_t kPieceAlignment = 4096;  // O_DIRECT needs it of every range that may go to a file
 
 inline bool any(const std::vector<bool>& v) { return std::find(v.begin(), v.end(), true) != v.end(); }
 
@@ -20,12 +20,12 @@ inline bool any(const std::vector<bool>& v) { return std::find(v.begin(), v.end(
 struct PickedUse {
   std::vector<BufferId> weights;  // by slot; empty: nothing is picked
   BufferId index = kNone;
-  double part = 1;  // mean rows of an expert, as a part of the mean rows at a place
+  double part = 1;  // mean rows of an expert / mean rows at a place
   bool runs = true;
 };
 
 struct SliceBuffers {
-  // By activation, micro-batch; empty: a model's input or output. The buffer of a kept activation is
+  // By activation and micro-batch. Empty for a model's input or output. A kept activation's buffer is
   // permanent.
   std::vector<std::vector<BufferId>> activations;
   std::vector<std::vector<BufferId>> gradients;  // by activation, micro-batch; empty: none is asked for
@@ -33,7 +33,7 @@ struct SliceBuffers {
   std::vector<PickedUse> picked;                 // by use
 };
 
-// One piece of at least `bytes`, padded to kPieceAlignment.
+// Adds a buffer of one piece, which has at least `bytes` and is padded to kPieceAlignment.
 BufferId add_flat_buffer(Program& program, std::string name, BufferClass kind, uint64_t bytes,
                          bool permanent = false);
 

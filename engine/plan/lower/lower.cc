@@ -127,7 +127,7 @@ class Lowerer {
     body.add(t, Role::guess, out_.scalars, kScalarGuess, kScalarGuess + 1, Access::write);
   }
 
-  // What a phase's bodies are called, and their start and end states.
+  // These give names, and start and end states, to the bodies of the phase that is being lowered.
   std::string phase_name(const std::string& name) const {
     return (shares_layers() ? "shared_" : options_.compress_rank && !compress_ ? "warmup_" : "") + name;
   }
@@ -225,8 +225,8 @@ class Lowerer {
     return bodies;
   }
 
-  // While an update waits, the weights that it makes have no content. Accumulators have content between waves
-  // only. Rounded gradients have none between waves, unless their update still waits.
+  // While an update waits, the weights that it makes have no content. Accumulators have content only between
+  // waves. Between waves, a rounded gradient has content only if its update still waits.
   void mark_empty() {
     if (out_.waves > 1) mark_empty_between_waves();
     const bool some_guess = any_guesses();
@@ -401,7 +401,7 @@ class Lowerer {
     gather_weights(body, of.use, &GroupBuffers::forward);
     tasks_.forward(body, of.use, of.slice, Recompute::all, wave);
   }
-  // By activation: the use that makes it again for backward; kNone: it is kept.
+  // Returns for each activation the use that makes it again for backward; kNone if the activation is kept.
   std::vector<uint32_t> find_makers() const {
     std::vector<uint32_t> makers(model_.activations.size(), kNone);
     for (uint32_t u = 0; u < use_count(); ++u)
@@ -410,7 +410,7 @@ class Lowerer {
     return makers;
   }
 
-  // Adds what makes a group's weights before its first forward, unless they have content already.
+  // Adds what makes a group's weights before its first forward, unless the weights have content already.
   void lower_due(BodyBuilder& body, uint32_t g, bool guesses_now, bool guessed_before) {
     if (!waits(g) || (guesses(g) && guessed_before)) return;
     lower_update_group(body, guesses_now && guesses(g) ? TaskKind::repair : TaskKind::optimize, g, 1);
@@ -439,7 +439,7 @@ class Lowerer {
     return body.finish();
   }
 
-  // `takes`: whether a group's shards are part of the body.
+  // takes(group) says whether the group's shards are part of the body.
   template <typename AddOperands, typename Takes>
   BodyId shard_body(const char* name, BodyState start, TaskKind kind, const AddOperands& add_operands,
                     const Takes& takes) {
@@ -502,7 +502,7 @@ class Lowerer {
   std::vector<uint32_t> makers_;  // by activation
   StepSchedule schedule_;
   std::vector<uint32_t> stand_ins_;  // by group, in the phase that is being lowered; empty: each for itself
-  bool compress_ = false;            // in that phase: gradients travel compressed
+  bool compress_ = false;            // whether gradients travel compressed in that phase
   SegmentTasks tasks_{model_, uses_, out_, buffers_, stand_ins_, program_};
 };
 

@@ -21,14 +21,15 @@ namespace sluice {
 
 struct LowerOptions {
   int64_t batch = 1;  // sequences of one step; a multiple of the model's micro-batch
-  // A step's micro-batches are divided evenly into so many waves. 1 where layers share groups.
+  // The number of waves into which a step's micro-batches are divided evenly. Must be 1 if layers share
+  // groups.
   uint32_t waves = 1;
   bool update_waits_for_norm = true;  // clip > 0 or fp16
   // By group: whether its update runs in backward, not in the forward of the next step. If updates wait for
   // the norm, the bodies `guess` and `repair` run in backward what these groups can do without the norm.
   // Empty: no group if updates wait for the norm, else all groups.
   std::vector<bool> updated_in_backward;
-  bool plain_step = true;  // whether there is a body `step` where others guess
+  bool plain_step = true;  // whether there is a body `step` beside bodies that guess
   bool evaluate = false;   // with a validation body
   // Only bodies of the usual step (BodyIds::usual) have tasks. Workspaces that only other bodies use are
   // missing. For a model that trains.
@@ -53,9 +54,10 @@ struct LowerOptions {
   bool updates_in_backward(uint32_t group) const {
     return updated_in_backward.empty() ? !update_waits_for_norm : updated_in_backward[group];
   }
-  // Whether the update waits for another body, unless it is guessed.
+  // Whether the group is updated in a later body than its backward. Its weights may still be guessed before.
   bool waits(uint32_t group) const { return update_waits_for_norm || !updates_in_backward(group); }
-  // Whether the group's weights are guessed in backward. Not in fp32, where they are the master weights.
+  // Whether the group's weights are guessed in backward. fp32 never guesses: its weights are the master
+  // weights.
   bool guesses(uint32_t group, DType precision) const {
     return update_waits_for_norm && updates_in_backward(group) && precision != DType::f32;
   }
@@ -85,7 +87,7 @@ struct FactorBuffers {
 };
 
 // At stages 0 and 1, gradients may travel as factors of low rank (low_rank.h). Ranks sum the factors. From
-// the sums, each rank then expands the gradient: its own part at stage 1, all of it at stage 0.
+// the sums, each rank then expands the gradient: at stage 1 only its own part, at stage 0 the whole gradient.
 struct CompressionBuffers {
   LowRankLayout layout;
   // What this rank's factors leave out of its gradient, for the next step: fp32, a piece for each shard.
@@ -98,7 +100,7 @@ struct GroupBuffers {
   BufferId weights = kNone, gradient = kNone, block_sums = kNone;
   uint32_t first_piece = 0;            // of the weights, where several groups share a bank (Pick)
   std::vector<BufferId> accumulators;  // by kind of its uses (GroupUses); empty when frozen
-  BufferId next_gradient = kNone;      // this step's, until a visit has put it in the place of `gradient`
+  BufferId next_gradient = kNone;      // this step's gradient, until a visit moves it to `gradient`
   std::vector<BufferId> state;         // by shard; empty when frozen
   SharedBuffers updated;               // gathers weights after an update
   SharedBuffers forward, backward;     // gather weights for forwards and for backwards
@@ -173,7 +175,7 @@ struct BodyIds {
   LaterWaves plain, guessing;           // `guessing`: after `guess` and `repair`
   std::optional<BodyId> evaluate_more;  // every wave of a validation batch but the first
 
-  // The body of a wave of the step whose first body is `begin`: first, step, guess or repair.
+  // Returns the body of a wave. The step of the wave begins with body `begin`: first, step, guess or repair.
   BodyId wave_of(BodyId begin, uint32_t wave) const {
     if (wave == 0) return begin;
     const LaterWaves& later = begin == guess || begin == repair ? guessing : plain;
@@ -188,7 +190,7 @@ struct BodyIds {
   std::vector<BodyId> of_training() const;
   // The bodies that repeat while all guesses are right: a training step, or the first of the readings.
   std::vector<BodyId> usual() const { return begins_usual(guess ? guess : step); }
-  // The same, without guesses.
+  // The bodies that repeat in training without guesses.
   std::vector<BodyId> plain_step() const { return begins_usual(step); }
   std::optional<BodyId> unlock;  // runs before the next phase; no update is pending then
 
@@ -217,8 +219,8 @@ struct Lowering {
   std::vector<GroupBuffers> groups;
   BufferId scalars = kNone;          // in kTrainRing; ScalarPiece names its pieces
   BufferId validation_loss = kNone;  // in kValidationRing
-  // By activation. They are in kWaveRing; those of a reading, in reading_ring. kNone: neither input nor
-  // output of the model.
+  // By activation; kNone if the activation is no input (or output) of the model. Buffers of a reading are in
+  // reading_ring, others in kWaveRing.
   std::vector<BufferId> inputs, outputs;
   uint8_t reading_ring = kWaveRing;
   std::vector<BodyIds> phases;     // in order; the last one never ends
@@ -238,15 +240,16 @@ struct Lowering {
   }
 };
 
-// The ring buffer of the model's input or output with this name. Each of the buffer's pieces is a
-// micro-batch; that of a reading has one piece.
+// The ring buffer of the model's input or output with this name. The buffer has a piece for each micro-batch;
+// the buffer of a reading has one piece.
 BufferId input_buffer(const Model& model, const Lowering& lowering, std::string_view name);
 BufferId output_buffer(const Model& model, const Lowering& lowering, std::string_view name);
 
 enum ScalarPiece : uint32_t { kScalarInput, kScalarLoss, kScalarNorm, kScalarUpdate, kScalarGuess };
 
-// Which operands of a forward or backward hold its segment's tensors: by tensor, the number of its operand
-// among those of Role::input, and so on; kNone: it has none. Role::weights has one operand for each slot.
+// Which operands of a forward or backward hold its segment's tensors. For each tensor, a list has the number
+// of the tensor's operand among the operands of the list's role (`inputs`: Role::input), or kNone if the
+// tensor has no operand. Role::weights has one operand for each slot.
 struct SegmentOperands {
   std::vector<uint32_t> inputs, outputs, output_gradients, input_gradients, accumulators;
 };

@@ -28,7 +28,7 @@ class Finder {
   }
 
  private:
-  // How many uses of one segment follow each other from `u` on, with the same inputs and experts 0, 1, 2 ...
+  // Counts the uses from `u` on that have the segment and the inputs of `u`, and experts 0, 1, 2 and so on.
   uint32_t experts_from(uint32_t u) const {
     uint32_t count = 0;
     while (u + count < uses_.size() && uses_[u + count]->segment == uses_[u]->segment &&
@@ -65,7 +65,7 @@ class Finder {
     return groups;
   }
 
-  // Whether the groups are a bank, or can become one: a group is in one bank only.
+  // Whether the groups are a bank or can become one. A group can be in one bank only.
   bool can_be_bank(const std::vector<uint32_t>& groups, uint32_t places) const {
     if (std::ranges::find(picks_.banks, groups) != picks_.banks.end()) return true;
     const uint64_t elements = model_.groups[groups.front()].elements;

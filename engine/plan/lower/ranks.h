@@ -11,12 +11,12 @@
 
 namespace sluice {
 
-// The sharing of a group that is divided along these axes: ranks that have the same part of the group share
-// its state.
+// Returns the sharing of a group that is divided along these axes. Ranks that have the same part of the group
+// share the state of that part.
 StateSharing sharing_of(const Mesh& mesh, Axes divided, const LowerOptions& options);
 
-// The index of a process group in the program. The group is added unless the program has one of the same
-// ranks. If its name is taken, its count and stride are appended to the name.
+// The index of a process group in the program. The process group is added unless the program has one with the
+// same ranks. If its name is taken, its count and stride are appended to the name.
 uint8_t process_group(const ProcessGroup& group, Program& program);
 
 // Adds the process groups that a sharing needs to the program.
@@ -43,11 +43,12 @@ class RankTasks {
     gather_norm_sums(body, g);
   }
 
-  // Where weights are shared, gathers them whole: once in a body for all forwards, or once for all backwards,
-  // as `weights` says.
+  // If weights are shared, gathers them whole, once in a body for all forwards or once for all backwards.
+  // `weights` says for which.
   void gather_weights(BodyBuilder& body, uint32_t g, SharedBuffers GroupBuffers::*weights) const;
-  // Called after the owner has written its part of the weights. Gathers them whole at stages 1 and 2, and
-  // across node groups where they are shared within a node group only. Else does nothing.
+  // Called after the owner has written its part of the weights. At stages 1 and 2, gathers the weights whole.
+  // Where weights are shared only within node groups, gathers them across node groups. Otherwise does
+  // nothing.
   void gather_updated(BodyBuilder& body, uint32_t g, uint32_t shard) const;
 
  private:
@@ -67,7 +68,7 @@ class RankTasks {
   Task& task(BodyBuilder& body, TaskKind kind, const Subject& of, const Read& from, const Written& to) const;
   void collective(BodyBuilder& body, TaskKind kind, const ProcessGroup& among, const Subject& of,
                   const Read& from, const Written& to) const;
-  Task& round(BodyBuilder& body, const Subject& of, BufferId to) const;  // the group's accumulators
+  Task& round(BodyBuilder& body, const Subject& of, BufferId to) const;  // rounds the accumulators
   void exchange(BodyBuilder& body, const ProcessGroup& among, const Subject& of, BufferId from,
                 BufferId to) const;
   Task& add_up(BodyBuilder& body, const Subject& of, BufferId from, BufferId to) const;

@@ -23,8 +23,8 @@ struct StepSchedule {
   std::vector<ScheduledUse> forward, backward;
 };
 
-// All micro-batches of a layer before the next layer (L2L: Pudipeddi et al. 2020, arXiv:2002.05645): weights
-// travel twice a step, however many micro-batches there are.
+// Runs all micro-batches of a layer before the next layer (L2L: Pudipeddi et al. 2020, arXiv:2002.05645). So
+// weights travel twice a step, however many micro-batches there are.
 StepSchedule layer_major(const Model& model, uint32_t slices);
 
 // Throws std::invalid_argument unless each list has each pair of a use and a micro-batch exactly once.

@@ -10,8 +10,8 @@ namespace sluice {
 
 namespace {
 
-// How a task accesses a sum over a step: the first task of the step's first wave writes it, all others add to
-// it.
+// Returns how a task accesses a sum over a step. The first task of the step's first wave writes the sum, and
+// all other tasks add to it.
 Access write_or_add(const BodyBuilder& body, Wave wave, BufferId b, uint32_t piece = 0) {
   return wave.first && !body.written(b, piece) ? Access::write : Access::add;
 }
@@ -28,7 +28,8 @@ void SegmentTasks::add_workspace(BodyBuilder& body, Task& t, uint64_t bytes) {
   body.add(t, Role::workspace, it->second, Access::write);
 }
 
-// The places have the rows of all experts, so a place has more rows than an expert has on average.
+// `part` is PickedUse::part. A place has more rows than an expert has on average, since the places together
+// have the rows of all experts.
 void SegmentTasks::add_cost(Task& t, const PassPlan& pass, double part) {
   const auto [it, fresh] = passes_.try_emplace({&pass, part}, static_cast<uint32_t>(program_.passes.size()));
   if (fresh) {
@@ -40,8 +41,8 @@ void SegmentTasks::add_cost(Task& t, const PassPlan& pass, double part) {
   t.bytes = pass.bytes;
 }
 
-// An activation in a body is a buffer of the micro-batch, or a piece of what a wave brings from the host. A
-// kept activation is read and updated.
+// An input is a buffer of the micro-batch, or a piece of what a wave brings from the host. A kept activation
+// is read and updated.
 void SegmentTasks::add_input(BodyBuilder& body, Task& t, uint32_t u, size_t input, uint32_t m) {
   const uint32_t a = use(u).inputs[input];
   const Activation& x = model_.activations[a];

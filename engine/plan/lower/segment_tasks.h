@@ -12,7 +12,7 @@
 
 namespace sluice {
 
-struct Wave {  // of a step
+struct Wave {  // its place among the waves of a step
   bool first = true, last = true;
 };
 
@@ -55,7 +55,7 @@ class SegmentTasks {
   const SliceBuffers& buffers_;
   const std::vector<uint32_t>& stand_ins_;
   Program& program_;
-  // By whether the task is a collective, which may run in another tier, and by bytes.
+  // Keys are whether the task is a collective, which may run in another tier, and bytes.
   std::map<std::pair<bool, uint64_t>, BufferId> workspaces_;
   // By pass and PickedUse::part: index into Program::passes.
   std::map<std::pair<const PassPlan*, double>, uint32_t> passes_;

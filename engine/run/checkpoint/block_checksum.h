@@ -8,8 +8,8 @@
 
 namespace sluice {
 
-// Shards begin at multiples of 65,536 elements: of one block at 16 bits each, and of two at 32 bits. With a
-// plane of bytes, they begin at multiples of 131,072.
+// Shards begin at multiples of 65,536 elements, which are one block in 16 bits and two blocks in 32 bits. If
+// a plane has one byte an element, shards begin at multiples of 131,072 elements.
 constexpr uint64_t kChecksumBlockBytes = 128 << 10;
 
 // The sum modulo 2^64 of the blocks' XXH3-64, each with the block's number in its section as seed. `bytes`

@@ -93,11 +93,11 @@ class CheckpointWriter {
 // The exact size of one checkpoint's tensor files with their headers, in bytes.
 uint64_t checkpoint_bytes(const Model& model, std::span<const StoredPlane> planes,
                           const std::vector<std::vector<OwnedRange>>& by_rank);
-// The same for the checkpoints of a plan's run.
+// The exact size of the tensor files of one checkpoint of a plan's run.
 uint64_t checkpoint_bytes(const Plan& plan, OptimizerKind optimizer);
 // What a drive must have free for one checkpoint with its manifest. A checkpoint takes no more than that.
 struct CheckpointSpace {
-  uint64_t bytes = 0, files = 0;  // files: with its directory
+  uint64_t bytes = 0, files = 0;  // the directory is counted in `files`
 };
 CheckpointSpace checkpoint_space(const Plan& plan, OptimizerKind optimizer);
 // A clause that says why no checkpoint can be written in a run's directory at the moment: its drive has no
@@ -105,8 +105,9 @@ CheckpointSpace checkpoint_space(const Plan& plan, OptimizerKind optimizer);
 // checkpoint must fit beside this one.
 std::optional<std::string> obstacle_to_checkpoint(const std::string& out_directory, CheckpointSpace space,
                                                   bool with_last = false);
-// The same for a checkpoint before the last. The last one must fit beside it, unless the run has as many
-// complete checkpoints as it keeps, so that this one takes the place of an older one.
+// As obstacle_to_checkpoint(), for a checkpoint before the run's last. The last checkpoint must fit beside
+// this one, unless the run has as many complete checkpoints as it keeps, so that this one replaces an older
+// one.
 std::optional<std::string> obstacle_on_the_way(const std::string& out_directory, const CheckpointSpace& space,
                                                int64_t keep, bool keep_best);
 int64_t count_complete_checkpoints(const std::string& out_directory);
@@ -119,8 +120,9 @@ uint64_t largest_checkpoint_file(const Plan& plan, OptimizerKind optimizer);
 std::optional<std::string> newest_checkpoint(const std::string& out_directory,
                                              std::vector<std::string>* damaged = nullptr);
 
-// A run's complete checkpoint with the lowest validation loss, the oldest of equals; nullopt: none has a
-// loss. Only checkpoints count that were validated on the same tokens as the newest one with a loss.
+// A run's complete checkpoint with the lowest validation loss, and the oldest of these if several have it;
+// nullopt: none has a loss. Only checkpoints count that were validated on the same tokens as the newest one
+// with a loss.
 struct BestCheckpoint {
   int64_t step = 0;
   std::string path;
@@ -132,8 +134,9 @@ std::optional<BestCheckpoint> best_checkpoint(const std::string& out_directory);
 bool has_checkpoint(const std::string& out_directory, const CheckpointState& state);
 
 // Writes the manifest of the run's checkpoint of state.step anew, with this state: a validation that came
-// after the checkpoint, and what is still pending. False, and nothing is done: there is no such checkpoint,
-// or it is another run's. A kill leaves the old manifest or the new one. Throws Error(io, environment).
+// after the checkpoint, and what is still pending. Does nothing and returns false if there is no such
+// checkpoint, or if it is another run's. A kill leaves the old manifest or the new one. Throws Error(io,
+// environment).
 bool amend_checkpoint(const std::string& out_directory, const CheckpointState& state);
 
 // Deletes all complete checkpoints but the newest `keep` (the newest one if `keep` is less than 1) and, with
@@ -146,12 +149,13 @@ void prune_checkpoints(const std::string& out_directory, int64_t keep, bool keep
 std::vector<std::string> retire_checkpoints_after(const std::string& out_directory, int64_t step);
 
 // Deletes what retire_checkpoints_after() has set aside. To be called when the run has saved a checkpoint on
-// its new way. That of a stop does not count: a user who went back by mistake may stop the run to undo it.
+// its new way. A checkpoint of a stop does not count: a user who went back by mistake may stop the run to
+// undo it.
 void delete_set_aside(const std::string& out_directory);
 
 class CheckpointReader {
  public:
-  // A checkpoint's directory.
+  // `path` is the directory of a checkpoint.
   static CheckpointReader open(const std::string& path);
 
   const CheckpointState& state() const { return state_; }
@@ -163,14 +167,14 @@ class CheckpointReader {
   void check(const Model& model) const;
   void check_weights(const Model& model) const;
 
-  // A plane's values for elements [first, first + count) of a tensor, which must lie within it. False if
-  // there is no such tensor or plane.
+  // Reads a plane's values for elements [first, first + count) of a tensor, which must be in the tensor.
+  // Returns false if there is no such tensor or plane.
   bool read(const std::string& tensor, const StatePlane& plane, uint64_t first, uint64_t count,
             void* out) const;
 
-  // What each rank wrote for itself: the compression error of a tensor, right factors of a group; `name` is
-  // the tensor's or the group's. False if that rank wrote no such file; throws Error(malformed_file) if the
-  // file lacks the name or has fewer than `elements` of it.
+  // Reads what rank `writer` wrote for itself: the compression error of the tensor `name`, or the right
+  // factors of the group `name`. Returns false if that rank wrote no such file. Throws Error(malformed_file)
+  // if the file lacks the name or has fewer than `elements` values for it.
   bool read_of_writer(int64_t writer, const StatePlane& plane, const std::string& name, uint64_t elements,
                       uint64_t first, uint64_t count, float* out) const;
 
@@ -185,7 +189,7 @@ class CheckpointReader {
   };
   struct Tensor {
     Shape shape;
-    std::vector<std::vector<Piece>> planes;  // as planes_, in order of first; empty: not stored
+    std::vector<std::vector<Piece>> planes;  // by plane of planes_, sorted by first; empty: not stored
   };
 
   struct File {
@@ -217,7 +221,7 @@ class CheckpointReader {
   std::unordered_map<std::string, Tensor> tensors_;
 };
 
-// nullopt where a reader cannot open it; `damage` then receives the sentence that says why.
+// Returns nullopt if a reader cannot open the checkpoint; `damage` then receives a sentence that says why.
 std::optional<CheckpointReader> open_if_complete(const CheckpointEntry& entry, std::string* damage = nullptr);
 
 }  // namespace sluice

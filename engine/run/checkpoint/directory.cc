@@ -211,7 +211,7 @@ bool is_locked(const std::string& directory) {
   if (fd.get() < 0) return false;
   int result;
   do {
-    result = flock(fd.get(), LOCK_SH | LOCK_NB);  // several may ask at once
+    result = flock(fd.get(), LOCK_SH | LOCK_NB);  // shared: several processes may ask at once
   } while (result != 0 && errno == EINTR);
   return result != 0 && errno == EWOULDBLOCK;
 }

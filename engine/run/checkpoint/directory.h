@@ -64,8 +64,8 @@ class DirectoryLock {
   FileDescriptor fd_;
 };
 
-// The directory of a run that goes on, wherever the directory is by now: a run must not write into another
-// one that has taken its name. Every rank has an OutDirectory.
+// Follows the directory of a run if it is moved, since a run must not write into another directory that has
+// taken the name. Every rank has an OutDirectory.
 class OutDirectory {
  public:
   explicit OutDirectory(const std::string& path);  // throws Error(environment)
@@ -84,7 +84,7 @@ class OutDirectory {
   enum class State : uint8_t { in_place, moved, removed };
   State state() const;
 
-  std::string first_, path_;  // its path at the start; now, unless it was moved
+  std::string first_, path_;  // at the start; after make_again() or reopen()
   FileDescriptor fd_;
 };
 

@@ -28,10 +28,11 @@ using OrderedJson = nlohmann::ordered_json;
 
 constexpr const char* kFormat = "sluice-checkpoint";
 // Version 3 lacks the options that never change bits (OnResume::kept). Older versions lack options or
-// checksums that a resume needs. Up to 5, numerics are 1; 5 always has matmul_algorithms. 6 has no base.
+// checksums that a resume needs. Up to version 5, numerics are 1. Version 5 always has matmul_algorithms.
+// Version 6 has no base.
 constexpr int64_t kVersion = 7, kWithNumerics = 6, kWithAlgorithms = 5, kOldestRead = 3;
 constexpr std::array<DType, 3> kPrecisions = {DType::bf16, DType::f16, DType::f32};
-constexpr uint64_t kElementsMax = uint64_t{1} << 56;  // as for groups (graph.cc): sums of bytes fit 64 bits
+constexpr uint64_t kElementsMax = uint64_t{1} << 56;  // as in graph.cc, so that sums of bytes fit 64 bits
 constexpr int64_t kNumberMax = std::numeric_limits<int64_t>::max();
 constexpr const char* kRemedy = "Use another checkpoint; this manifest is damaged.";
 
@@ -196,7 +197,8 @@ void check_numbers(const Fields& file, const CheckpointState& s) {
     file.malformed(fmt::format("has 'clean_steps' {}, which is out of range", s.clean_steps));
 }
 
-// Numbers that options fix as well must agree with them. A run's manifest has all options (apply_manifest).
+// Numbers that are also given by options must agree with these options. A run's manifest has all options
+// (apply_manifest).
 void check_agrees(const Fields& file, const CheckpointState& s) {
   const auto value = [&](const char* name) -> std::optional<std::string> {
     for (const ManifestOption& option : s.options)

@@ -27,10 +27,10 @@
 
 namespace sluice {
 
-// What decides bits beside options, shapes and devices: a checkpoint says with which numerics it was written.
-// 2: if a group has several kinds of uses (a tied embedding), its gradient is summed for each kind first,
-// then over kinds. 1: it is summed over all uses at once, in the order of backward; on GPUs, GELU took a
-// value that was not rounded.
+// The version of what decides bits beside options, shapes and devices. A checkpoint says with which version
+// it was written. In version 2, if a group has several kinds of uses (a tied embedding), its gradient is
+// summed for each kind first, then over kinds. In version 1, it is summed over all uses at once, in the order
+// of backward, and on GPUs GELU takes a value that is not rounded.
 constexpr int64_t kNumerics = 2;
 
 // The base of a run with adapters: a Hugging Face directory, and the checksum of its weights
@@ -46,7 +46,7 @@ struct ValidationRecord {
   int64_t tokens = 0;
   uint64_t data_checksum = 0;
 
-  // Losses over other tokens cannot be compared.
+  // Whether the two losses can be compared, because they are means over the same tokens.
   bool is_over_same(const ValidationRecord& other) const {
     return tokens == other.tokens && data_checksum == other.data_checksum;
   }
@@ -66,7 +66,7 @@ struct CheckpointState {
   uint64_t data_checksum = 0;  // TokenData::sample_checksum
   int64_t micro_batch = 1;
   std::string matmul_algorithms;  // chosen by time, as the device's text; empty: none
-  int64_t writers = 1;            // ranks that wrote it, each its own files
+  int64_t writers = 1;            // ranks that wrote the checkpoint, each its own files
   DType precision = DType::bf16;
   OptimizerKind optimizer = OptimizerKind::adamw;
   std::string model_config;                    // text of a config.json

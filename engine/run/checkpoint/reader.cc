@@ -26,7 +26,7 @@ constexpr uint64_t kManifestBytesMax = uint64_t{64} << 20;  // 1,000 tensors on 
               "Use another checkpoint; --resume auto takes the newest that is complete.");
 }
 
-// The file of this name in a checkpoint. Links are refused: they could lead out of it.
+// The file of this name in a checkpoint. Links are refused, since they could lead out of the checkpoint.
 struct InnerFile {
   std::string path;
   uint64_t bytes;
@@ -132,7 +132,7 @@ void CheckpointReader::open_file(const ManifestFile& file) {
   files_.push_back(std::move(opened));
 }
 
-// Verifies the sections that hold these bytes, each once.
+// Verifies each section that has some of these bytes, unless it has been verified already.
 void CheckpointReader::verify(const File& file, uint64_t first_byte, uint64_t bytes) const {
   const auto first = std::upper_bound(file.ends.begin(), file.ends.end(), first_byte);
   const uint64_t end = first_byte + bytes;

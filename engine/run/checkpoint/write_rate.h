@@ -7,8 +7,9 @@
 namespace sluice {
 
 // Bytes a second. Writes up to 64 MiB, as checkpoints are written, to a file in `directory` that is unlinked
-// at once. Takes at most half a second, and as long as the drive needs to say that all is written. 0: writing
-// failed, which is no error here, or a checkpoint is smaller than 64 MiB and takes no time worth knowing.
+// at once. Writing ends after half a second at most; then the drive may take any time to say that all is
+// written. 0: writing failed, which is no error here, or a checkpoint is smaller than 64 MiB and takes no
+// time worth knowing.
 double write_rate(const std::string& directory, uint64_t checkpoint_bytes);
 
 }  // namespace sluice

@@ -217,7 +217,7 @@ struct CheckpointWriter::Files {
   void publish();
 };
 
-// Fills the manifest with all ranks' files, without other ranks' checksums, and opens this rank's.
+// Fills the manifest with all ranks' files, without other ranks' checksums, and opens this rank's files.
 void CheckpointWriter::Files::list_files(const Model& model,
                                          const std::vector<std::vector<OwnedRange>>& by_rank) {
   // By group: the tensors of its first part, then those of the next part.

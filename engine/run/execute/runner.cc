@@ -11,7 +11,8 @@ namespace sluice {
 
 namespace {
 
-// The lane of the device's tasks, if there are any. All share one lane: a device takes one call at a time.
+// Returns the lane of the device's tasks, if it has any. They all share one lane, since a device takes one
+// call at a time.
 std::optional<LaneId> device_lane(const Machine& machine) {
   std::optional<LaneId> lane;
   for (const Unit& unit : machine.units) {
@@ -59,7 +60,8 @@ Runner::Runner(const Plan& plan, const Memory& memory, Device& device, const Upd
   received_.reserve(static_cast<size_t>(ranks.size()));
 }
 
-// What is frozen has gradients of zero, so its moments are zero. Without rate and decay it stays as it is.
+// Frozen parameters have gradients of zero, so their moments are zero. With a rate and a decay of zero, their
+// values stay as they are.
 void Runner::find_rates(const Group& group) {
   std::vector<RateRange> ranges;
   for (const Parameter& p : group.parameters) {
@@ -71,7 +73,7 @@ void Runner::find_rates(const Group& group) {
       if (last.weight_decay == decay && last.learning_rate_factor == rate) continue;
       last.end = p.offset;
     }
-    ranges.push_back({p.offset, UINT64_MAX, decay, rate});  // padding included
+    ranges.push_back({p.offset, UINT64_MAX, decay, rate});  // a group's last range has its padding too
   }
   rate_ranges_.push_back(std::move(ranges));
 }
@@ -266,7 +268,7 @@ void Runner::round(const Task& task, const Instruction& in, const RingPositions&
                 shards[task.slice + 1] - shards[task.slice], operand<double>(in, rings, Role::block_sums));
 }
 
-// An operand has the block sums of a group: those of all ranks' parts, one after the other. The body trains
+// Each operand holds the block sums of one group, for all ranks' parts, one after the other. The body trains
 // the groups for which it has such an operand.
 void Runner::norm(const Instruction& in, const RingPositions& rings) {
   double total = 0;
@@ -390,7 +392,7 @@ void Runner::update(const Task& task, const Instruction& in, const RingPositions
 void Runner::load(const Task& task, const Instruction& in, const RingPositions& rings) {
   const ShardView v = shard_view(task, in, rings);
   hooks_.load(v);
-  for (size_t p = 0; p < v.planes.size(); ++p)  // checkpoints have the last page's rest, too
+  for (size_t p = 0; p < v.planes.size(); ++p)  // checkpoints store the rest of the last page, too
     std::memset(v.values[p] + v.planes[p].bytes(v.elements), 0,
                 v.planes[p].page_bytes(v.elements) - v.planes[p].bytes(v.elements));
   if (v.factors) zero_rest(in, Role::right_factor, v.factor_elements, rings);

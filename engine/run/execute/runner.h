@@ -90,25 +90,27 @@ class Runner {
   // Whether the instruction moves bytes to or from files. If so, transfers() says which; otherwise run()
   // carries it out.
   bool is_file_io(const Body& body, const Instruction& in) const;
-  static constexpr size_t kTransfersMax = kStatePlanesMax + 2;  // of a saved shard: compression has two
+  static constexpr size_t kTransfersMax = kStatePlanesMax + 2;  // for saving a shard; two are for compression
   size_t transfers(const Body& body, const Instruction& in, const RingPositions& rings,
                    std::span<Transfer, kTransfersMax> out);
   void run(const Body& body, const Instruction& in, const RingPositions& rings);
 
-  // Where a lane is a stream, run() only enqueues an instruction. synchronize() blocks until the marked one
-  // is done and, if other ranks take part in that one, watches them. Whoever will not synchronize an
-  // instruction abandons it, so that no stream waits for other ranks for ever. Any thread may call both.
+  // Where a lane is a stream, run() only enqueues an instruction. synchronize() blocks until the marked
+  // instruction is done and, if other ranks take part in the instruction, watches these ranks. An instruction
+  // that will not be synchronized must be abandoned, so that no stream waits for other ranks for ever. Any
+  // thread may call synchronize() and abandon().
   void synchronize(const Body& body, const Instruction& in, const RingPositions& rings, const Mark& mark);
   void abandon(const Body& body, const Instruction& in);
 
-  // Overwrites with NaN, in every precision, the homes in host memory of buffers without content in the
-  // state.
+  // Overwrites buffers that have no content in the state, if their homes are in host memory. The bytes are
+  // NaN in every precision.
   void poison(BodyState state) const;
 
   // The end of the highest range of the tier's arena that any instruction was given so far. Any thread.
   uint64_t high_water_bytes(TierId tier) const { return high_water_[tier]; }
 
-  // Bytes that the lane's transfers have moved so far; those to file tiers count when they begin. Any thread.
+  // Bytes that the lane's transfers have moved so far; transfers to file tiers count when they begin. Any
+  // thread.
   uint64_t moved_bytes(LaneId lane) const { return moved_[lane]; }
 
   // A ring buffer's slot at home, for the trainer.
@@ -125,16 +127,17 @@ class Runner {
   uint64_t offset(const Instruction& in, size_t operand, const RingPositions& rings) const;  // in its arena
   std::byte* address(const Instruction& in, size_t operand, const RingPositions& rings) const;
   uint64_t bytes_of(const Instruction& in, size_t operand) const;
-  // The position of the operand of a role, and its address. kNone and null: the task has none.
+  // These return the position and the address of the operand of a role; kNone and nullptr if the task has
+  // none.
   static uint32_t position_of(const Instruction& in, Role role);
   template <typename T = std::byte>
   T* operand(const Instruction& in, const RingPositions& rings, Role role) const {
     const uint32_t k = position_of(in, role);
     return k == kNone ? nullptr : reinterpret_cast<T*>(address(in, k, rings));
   }
-  // The position of the n-th operand of a role, which the task has. kNone: n is kNone.
+  // Returns the position of the n-th operand of a role, which the task must have, or kNone if n is kNone.
   static uint32_t nth(const Instruction& in, Role role, uint32_t n);
-  void check_operands(const Task& task) const;  // CHECKs that they are those of its kind and of its segment
+  void check_operands(const Task& task) const;  // CHECKs that they fit its kind and segment
   // The part of the bank that the index gives an instruction's picked operands; nullopt: it gives none.
   // Requires picked operands and an index that has been written. Throws Error(bug) for an index that no
   // router writes.
@@ -144,7 +147,7 @@ class Runner {
   bool moves(const Instruction& in);
   void note_high_water(const Instruction& in, const RingPositions& rings);
   void copy(const Instruction& in, const RingPositions& rings);
-  // Within the memory in which the lane's tasks work.
+  // These copy and zero within the memory in which the lane's tasks work.
   void copy_inside(LaneId lane, std::byte* to, const std::byte* from, uint64_t bytes);
   void zero(LaneId lane, std::byte* to, uint64_t bytes);
   void run_segment(const Task& task, const Instruction& in, const RingPositions& rings);
@@ -216,7 +219,7 @@ class Runner {
   Device& device_;
   UpdateRules rules_;
   const std::vector<StatePlane> planes_;  // of a group that trains
-  std::optional<LaneId> device_lane_;     // the device carries out what is on it
+  std::optional<LaneId> device_lane_;     // the lane of the device's tasks
   Workers optimizer_workers_;
   const Ranks ranks_;
   std::unordered_map<const Instruction*, std::string> collectives_;  // names, for errors
@@ -226,7 +229,7 @@ class Runner {
   std::vector<PlanOperands> operands_;  // by segment plan
   // By segment use and slot: the parts of the group's accumulator that ops only add to. Some are empty.
   std::vector<std::vector<std::vector<ByteRange>>> added_to_;
-  std::vector<std::vector<bool>> sums_;              // by segment, output: forwards add to it
+  std::vector<std::vector<bool>> sums_;              // by segment, output: whether forwards add to it
   std::vector<std::vector<RateRange>> rate_ranges_;  // by group
   std::vector<TensorView> views_[6];                 // of the op that the compute lane runs
   std::vector<std::span<const std::byte>> sent_;     // rows that travel, by rank

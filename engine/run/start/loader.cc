@@ -36,8 +36,8 @@ void for_each_chunk(uint64_t elements, Workers& workers, const Work& work) {
 
 struct ShardSources {
   ParameterSource weights;
-  // Where all but the weights come from. nullptr: other planes and errors are zeros, right factors are
-  // random.
+  // Everything but the weights is read from here. If nullptr, the other planes and the compression errors are
+  // zeros, and right factors are random.
   const CheckpointReader* checkpoint = nullptr;
   int rank = 0, ranks = 1;
 };
@@ -57,7 +57,8 @@ void fill_factors(const Group& group, const ShardSources& sources, const ShardVi
   fill_initial(factors, 0, 0, v.factor_elements, v.factors);
 }
 
-// The sum of the compression errors of those writers whose number modulo `ranks` is this rank's.
+// Fills the shard's compression error with the sum of the errors of certain writers. These are the writers
+// whose number modulo `ranks` is this rank's number.
 void fill_error(const Group& group, const ShardSources& sources, const ShardView& v, Workers& workers) {
   for_each_chunk(v.error_elements, workers, [&](uint64_t at, uint64_t count) {
     float* const out = v.error + at;

@@ -23,8 +23,8 @@ ParameterSource source_of(uint64_t seed);
 // For a model with adapters: reads the base's values from `base`, and the adapters' values from `adapters`.
 ParameterSource source_of(const HfWeights& base, ParameterSource adapters);
 
-// A checkpoint's master weights, and of frozen groups its weights. The checkpoint was checked against the
-// model, and outlives the source.
+// Reads a checkpoint's master weights or, for frozen groups, its weights. The checkpoint was checked against
+// the model, and outlives the source.
 ParameterSource source_of(const CheckpointReader& checkpoint);
 
 // Writes elements [first, first + count) of a group's flat buffer: zeros in padding, and where there is no

@@ -7,7 +7,7 @@
 namespace sluice {
 namespace {
 
-// RFC 3720, appendix B.4, lists checksums by byte, the lowest first.
+// RFC 3720, appendix B.4, lists the bytes of each checksum, the lowest byte first.
 TEST(Crc32c, HasTheValuesOfTheStandard) {
   std::string up, down;
   for (int i = 0; i < 32; ++i) {

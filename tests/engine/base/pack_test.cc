@@ -1,4 +1,4 @@
-// Offline layout: cases worked out by hand, and its promises on random timelines.
+// Offline layout: cases worked out by hand, and what pack() promises on random timelines.
 #include "engine/base/pack.h"
 
 #include <gtest/gtest.h>
@@ -35,7 +35,8 @@ TEST(Pack, WhatMeetsDoesNot) {
   EXPECT_EQ(offsets(items), (std::vector<uint64_t>{20, 0}));  // largest first
 }
 
-// While the last item lives, [0, 100) and [190, 270) are free. It takes the smaller hole, not the first.
+// While the last item lives, [0, 100) and [190, 270) are free. The item takes the smaller hole, not the
+// first.
 TEST(Pack, TakesTheTightestHole) {
   std::vector<PackItem> items{{0, 4, 100}, {0, 9, 90}, {0, 4, 80}, {0, 9, 70}, {5, 9, 60}};
   EXPECT_EQ(pack(items, 0, UINT64_MAX), 340u);

@@ -10,7 +10,7 @@
 namespace sluice {
 namespace {
 
-// Beside a plain list.
+// The maxima are compared with those of a plain list.
 TEST(RangeLoad, MaximaAreThoseOfAList) {
   std::mt19937 random(3);
   for (const uint32_t positions : {1u, 2u, 3u, 7u, 8u, 9u, 62u, 64u, 100u}) {

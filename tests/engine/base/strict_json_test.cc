@@ -1,4 +1,4 @@
-// Strict JSON: what it refuses, and lists that their reader takes entry by entry.
+// What strict JSON refuses, and lists that a reader takes entry by entry.
 #include "engine/base/strict_json.h"
 
 #include <gtest/gtest.h>
@@ -38,7 +38,7 @@ TEST(StrictJson, WhatIsWrongIsSaid) {
   EXPECT_EQ(failure(std::string(65, '[') + std::string(65, ']')), "it is nested too deeply");
 }
 
-// Each key is compared with few others: with all of them, this would take a minute.
+// Each key is compared with few other keys. Comparing it with all keys would take a minute here.
 TEST(StrictJson, ObjectsOfALineMayHaveManyKeys) {
   constexpr int kKeys = 200'000;
   std::string text = "{";

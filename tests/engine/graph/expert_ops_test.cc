@@ -13,7 +13,7 @@ namespace {
 
 using enum OpKind;
 
-// 6 rows of 4 experts, 2 a row: 5 begins, 12 entries and 12 experts.
+// Each of 6 rows chooses 2 of 4 experts. The routing then has 5 begins, 12 entries and 12 experts.
 const Routing kTwoOfFour{.experts = 4, .chosen = 2};
 constexpr int64_t kRouting = 29;
 
@@ -145,7 +145,7 @@ OpAttributes divided_over(uint32_t ranks) {
   return attributes;
 }
 
-// Two ranks, of two experts each.
+// Two ranks have two experts each.
 TEST(ExpertOps, OpsBetweenRanksRefuseWhatDoesNotFit) {
   const OpAttributes over = divided_over(2);
   EXPECT_EQ(refusal(shapes(OpKind::all_gather, {{kRouting}}, {}, over)), "accepted");
@@ -175,7 +175,7 @@ TEST(ExpertOps, OpsBetweenRanksRefuseWhatDoesNotFit) {
   EXPECT_EQ(refusal(shapes(repeat, {{6}}, {}, over)), "repeat: the input of shape [6] needs 2 dimensions.");
 }
 
-// Of 6 rows with 2 experts each, one of 4 experts has 3. A product computes a tile of 64.
+// 6 rows choose 2 of 4 experts each, so an expert has 3 rows. Its product computes a tile of 64 rows.
 TEST(ExpertOps, FlopsAndBytesAreThoseOfEquallyManyRows) {
   OpShapes s = shapes(expert_linear, {{kRouting}, {64, 8}}, {{8, 5}});
   s.outputs = {{64, 5}};
@@ -187,8 +187,8 @@ TEST(ExpertOps, FlopsAndBytesAreThoseOfEquallyManyRows) {
   EXPECT_EQ(op_bytes(s, Pass::backward), kRouting * 4 + 2 * 3 * 8 * 2 + 3 * 5 * 2 + 8 * 5 * 2 + 8 * 5 * 4);
 }
 
-// Twice what all ranks get: a part of half of that, over the ranks, goes to each of them. Routing does not
-// travel where it only says which rows do.
+// An op between ranks counts its output twice: it sends a part to each rank and gets a part from each.
+// Routing does not count where it only says which rows travel.
 TEST(ExpertOps, BytesBetweenRanksAreThoseThatTravel) {
   const OpAttributes over = divided_over(2);
   EXPECT_EQ(op_bytes(shapes(OpKind::all_gather, {{kRouting}}, {}, over), Pass::forward),
@@ -201,7 +201,7 @@ TEST(ExpertOps, BytesBetweenRanksAreThoseThatTravel) {
 }
 
 TEST(ExpertOps, PredictionsMayAssumeOtherRows) {
-  const auto rows = [](int64_t all, double over_mean) {  // of one of 4 experts, of which each row chooses 2
+  const auto rows = [](int64_t all, double over_mean) {  // of one expert; each row chooses 2 of 4
     OpShapes s = shapes(expert_linear, {{5 + 4 * all}, {expert_rows_most(all), 8}}, {{8, 5}});
     s.attributes.routing.rows_over_mean = over_mean;
     s.outputs = {{expert_rows_most(all), 5}};

@@ -67,7 +67,7 @@ TEST(Sums, AreWhatOpsAddTo) {
       << refusal(model);
 }
 
-// The last expert behind the segment that reads the sum.
+// The last expert is moved behind the segment that reads the sum.
 TEST(Sums, AreWholeBeforeTheyAreRead) {
   Model model = model_of(kMixtral);
   const auto expert =
@@ -91,7 +91,7 @@ Op& first_op(Model& model, const std::string& segment) {
   return std::ranges::find(model.segments, segment, &Segment::name)->ops.front();
 }
 
-// All ranks run the same program, and together have the parameters of one that has all.
+// All ranks run the same program. Together they have the parameters of a rank that has all experts.
 TEST(DividedExperts, ARankHasItsPart) {
   const Model whole = divided_over(1, 1, 0), second = divided_over(4, 2, 1);
   EXPECT_EQ(parameter_count(second), parameter_count(whole));

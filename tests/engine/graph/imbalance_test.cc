@@ -10,7 +10,7 @@
 namespace sluice {
 namespace {
 
-// Micro-batches of 256 rows, of which each chooses 2 of 8 experts: 64 for each.
+// A micro-batch has 256 rows. Each row chooses 2 of 8 experts, so an expert has 64 rows on average.
 Model mixture() {
   return build_model(
       config_from_name(
@@ -18,7 +18,7 @@ Model mixture() {
       DType::bf16, 4, 64);
 }
 
-// By layer of the model, the rows of its experts.
+// The rows that each expert is assumed to have, layer by layer.
 std::vector<double> rows_of_experts(const Model& model) {
   std::vector<double> rows;
   for (const Layer& layer : model.layers)
@@ -49,7 +49,7 @@ TEST(Imbalance, OneExpertOfALayerHasMostAndTheOthersEquallyMany) {
   for (size_t e = 0; e < rows.size(); ++e) EXPECT_DOUBLE_EQ(rows[e], e % 8 == 0 ? 176 : 48);  // 512 in all
 }
 
-// Two ranks with four experts each: in every round, rows travel to an expert of each and back.
+// Two ranks have four experts each. In every round, rows travel to one expert of each rank and back.
 TEST(Imbalance, RowsThatTravelAreThoseOfTheExpert) {
   ModelConfig config = config_from_name(
       "mixtral:layers=1,width=16,heads=2,kv_heads=2,ffn=8,vocab=50,context=64,experts=8,top=2");
@@ -65,7 +65,7 @@ TEST(Imbalance, RowsThatTravelAreThoseOfTheExpert) {
                 op_bytes(shapes_of(model.segments[use.segment], op, model.precision), Pass::forward));
     return all;
   };
-  const uint64_t row = 2 * 16 * 2;  // bytes, read and written; 64 rows for each of two experts
+  const uint64_t row = 2 * 16 * 2;  // bytes, read and written; each expert has 64 rows
   EXPECT_EQ(bytes(), std::vector<uint64_t>(8, 2 * 64 * row));
   assume_imbalance(model, 2.75);
   EXPECT_EQ(bytes(), (std::vector<uint64_t>{2 * 176 * row, 2 * 176 * row, 2 * 48 * row, 2 * 48 * row,
@@ -80,7 +80,7 @@ TEST(Imbalance, NoExpertHasMoreThanAllRows) {
   EXPECT_EQ(rows_of_experts(model)[0], 256);
 }
 
-// Of a sequence's 64 rows, each of 8 experts has 8 if all have equally many, and takes 10 at most.
+// Each of 8 experts has 8 of a sequence's 64 rows if all have equally many. Its capacity is 10 rows.
 TEST(Imbalance, NoExpertHasMoreThanItsCapacity) {
   Model model = build_model(config_from_name("gpt2-moe:layers=2,width=16,heads=2,vocab=50,context=64,"
                                              "experts=8,top=1,capacity=1.25"),
@@ -91,7 +91,7 @@ TEST(Imbalance, NoExpertHasMoreThanItsCapacity) {
   EXPECT_EQ(rows_of_experts(model)[0], 40);
 }
 
-// Samples between steps have no capacity.
+// Segments that only generate samples between steps have no capacity, and are left out.
 TEST(Imbalance, WhatIsOnlyGeneratedDoesNotCount) {
   const ModelConfig config = config_from_name(
       "gpt2-moe:layers=2,width=16,heads=2,vocab=50,context=64,experts=8,top=1,capacity=1.25");

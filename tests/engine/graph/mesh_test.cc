@@ -45,7 +45,7 @@ TEST(Mesh, AxesWithoutASizeHaveOnePlace) {
   EXPECT_THROW(Mesh({1, 1, 1, 1, 1, 1}, 1), std::invalid_argument);
 }
 
-// Every rank is in one group of each kind, and finds the others of it by place.
+// Every rank is in one group of each kind, and finds the other ranks of the group by place.
 TEST(Mesh, AGroupDividesAllRanks) {
   const Mesh mesh({3, 4}, 12);
   for (const Axes axes : {Axes{}, Axes{Axis::data}, Axes{Axis::expert}, Axes{Axis::data, Axis::expert}}) {
@@ -88,7 +88,7 @@ TEST(Mesh, AGroupHasALevelForNodesThatAllHaveEquallyManyOfIt) {
   }
 }
 
-// Ranks that are four apart: a node of eight has two of them.
+// The ranks of the group are four apart, so a node of eight ranks has two of them.
 TEST(Mesh, LevelsOfRanksThatAreApart) {
   const Mesh mesh({8, 4}, 8);
   const Mesh::Levels levels = mesh.levels_of(mesh.group_of({Axis::data}));
@@ -98,7 +98,7 @@ TEST(Mesh, LevelsOfRanksThatAreApart) {
   EXPECT_EQ(Mesh({8, 4}, 4).levels_of(mesh.group_of({Axis::data})).across.count, 1u);
 }
 
-// A node of six is three node groups of two, since two is the power that divides six.
+// A node of six ranks is three node groups of two, since two is the largest power of two that divides six.
 TEST(Mesh, NodeGroupsAreRunsOfAPowerOfTwo) {
   EXPECT_EQ(Mesh({12, 1}, 6).node_group_ranks(), 2u);
   EXPECT_EQ(Mesh({12, 1}, 4).node_group_ranks(), 4u);

@@ -61,7 +61,7 @@ TEST(Op, ElementCountRefusesWhatIsNotRepresentable) {
   EXPECT_EQ(element_count({3, 5, 7}), 105);
   EXPECT_EQ(element_count({3, 0}), 0);
   EXPECT_EQ(element_count({int64_t{1} << 59}), int64_t{1} << 59);
-  EXPECT_THROW(element_count({int64_t{1} << 60}), std::invalid_argument);  // 2^63 bytes in double
+  EXPECT_THROW(element_count({int64_t{1} << 60}), std::invalid_argument);  // 2^63 bytes in fp64
   EXPECT_THROW(element_count({kHuge, kHuge}), std::invalid_argument);
   EXPECT_THROW(element_count({2, -3}), std::invalid_argument);
   EXPECT_THROW(element_count({-2, -3}), std::invalid_argument);
@@ -70,7 +70,7 @@ TEST(Op, ElementCountRefusesWhatIsNotRepresentable) {
 TEST(Op, RowsOfALossAreAPowerOfTwoFromTheVocabulary) {
   constexpr int64_t kLogits = 1 << 25;
   EXPECT_EQ(loss_rows(256, kLogits), 131072);  // 2^25 / 2^8
-  EXPECT_EQ(loss_rows(300, kLogits), 65536);   // 111848
+  EXPECT_EQ(loss_rows(300, kLogits), 65536);   // 2^25 / 300 = 111848
   EXPECT_EQ(loss_rows(50257, kLogits), 512);   // 667
   EXPECT_EQ(loss_rows(50257, 8 * kLogits), 4096);
   EXPECT_EQ(loss_rows(128256, kLogits), 256);  // 261
@@ -176,7 +176,7 @@ TEST(Op, BackwardReadsWhatTheHeaderSays) {
   EXPECT_EQ(op_rule(cached_attention).updates_inputs, 1u);
 }
 
-// What is cheap to make again takes few flops for each byte that need not be kept.
+// An op is cheap to run again if it takes few flops for each byte of output that need not be kept.
 TEST(Op, CheapOpsTakeFewFlopsForEachByteOfTheirOutputs) {
   for (const OpKind kind : kAllOps) {
     if (op_rule(kind).is_loss) continue;
@@ -386,7 +386,8 @@ TEST(Op, Flops) {
   // backward.
   expect(shapes(attention, {{8, 64}}, {}, kHeads), 2960, 6800);
   expect(shapes(attention, {{8, 32}, {8, 16}, {8, 16}}, {}, kHeads), 2960, 6800);
-  // With a window of 2, 2 * 4 * (1 + 2 + 2 + 2) = 56 pairs. A wide one changes nothing, nor do documents.
+  // With a window of 2, 2 * 4 * (1 + 2 + 2 + 2) = 56 pairs. A window of 4 or more changes nothing, nor do
+  // documents.
   const auto with_window = [](int64_t window) {
     OpAttributes a = kHeads;
     a.window = window;
@@ -396,18 +397,19 @@ TEST(Op, Flops) {
   expect(shapes(attention, {{8, 64}}, {}, with_window(1)), 32 * 37, 32 * 85);
   expect(shapes(attention, {{8, 64}, {8}}, {}, with_window(4)), 2960, 6800);
   expect(shapes(attention, {{8, 64}}, {}, with_window(5)), 2960, 6800);
-  // A soft cap takes 3 and 6 for each of the 80 pairs, sinks 4 for each of 32 queries.
+  // A soft cap takes 3 flops forward and 6 backward for each of 80 pairs, sinks 4 for each of 32 queries.
   OpAttributes capped = kHeads;
   capped.soft_cap = 3;
   expect(shapes(attention, {{8, 64}}, {}, capped), 2960 + 240, 6800 + 480);
   expect(shapes(attention, {{8, 64}}, {{4}}, kHeads), 2960 + 128, 6800 + 128);
-  // The 2400 logits take 2 * 8 * 40 * 300 = 192000, thrice that backward. Each takes 4 more, or 6 backward.
+  // The product takes 2 * 8 * 40 * 300 = 192000, and three times as much backward. Each of 2400 logits takes
+  // 4 more forward and 6 more backward.
   expect(shapes(linear_cross_entropy, {{8, 40}, {8}}, {{300, 40}}), 201600, 590400);
-  // A soft cap takes 3 and 6 for each of them. A scale takes one for each and, backward, for each of dx (320)
-  // and dW (12000).
+  // A soft cap takes 3 forward and 6 backward for each logit. A scale takes 1 for each logit forward, and
+  // backward 1 for each element of dx (320) and dW (12000).
   expect(shapes(linear_cross_entropy, {{8, 40}, {8}}, {{300, 40}}, {.soft_cap = 3}), 208800, 604800);
   expect(shapes(linear_cross_entropy, {{8, 40}, {8}}, {{300, 40}}, {.scale = 3}), 204000, 605120);
-  // To count right rows takes a comparison of each.
+  // Counting right rows takes a comparison of each logit.
   expect(shapes(linear_cross_entropy, {{8, 40}, {8}}, {{300, 40}}, {.counts_right = true}), 204000, 592800);
   expect(shapes(linear, {{8, 40}}, {{40, 24}}, {.scale = 3}), 15552, 32000);  // 192; 320 and 960
   expect(shapes(embedding, {{8}}, {{300, 40}}, {.scale = 3}), 320, 640);

@@ -78,8 +78,8 @@ TEST(Segment, Dense) {
                        op_rule(OpKind::linear).flops(p.shapes[1], Pass::forward));
 }
 
-// Where no gradient of a matrix or of what it multiplies is wanted, backward has a product less: two flops
-// for each row and element. The norm is charged as it is.
+// If the gradient of a matrix or of its input is not wanted, backward has one product less, which takes two
+// flops for each row and element of the matrix. The norm is charged in full.
 TEST(Segment, GradientsThatAreNotWantedAreNotCharged) {
   const Model m = model_of(Kind::dense);
   const SegmentPlan all = plan_of(m, true, true), frozen = plan_of(m, true, false),
@@ -92,8 +92,8 @@ TEST(Segment, GradientsThatAreNotWantedAreNotCharged) {
                    backward(all).flops);  // the norm's weight needs what its output has
 }
 
-// An expert's products are of whole tiles of the rows that it has if all experts have equally many: 8 tokens
-// with 2 of 4 experts are 4 rows an expert, and one tile.
+// An expert's products compute whole tiles of rows. 8 tokens choose 2 of 4 experts each. If all experts have
+// equally many rows, an expert has 4, which take one tile.
 TEST(Segment, AnExpertsGradientsThatAreNotWantedAreNotCharged) {
   const Model m = build_model(
       config_from_name(
@@ -114,7 +114,7 @@ TEST(Segment, AnExpertsGradientsThatAreNotWantedAreNotCharged) {
   EXPECT_EQ(backward(true).bytes - backward(false).bytes, 3 * 16 * 8 * sizeof(float));
 }
 
-// dispatch, expert_linear, combine: of 128 rows with 2 of 4 experts each, an expert has 64.
+// dispatch, expert_linear, combine. 128 rows choose 2 of 4 experts each, so an expert has 64 rows.
 TEST(Segment, GradientsOfAnExpertsInputThatAreNotWantedAreNotCharged) {
   const Routing routing{.experts = 4, .chosen = 2};
   constexpr int64_t kRouting = 5 + 2 * 256, kRows = 128, kExpertRows = 64;
@@ -142,13 +142,13 @@ TEST(Segment, GradientsOfAnExpertsInputThatAreNotWantedAreNotCharged) {
   EXPECT_DOUBLE_EQ(backward(true, false).flops, product);
   EXPECT_DOUBLE_EQ(backward(false, true).flops, product);
   EXPECT_EQ(backward(true, true).bytes - backward(true, false).bytes, 16 * 8 * sizeof(float));
-  // Without the gradient of x, dispatch has no backward: it reads routing and dy, and writes dx.
+  // Without the gradient of x, dispatch has no backward, which would read routing and dy, and write dx.
   EXPECT_EQ(backward(true, true).bytes - backward(false, true).bytes,
             kExpertRows * 16 * 2 + 4 * kRouting + 2 * kExpertRows * 16 * 2);
 }
 
-// rms_norm, qkv, attention, out, add. Neither `out` nor `add` runs again. The residual's gradient is added
-// to, and so is that of the norm's weight; products overwrite those of theirs.
+// rms_norm, qkv, attention, out, add. Neither `out` nor `add` runs again. The norm's backward adds to the
+// residual's gradient and to the gradient of its weight. Products overwrite the gradients of their weights.
 TEST(Segment, Attention) {
   const Model m = model_of(Kind::attention);
   const SegmentPlan p = plan_of(m, true, true);
@@ -230,8 +230,8 @@ TEST(Segment, AddsToAPartOfTheInputsGradient) {
   EXPECT_EQ(norm.addends, std::vector<uint32_t>{x});
 }
 
-// rms_norm, first, second, both, sum, y. Of the sums, only y's backward runs, since both its inputs are one
-// tensor: what the first one passed on is the addend of the second.
+// rms_norm, first, second, both, sum, y. Of the two sums, only y's backward runs, since y's two inputs are
+// one tensor: the gradient that is passed on to the first input is the addend of the second.
 TEST(Segment, Parallel) {
   const Model m = model_of(Kind::parallel);
   const SegmentPlan p = plan_of(m, true, true);
@@ -281,11 +281,11 @@ TEST(Segment, DocumentsAreReadAndHaveNoGradient) {
   EXPECT_EQ(p.at(Recompute::none).backward.gradients[documents].storage, Storage::none);
   EXPECT_TRUE(plan(false, false).at(Recompute::none).backward.steps.empty());
   EXPECT_FALSE(plan(false, false).at(Recompute::none).reads_input[1]);
-  // Every op of the segment has a weight that is trained or lies behind one.
+  // Every op of the segment has a trained weight, or lies behind an op that has one.
   EXPECT_EQ(steps(plan(false, true).at(Recompute::none).backward), (Words{"B3", "B2", "B1", "B0"}));
 }
 
-// A second gelu beside that of the layer.
+// The segment has a second gelu, whose output only the host reads if `host_only` is set.
 TEST(Segment, WhatOnlyTheHostReadsHasNoBackward) {
   Model m = model_of(Kind::dense);
   Segment& segment = m.segments[kLayerSegment];
@@ -389,8 +389,8 @@ TEST(Segment, WorkspaceLivesDoNotOverlap) {
   }
 }
 
-// What gradients are sums of: for each tensor, the terms that ops contribute to it, "op.input", from all ops
-// above that have a gradient; a sum contributes the terms of its own gradient.
+// The terms of which a tensor's gradient is the sum. An op whose output has a gradient contributes the term
+// "op.input" to the gradient of each input. An `add` contributes the terms of its own output's gradient.
 using Terms = std::multiset<std::string>;
 
 Terms term_of(uint32_t op, size_t input) { return {std::to_string(op) + "." + std::to_string(input)}; }
@@ -411,8 +411,8 @@ std::vector<Terms> expected_gradients(const Segment& segment, std::vector<Terms>
   return before;
 }
 
-// Places of gradients, as far as they are apart: all that lies in the workspace is, by
-// WorkspaceLivesDoNotOverlap.
+// Tells the places of gradients apart. Each tensor in the workspace has a place of its own, as
+// WorkspaceLivesDoNotOverlap tests.
 using GradientPlace = std::tuple<Storage, uint32_t>;
 
 GradientPlace place_of(const PassPlan& pass, uint32_t t) {
@@ -420,7 +420,7 @@ GradientPlace place_of(const PassPlan& pass, uint32_t t) {
   return {place.storage, place.storage == Storage::workspace ? t : place.index};
 }
 
-// Carries out the steps of a backward on terms, in places as the runner has them.
+// Carries out the steps of a backward on terms, in the places that the runner uses.
 void expect_sums(const Segment& segment, const SegmentPlan& plan, const PassPlan& pass) {
   std::vector<Terms> before(segment.tensors.size());
   std::map<GradientPlace, Terms> at;

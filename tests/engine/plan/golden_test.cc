@@ -43,7 +43,7 @@ struct Budget {
 };
 
 // Weights live in host memory, gradients and state as low as possible. Segments have all levels of
-// recomputation in turn. Experts are divided over so many ranks.
+// recomputation in turn. Experts are divided over `ranks` ranks.
 Case plan_case(const std::string& model, const Budget& budget, uint32_t ranks = 1) {
   Case c;
   ModelConfig config = config_from_name(model);

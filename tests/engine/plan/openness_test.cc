@@ -325,7 +325,7 @@ TEST(PlanOpenness, InputsHaveNamesOfTheirOwn) {
   EXPECT_THROW(input_buffer(plan.model, plan.lowering, "image"), std::invalid_argument);
 }
 
-// A plan's program whose training ring has five slots: assembled, verified, and read back from its text.
+// A program whose training ring has five slots is assembled, verified, and read back from its text.
 TEST(PlanOpenness, ARingHasItsOwnSlots) {
   Case c = lowered(branches(), 2, true);
   c.program.rings[kTrainRing].slots = 5;

@@ -58,8 +58,8 @@ void expect_good(const Program& p) {
   EXPECT_TRUE(same(program_from_text(to_text(p)), p));
 }
 
-// With plenty, with the least that each tier can do with (found from the top down), and with capacities in
-// between.
+// Programs are planned with plenty of memory, with the least that each tier can do with (found from the top
+// down), and with capacities in between.
 TEST(PlanProperty, ProgramsAreCorrectFromPlentyToTheLeast) {
   for (uint64_t seed = 0; seed < kPrograms; ++seed) {
     SCOPED_TRACE(seed_text(seed));
@@ -103,7 +103,7 @@ TEST(PlanProperty, LargerMachinesHoldTheLeastArrangement) {
   }
 }
 
-// What `Least` says suffices does suffice, one step less does not, and its figures agree with each other.
+// The memory that `Least` names suffices, one step less does not, and the figures of `Least` agree.
 TEST(PlanProperty, TheLeastIsExact) {
   for (uint64_t seed = 0; seed < kPrograms; ++seed) {
     SCOPED_TRACE(seed_text(seed));
@@ -146,8 +146,8 @@ TEST(PlanProperty, TheLeastIsExact) {
   }
 }
 
-// Where lower tiers cannot hold transient buffers, upper tiers hold them if they can. What `Least` then
-// promises works at the figures that it names, and in more memory.
+// Where lower tiers cannot hold transient buffers, upper tiers hold them if they can. The figures that
+// `Least` then names suffice, and so does more memory.
 TEST(PlanProperty, WhatIsTransientMayLiveAbove) {
   int above = 0;  // arrangements in which activations live above
   for (uint64_t seed = 0; seed < kPrograms; ++seed) {
@@ -194,8 +194,8 @@ PlanRequest request_for(const Case& c, Random& random) {
   return r;
 }
 
-// The budgets that an infeasible plan names suffice, and so do larger ones. One byte less in a tier does not,
-// with plenty in the tiers below. Planning may take more of the memory than arena and program.
+// The budgets that an infeasible plan names suffice, and so do larger ones. One byte less in a tier does not
+// suffice, even with plenty in the tiers below. Planning may take more memory than arena and program.
 TEST(PlanProperty, NamedBudgetsWork) {
   for (uint64_t seed = 0; seed < 24; ++seed) {
     SCOPED_TRACE(seed_text(seed));

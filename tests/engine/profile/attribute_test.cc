@@ -222,8 +222,8 @@ std::vector<std::vector<InstructionTime>> executed(const Simulated& s) {
   return out;
 }
 
-// The ends of all instructions, by position and instruction, if each takes these seconds of its lane and
-// starts as soon as the rules of program.h allow.
+// The ends of all instructions, by position and instruction, if each takes `seconds` of its lane and starts
+// as soon as the rules of program.h allow.
 using Seconds = std::vector<std::vector<double>>;
 Seconds ends_of(const Simulated& s, const Seconds& seconds) {
   const size_t lanes = s.program.machine.lanes.size();
@@ -260,8 +260,8 @@ Seconds nothing_of(const Simulated& s) {
   return out;
 }
 
-// Charges have no gaps and are of instructions that were executing. If only the charged work took time, it
-// would still run one after the other: the charges are a chain.
+// Charges have no gaps and are of instructions that were executing. They are a chain: if only the charged
+// work took time, its parts would still run one after the other.
 void expect_chain(const Simulated& s, const std::vector<std::vector<InstructionTime>>& execution,
                   const std::vector<Charge>& charges, double begin, double end) {
   ASSERT_FALSE(charges.empty());
@@ -318,7 +318,7 @@ TEST(Attribute, RandomPrograms) {
   }
 }
 
-// With plenty, and with the least memory of the first tiers, one tier more each time.
+// Programs have plenty of memory, then the least of the first tiers, one tier more each time.
 TEST(Attribute, PlannedPrograms) {
   for (uint64_t seed = 0; seed < 24; ++seed) {
     SCOPED_TRACE(seed);
@@ -339,7 +339,7 @@ TEST(Attribute, PlannedPrograms) {
   }
 }
 
-// As `expect_sound`, with times that contradict the program by some microseconds.
+// Charges fill each interval without gaps even if times contradict the program by some microseconds.
 TEST(Attribute, ChargesAddUpWhateverClocksSay) {
   std::mt19937_64 random(1);
   std::normal_distribution<double> off(0, 5e-6);  // seconds; so some instructions end before they begin

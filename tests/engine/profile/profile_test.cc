@@ -15,8 +15,8 @@
 namespace sluice {
 namespace {
 
-// No instruction begins before all that it waits for has ended. On lanes that do not overlap, none begins
-// before the one before has ended.
+// No instruction begins before all that it waits for has ended. On lanes that do not overlap, each begins
+// only when the previous one has ended.
 void expect_order(const Program& program, const Timeline& t) {
   const LaneOrders orders = lane_orders(program);
   for (size_t p = 0; p < t.sequence.size(); ++p) {
@@ -111,7 +111,7 @@ TEST_F(Profiles, FiguresAddUp) {
   for (const WorkRow& w : p.work) worked += w.seconds.measured;
   EXPECT_NEAR(stalled, p.idle.measured, kRounding);
   EXPECT_NEAR(busy, worked, kRounding);
-  // The prediction is near the search's. The ends of so short a sequence make the difference.
+  // The prediction is near the search's. They differ by the start and end of so short a sequence.
   EXPECT_NEAR(p.step_seconds.predicted, result.plan.step_seconds, 0.1 * result.plan.step_seconds);
 }
 
@@ -133,7 +133,7 @@ TEST_F(Profiles, BytesAreThoseOfTheMetrics) {
   EXPECT_EQ(p.links.size(), 4u);  // both ways, twice
 }
 
-// The granule of addresses in a tier: its own alignment, or that of whole transfers.
+// The granule of addresses in a tier: the largest of its own alignment and the alignments of its links.
 uint64_t granule_of(const Machine& machine, size_t tier) {
   uint64_t granule = machine.tiers[tier].alignment;
   for (const Link& link : machine.links)
@@ -165,8 +165,8 @@ uint64_t total(const ClassBytes& bytes) {
   return sum;
 }
 
-// Waits keep ranges apart: no tier ever holds more than its arena. At the beginning and at the end it holds
-// the permanent buffers.
+// Waits keep ranges apart: no tier ever holds more than its arena. At the beginning and at the end, each tier
+// holds its permanent buffers.
 TEST_F(Profiles, OccupancyStaysInTheArenas) {
   const TestResult result = train(three_tiers());
   const Program& program = result.plan.program;

@@ -45,7 +45,7 @@ TEST_F(Profiles, ChangesArePlansOfTheirOwn) {
     for (const WorkSeconds& w : change.outlook.waits) idle += w.seconds;
     EXPECT_LT(idle, change.outlook.step_seconds);
   }
-  // What is refused is left out, and the next smaller amount takes its place.
+  // A change that is refused is left out, and the next smaller amount takes its place.
   const auto refuses_most = [&](const Change& change) {
     if (change.to == 8 * change.from) throw Error(ExitCode::usage, "Too much.", "Give less.");
     return with(change);

@@ -46,7 +46,7 @@ TEST(Machines, AreThoseOfTheFolder) {
   EXPECT_EQ(built_in_machine_names(), names);
 }
 
-// --help and docs/machine.md list them.
+// --help and docs/machine.md list all built-in descriptions.
 TEST(Machines, AreListedWhereUsersLook) {
   const OptionRow& option = *find_option("machine");
   for (const std::string& name : names_of_files())
@@ -78,7 +78,7 @@ TEST(Machines, SayWhatTheyAre) {
   }
 }
 
-// The names that NVIDIA's driver gives.
+// Each description is found by the name that NVIDIA's driver gives to the GPU.
 TEST(Machines, NameTheirGpus) {
   const std::pair<const char*, const char*> names[] = {
       {"t4", "Tesla T4"},
@@ -100,8 +100,8 @@ TEST(Machines, NameTheirGpus) {
           << machine << ": " << other_name;
 }
 
-// They have every entry that a program of three tiers and several ranks looks up, and their figures fit each
-// other.
+// The descriptions have every entry that a program of three tiers and several ranks looks up, and the figures
+// of each fit each other.
 TEST(Machines, AreWhole) {
   for (const std::string& name : names_of_files()) {
     SCOPED_TRACE(name);

@@ -96,7 +96,7 @@ TEST(Network, RowsThatTravelAreDividedAmongTheGroup) {
   EXPECT_DOUBLE_EQ(network_seconds(p, levels, task), 2 * 2 * 12 / 2.0 + 2 * 0.25);
 }
 
-// Rows travel in a pass of a segment, whose ops cost the time of memory.
+// Rows travel in a pass of a segment, whose ops take time for their memory traffic.
 TEST(Network, APassTakesTheLongerOfItsOpsAndTheNetwork) {
   Program p = program_from_text(kProgram);
   Task& task = p.bodies[0].tasks[2];
@@ -117,7 +117,7 @@ TEST(Network, ThreeLevels) {
   p.buffers[1].cuts = p.buffers[2].cuts = {0, 48};
   p.processes = {{"all", 8, 1}, {"across", 4, 2}};
   const std::vector<NetworkLevel> levels{{"node", 2, 1e9, 0}, {"rack", 4, 2, 0}, {"cluster", 8, 1, 0}};
-  // Out of a node: 2 ranks x 6 messages; out of a rack: 4 ranks x 4 messages.
+  // 2 ranks send 6 messages each out of their node, and 4 ranks send 4 messages each out of their rack.
   EXPECT_DOUBLE_EQ(network_seconds(p, levels, exchange(p)), std::max(2 * 6 * 6 / 2.0, 4 * 4 * 6 / 1.0));
   // In a cross-node group, a rank sends 3 messages of 12 bytes out of its node. Only 2 of them leave its
   // rack, which has two of the group's four ranks.
@@ -140,7 +140,7 @@ TEST(Network, CheckpointsLeaveEveryMachineOfSeveral) {
   save.bytes = 24;
   // Two ranks of a node write 24 bytes each, and the node sends 4 bytes a second.
   EXPECT_DOUBLE_EQ(network_seconds(p, {{"node", 2, 3, 0}, {"cluster", 6, 4, 9}}, save), 2 * 24 / 4.0);
-  // Four ranks below the level on top, which sends 2 bytes a second.
+  // Four ranks of a rack write 24 bytes each, and the rack sends 2 bytes a second.
   EXPECT_DOUBLE_EQ(network_seconds(p, {{"node", 2, 3, 0}, {"rack", 4, 4, 0}, {"cluster", 8, 2, 0}}, save),
                    4 * 24 / 2.0);
   EXPECT_EQ(network_seconds(p, {{"node", 6, 3, 0.5}}, save), 0);

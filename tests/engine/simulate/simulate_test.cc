@@ -110,9 +110,9 @@ TEST(Simulate, APassTakesTheSumOverItsKindsOfOp) {
   EXPECT_DOUBLE_EQ(run(p, r).seconds, 12);
 }
 
-// The lane's rates are those of 4 cores, and there is 1. Alone, the task would take all of it for 4 * 3 s,
-// and the copy all of it for 2 s. Both flow at half speed until the copy ends at 4. Then 12 - 2 s of the task
-// are left.
+// The lane's rates are those of 4 cores, but the pool has 1. Alone, the task would take this core for 4 * 3
+// s, and the copy would take it for 2 s. Both flow at half speed until the copy ends at 4. Then 12 - 2 s of
+// the task are left.
 TEST(Simulate, WhatOccupiesMoreThanThereIsTakesLonger) {
   const Program p = program(tasks({{3, 0}}), "0 a:1 run 0\n1 down:1 copy x2@0 host+0 -> device+0\n");
   MachineRates r = unit_rates();
@@ -201,29 +201,30 @@ TEST(Simulate, DriveHasThreeRates) {
   MachineRates r = unit_rates();
   r.links[2].bytes_per_second = r.links[3].bytes_per_second = kUnlimited;
   r.drives = {{"nvme", 4, 2, 2}};
-  // Both at once move a byte a second each. The write ends at 2. The read has 6 bytes left, at 4 a second: it
-  // ends at 3.5.
+  // While read and write are under way, each moves a byte a second. The write ends at 2. The read has 6 bytes
+  // left, at 4 a second: it ends at 3.5.
   SimulationResult s = run(both, r);
   expect_time(s, 0, 1, 0, 2);
   expect_time(s, 0, 0, 0, 3.5);
   EXPECT_DOUBLE_EQ(s.lane_slowed[lane(both, "write")][0], 1);
   EXPECT_DOUBLE_EQ(s.lane_slowed[lane(both, "read")][0], 1.5);
-  // Mixed 4 and read alone 1: the read keeps its 1, and the write could have 3 but reaches only its own 2.
-  // The write takes 1 s, the read 8 s.
+  // The mixed rate is 4 and the read rate 1: the read keeps its 1, and the write could have 3 but reaches
+  // only its own 2. The write takes 1 s, the read 8 s.
   r.drives = {{"nvme", 1, 2, 4}};
   s = run(both, r);
   expect_time(s, 0, 1, 0, 1);
   expect_time(s, 0, 0, 0, 8);
 }
 
-// Drive shares of 2 and 6: a quarter and three quarters of the bytes.
+// Drive shares of 2 and 6 give the drives a quarter and three quarters of the bytes.
 TEST(Simulate, DrivesShareTheBytesByWeight) {
   MachineRates r = unit_rates();
   r.links[2].bytes_per_second = r.links[3].bytes_per_second = kUnlimited;
   const Program read = program("", "0 read:1 copy x8@0 nvme+0 -> host+0\n");
   const Program both =
       program("", "0 read:1 copy x8@0 nvme+0 -> host+0\n1 write:1 copy x8@0 host+0 -> nvme+0\n");
-  // 2 bytes at 1 a second, 6 at 3. (Evenly, the first would take 4 s.)
+  // The first drive reads 2 bytes at 1 a second, the second 6 at 3. (With equal shares, the first would take
+  // 4 s.)
   r.drives = {{"nvme", 1, 2, 4}, {"nvme", 3, 3, 6}};
   EXPECT_DOUBLE_EQ(run(read, r).seconds, 2);
   // Neither slows the other: the read takes 2 s as before, the write 1 s on the first drive and 2 s on the
@@ -231,7 +232,8 @@ TEST(Simulate, DrivesShareTheBytesByWeight) {
   SimulationResult s = run(both, r);
   expect_time(s, 0, 0, 0, 2);
   expect_time(s, 0, 1, 0, 2);
-  // The first does 2 bytes each way at 1 a second, the second 6 each way at 3. (Evenly, 4 s.)
+  // The first drive moves 2 bytes each way at 1 a second, the second 6 each way at 3. (Equal shares would
+  // take 4 s.)
   r.drives = {{"nvme", 4, 4, 2}, {"nvme", 6, 6, 6}};
   s = run(both, r);
   expect_time(s, 0, 0, 0, 2);
@@ -346,8 +348,8 @@ TEST(Simulate, ObjectsToWhatItCannotPredict) {
   EXPECT_THROW(run(program(tasks({{1, 0}}), "0 a:1 run 0 after a:1\n"), unit_rates()), std::invalid_argument);
 }
 
-// On any program: a lane is busy at least as long as its work takes. The whole takes at least as long as any
-// lane, pool or drive is needed. A machine that is twice as fast in everything takes half as long.
+// On any program: a lane is busy at least as long as its work takes. The whole program takes at least as long
+// as any lane, pool or drive is needed. A machine that is twice as fast in everything takes half as long.
 TEST(Simulate, RandomPrograms) {
   MachineRates r = default_machine_rates();
   MachineRates twice = r;

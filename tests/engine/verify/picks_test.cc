@@ -1,5 +1,5 @@
-// What is picked from a bank while a body runs: the verifier accepts it whatever part is picked, and objects
-// to every way in which it could go wrong.
+// Parts of a bank are picked while a body runs. The verifier accepts this whatever part is picked, and
+// objects to every way in which picking could go wrong.
 #include <gtest/gtest.h>
 
 #include "engine/base/error.h"
@@ -39,7 +39,7 @@ instructions decode
 4 compute:2 run 1 at device+64 device+128 host+64 after h2d:1
 )";
 
-// What the verifier says of the program with one text in the place of another.
+// What the verifier says of kDecode if `new_text` replaces `old_text`.
 std::string fault_of(const std::string& old_text, const std::string& new_text) {
   std::string text = kDecode;
   const size_t at = text.find(old_text);

@@ -1,5 +1,5 @@
-// Ranks whose collectives match are accepted. Other ranks, and those that would wait for one another, are
-// refused for the stated reason.
+// Ranks whose collectives match are accepted. Ranks whose collectives differ, or that would wait for one
+// another, are refused for the stated reason.
 #include "engine/verify/ranks.h"
 
 #include <gtest/gtest.h>
@@ -117,7 +117,7 @@ TEST(VerifyRanks, OtherBytesAndOtherCountsAreRefused) {
   EXPECT_EQ(fault_of(a, renamed), "program 1 has 2 bodies, and program 0 has 1");
 }
 
-// Of rows that travel, each rank has as many operands, of the same sizes.
+// For rows that travel, all ranks must have equally many operands of equal sizes.
 TEST(VerifyRanks, OtherOperandsOfRowsThatTravelAreRefused) {
   const Program a =
       program_of({{" travel 0/0 among two flops 0 bytes 8 read b@0 write c@0\n", "near:1", ""}});
@@ -184,7 +184,7 @@ TEST(VerifyRanks, LanesThatOverlapStartInOrder) {
   EXPECT_NE(fault_of(overlapping(a), overlapping(c)), "none");
 }
 
-// Programs that the planner makes for several ranks.
+// Programs that the planner makes for several ranks are accepted.
 TEST(VerifyRanks, PlansMeet) {
   Options options;
   options.model.model = "gpt2:layers=2,width=64,heads=2,vocab=256,context=32";

@@ -243,7 +243,7 @@ TEST(Verify, WeightsAreNotThereBeforeTheyAreLoaded) {
   expect_violation(p, "instruction 0 (nvme_read 1): demands w[0, 2) version 0 at nvme [0, 128)");
 }
 
-// The step with weights that it makes: they are empty while their update is pending, and guessed at its end.
+// kStep with weights that are empty while their update is pending, and with the states `start` and `end`.
 Program made_weights(const char* access, BodyState start, BodyState end) {
   Program p = program_from_text(kStep);
   p.buffers[0].empty_in = {BodyState::pending};

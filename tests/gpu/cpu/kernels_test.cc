@@ -78,7 +78,7 @@ INSTANTIATE_TEST_SUITE_P(Ops, CpuKernels, ::testing::ValuesIn(small_cases()),
 
 using Floats = std::vector<float>;
 
-// The op, or the gradient of its first input. The second input, which swiglu has, and dy are one.
+// Runs the op or, if `slope`, the gradient of its first input. dy and swiglu's second input are ones.
 Floats activation(OpKind kind, Floats x, bool slope) {
   const Shape shape{1, static_cast<int64_t>(x.size())};
   const uint32_t count = op_rule(kind).inputs.most;

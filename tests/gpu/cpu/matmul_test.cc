@@ -68,13 +68,13 @@ class ProductCase {
     return c;
   }
 
-  // What is added lies elsewhere, and C begins as zeros.
+  // C begins as zeros, and the addend lies in another tensor.
   Tensor run_apart() const {
     Tensor c(mode_.result, size_.m * stride_c_);
     run(1, before_.data(), c);
     return c;
   }
-  // Whether the columns of C are the same.
+  // Whether two results have the same values in the columns of C. What lies between rows does not count.
   bool same_columns(const Tensor& one, const Tensor& other) const {
     const std::vector<float> a = one.values(), b = other.values();
     for (int64_t i = 0; i < size_.m; ++i) {
@@ -190,7 +190,7 @@ TEST(Product, BitsDoNotDependOnAddresses) {
   }
 }
 
-// A call decides whether it adds to C, so the workspace is for both.
+// Only a call says whether it adds to C, so the workspace must suffice for either.
 TEST(Product, WorkspaceDoesNotDependOnAccumulate) {
   cpu::Multiplier multiplier(1, cpu::native_support());
   for (const int64_t size : {1, 7, 33, 300}) {

@@ -33,13 +33,13 @@ std::vector<TileMode> tile_modes() {
           {"bf16 widened", DType::bf16, plain}};
 }
 
-// One column or few, panels of the layout that pack_bf16 makes, several panels, several chunks of k.
+// Sizes with one column or few, with panels as pack_bf16 makes them, and with several chunks of k.
 struct TileSize {
   int64_t n, k;
 };
 constexpr TileSize kSizes[] = {{1, 1}, {17, 40}, {64, 64}, {320, 96}, {300, 129}, {70, 2500}};
 
-// The sums of so many tiles of A.
+// The product of the first `tiles` tiles of A with B.
 std::vector<float> multiply(const TileMode& mode, const cpu::TiledProduct& p, const Tensor& a,
                             const Tensor& b, int64_t tiles, int threads) {
   cpu::TileMultiplier multiplier(threads, mode.support);

@@ -21,7 +21,7 @@ namespace sluice {
 namespace {
 
 #if __has_include(<nccl.h>)
-// Whether both take equally many arguments, of the same sizes, with classes in the same places.
+// Whether two functions take equally many arguments, pairwise of one size and both classes or neither.
 template <typename R, typename... A, typename S, typename... B>
 constexpr bool alike(R (*)(A...), S (*)(B...)) {
   if constexpr (sizeof...(A) != sizeof...(B))

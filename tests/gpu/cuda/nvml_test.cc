@@ -34,8 +34,8 @@ int answer(unsigned* to, unsigned value, int result) {
   return result;
 }
 
-// Writes entries as drivers do: 4 bytes of pid, 4 that stay untouched, 8 of memory, 4 and 4 of instances, and
-// 8 more in the longer entry.
+// Writes entries as drivers do: 4 bytes of pid, 4 that stay untouched, 8 of memory, and 4 for each of two
+// instances. The longer form of entry has 8 more.
 int list_processes(NvmlApi::Gpu, unsigned* count, void* to) {
   auto* out = static_cast<std::byte*>(to);
   for (const FakeProcess& p : fake().list) {

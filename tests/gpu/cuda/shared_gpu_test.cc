@@ -46,7 +46,7 @@ class SharedGpu : public Cli {
             "--gtest_also_run_disabled_tests"};
   }
 
-  // The steps' bits, as the first rank wrote them.
+  // Trains with two ranks. Returns the bits of the steps that the first rank wrote.
   std::string train_two(const std::string& name, bool by_nccl) const {
     const std::string out = directory / name;
     for (const char* rank : {"/0", "/1"}) std::filesystem::create_directories(out + rank);

@@ -41,8 +41,8 @@ const std::string kLlama = "llama-1b:layers=2,width=32,heads=4,kv_heads=2,ffn=48
 
 double relative(double measured, double expected) { return std::abs(measured - expected) / expected; }
 
-// The first case of every fixture, which clips, with micro-batches of 2 where these give its numbers. The
-// tolerances are the contract's.
+// Runs the first case of every fixture, which clips. Micro-batches have 2 sequences if the fixture lists that
+// size, else the first size that it lists. The tolerances are the contract's.
 TEST_F(CudaTraining, AgreesWithPyTorch) {
   constexpr double kLossTolerance = 1e-5, kNormTolerance = 1e-4;
   size_t compared = 0;

@@ -157,7 +157,7 @@ TEST(SumRanks, IsThePlainTreeOnEveryTarget) {
       }
 }
 
-// This lets the ranks of one node add theirs before they send.
+// Since two levels give the same bits, the ranks of a node can add their parts before they send.
 TEST(SumRanks, TwoLevelsGiveTheBitsOfOne) {
   constexpr uint64_t kElements = 4099;
   for (const DType precision : {DType::f32, DType::bf16, DType::f16})

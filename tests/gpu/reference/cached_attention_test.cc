@@ -87,7 +87,7 @@ TEST(PickRows, CopiesRows) {
   expect_outputs(std::move(operands), {{5, 6, 1, 2}});
 }
 
-// Positions from negative begins: the rope of a part of a sequence is that part of the whole sequence's.
+// Rope turns a part of a sequence, at positions from negative begins, as it turns it in the whole sequence.
 TEST(Rope, TurnsPartsOfSequences) {
   OpAttributes whole{.sequence = 5, .heads = 1, .head_size = 2, .frequencies = {0.5}}, part = whole;
   part.sequence = 2, part.context = 5;

@@ -23,7 +23,7 @@ struct Taken {
   std::vector<int64_t> begins, entries;
 };
 
-// Of rows that choose in descending order of their logits.
+// The output of route on the reference device, for the choices that follow from `logits`.
 Taken taken(const Routing& routing, const Numbers& logits, const Draws& draws = {}, uint32_t layer = 0) {
   const int64_t rows = static_cast<int64_t>(logits.size()) / routing.experts;
   std::vector<Shape> shapes = {{rows, routing.experts}};
@@ -79,8 +79,8 @@ TEST(Capacity, OfEachGroupAnExpertTakesTheFirstRows) {
     EXPECT_NEAR(weight, 1 / (1 + std::exp(-1)), 1e-6);  // all have one
 }
 
-// Three rows of two choices; an expert takes 2 of 3: 1 * 2 * 3 / 3. Row 2 has expert 0 first, so row 0's
-// second choice of it comes too late, though the row comes before.
+// Each of three rows has two choices; an expert takes 1 * 2 * 3 / 3 = 2 of them. Row 2 chooses expert 0
+// first. So the second choice of row 0, also expert 0, comes too late, although row 0 comes before row 2.
 TEST(Capacity, FirstChoicesComeBeforeSecondOnes) {
   Routing r{.experts = 3, .chosen = 2, .normalized = true};
   r.capacity_factor = 1, r.group_rows = 3;
@@ -93,7 +93,7 @@ TEST(Capacity, FirstChoicesComeBeforeSecondOnes) {
     EXPECT_NEAR(found.weights[i], i % 2 == 0 ? 1 / (1 + std::exp(-1)) : 1 / (1 + std::exp(1)), 1e-6);
 }
 
-// A second choice whose weight is p is tried if a number below 1 is less than 2 p.
+// A second choice of weight p is tried if a drawn number in [0, 1) is less than 2 p.
 TEST(Capacity, ASecondChoiceIsTriedByChance) {
   Routing r{.experts = 2, .chosen = 2, .normalized = true};
   r.random_second = true, r.group_rows = 512;
@@ -111,7 +111,7 @@ TEST(Capacity, ASecondChoiceIsTriedByChance) {
   EXPECT_EQ(found.begins[1], 512);
   EXPECT_EQ(found.begins[2], 512 + std::ssize(wanted));
   EXPECT_EQ(Places(found.entries.begin() + 512, found.entries.begin() + found.begins[2]), wanted);
-  // Other layers and steps draw others; all zeros draw nothing.
+  // Another layer or step draws other numbers. If the words of the draws are all zero, nothing is drawn.
   EXPECT_NE(taken(r, logits, draws, 5).entries, found.entries);
   EXPECT_NE(taken(r, logits, {.seed = 11, .first_token = 77, .step = 4}, 4).entries, found.entries);
   EXPECT_EQ(taken(r, logits, {}, 4).begins[2], 1024);

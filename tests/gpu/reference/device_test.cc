@@ -82,7 +82,7 @@ TEST(ReferenceDevice,
                  {{1, 2, 3, 4, c - 3 * s, 2 * c10 - 4 * s10, 3 * c + s, 4 * c10 + 2 * s10}});
 }
 
-// One pair of heads of three columns turns, and is scaled; position 1 is the first of a document.
+// One pair of columns in each head of three turns and is scaled. Position 1 is the first of a document.
 TEST(ReferenceDevice, RopeCopiesWhatDoesNotTurn) {
   const OpAttributes part{.sequence = 3, .heads = 2, .head_size = 3, .frequencies = {0.5}, .scale = 2};
   const double c = 2 * std::cos(0.5), s = 2 * std::sin(0.5);

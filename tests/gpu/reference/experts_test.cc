@@ -34,7 +34,7 @@ void expect_numbers(const Numbers& found, const Numbers& wanted, const std::stri
         << where << " at " << i;
 }
 
-// Gradients without an addend; those of parameters begin at zero.
+// Gradients of inputs are written without an addend; gradients of parameters are added to zero.
 std::vector<Result> gradients_of(Operands& operands, std::vector<Guarded>& outputs) {
   return run_backward(*make_reference_device(), operands, outputs, {.from_zero = true});
 }
@@ -206,8 +206,8 @@ Operands statistics_operands(const Routing& routing, const Numbers& logits,
   return operands;
 }
 
-// The softmax of the rows is 1/4, 3/4 and 1/2, 1/2; the logarithm of both sums is ln 4. `taken`: choices that
-// experts take. Gradients of rows before these are 0.
+// The rows' softmax is 1/4, 3/4 and 1/2, 1/2; in both rows, the logarithm of the sum is ln 4. `taken` is the
+// number of choices that experts take. Gradients of rows before these two are 0.
 void expect_statistics_of_two_rows(Operands operands, double taken) {
   set(operands.output_gradients[0], {1, 2, 0.5, 7, 7, 7});
   operands.freeze();
@@ -227,7 +227,7 @@ TEST(ReferenceExperts, Statistics) {
                                 2);
 }
 
-// The same rows behind one of padding. A label that is ignored is not padding.
+// A row of padding precedes the two rows and does not count. A label that is ignored is not padding.
 TEST(ReferenceExperts, StatisticsLeaveOutPadding) {
   expect_statistics_of_two_rows(statistics_operands({.experts = 2, .chosen = 1}, logs({9, 1, 1, 3, 2, 2}),
                                                     {0, 1, 0}, {}, {kPaddingLabel, kIgnoreLabel, 5}),
@@ -268,7 +268,7 @@ TEST(ReferenceExperts, Loss) {
   expect_numbers(gradients[1].values, losses, "loss of backward");
 }
 
-// The rows of `Loss`, and padding: it is the same loss.
+// The rows of `Loss`, with rows of padding, give the same loss.
 TEST(ReferenceExperts, PaddingIsNoRowOfTheLoss) {
   Routing r{.experts = 2, .chosen = 1, .layers = 2, .balance_loss = 0.5, .z_loss = 0.25};
   const auto loss_with = [&](const std::vector<int32_t>& labels) {
@@ -292,8 +292,8 @@ TEST(ReferenceExperts, NoLabelNoLoss) {
   }
 }
 
-// load_balancing_loss_func of transformers 5.23, in plain loops: of all layers' rows together, E times the
-// sum over experts of (choices / rows) * (mean softmax).
+// load_balancing_loss_func of transformers 5.23 in plain loops. Over the rows of all layers together, it is E
+// times the sum over experts of (choices / rows) * (mean softmax).
 double balance_of(const std::vector<Numbers>& layers, size_t experts, size_t chosen) {
   Numbers choices(experts, 0.0), probabilities(experts, 0.0);
   double rows = 0;
@@ -347,8 +347,8 @@ OpAttributes attributes_of(bool weighted, OpAttributes a = {}) {
   return a;
 }
 
-// The op of an expert. Tensors begin with the values; what the expert does not have stays as conformance
-// tests leave it: zeros, and behind them what nothing reads.
+// The operands of an expert's op. Tensors begin with the given values. The rest is as conformance tests leave
+// it: zeros, and behind the zeros what nothing reads.
 Operands expert_operands(OpKind kind, const OpAttributes& a, int64_t expert,
                          const std::vector<Shape>& tensors, const std::vector<Numbers>& values,
                          const Numbers& gradient, const std::vector<Shape>& parameters = {},
@@ -377,7 +377,8 @@ Operands expert_operands(OpKind kind, const OpAttributes& a, int64_t expert,
   return out;
 }
 
-// The first numbers of outputs, then of gradients of inputs and parameters; all others must be zero.
+// Checks the first numbers of the output and of the gradients of inputs and parameters. All numbers behind
+// them must be zero.
 void expect_expert(Operands operands, const Numbers& output, const std::vector<Numbers>& gradients) {
   const auto expect_begin = [](const Result& found, Numbers wanted) {
     wanted.resize(found.values.size());

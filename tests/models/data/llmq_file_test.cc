@@ -66,7 +66,7 @@ TEST_F(LlmqFile, WithoutMasksEveryTokenIsTrained) {
   EXPECT_EQ(TokenData::open({path("a.bin")}, kVocabulary + 24).tokens(), 11u);
 }
 
-// Any begin within a byte, pieces of the reader, and a last byte that is not full.
+// A read may begin within a byte and need several pieces of the reader. The last byte is not full.
 TEST_F(LlmqFile, MasksAreFoundFromEveryPlaceOn) {
   const size_t tokens = 20003;  // more than two pieces of the reader, which have 8192 masks
   const std::vector<bool> masks = random_masks(tokens, 1);
@@ -81,7 +81,7 @@ TEST_F(LlmqFile, MasksAreFoundFromEveryPlaceOn) {
     }
 }
 
-// A label is trained if the mask of its token, one further, is set; the first token of the file is no label.
+// A label is the next token, trained if the mask of that token is set. The file's first token is none.
 TEST_F(LlmqFile, RowsHaveTheLabelsThatAreTrained) {
   std::vector<bool> masks(13);
   masks[0] = masks[3] = masks[4] = masks[8] = masks[12] = true;

@@ -16,7 +16,8 @@ uint64_t sum_of(const Weights& weights) {
   return sum;
 }
 
-// Checks the first `rows`: each source has its next row, and less than one more or less than its share.
+// Checks the first `rows` rows. Each row is the next of its source, and the number of rows that a source has
+// given differs from its share by less than one.
 void expect_exact_shares(const Weights& weights, uint64_t rows) {
   MixOrder order(weights);
   const uint64_t sum = sum_of(weights);

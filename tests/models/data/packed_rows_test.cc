@@ -118,7 +118,7 @@ TEST_F(PackedRowsTest, SetGivesBackWhatWasWritten) {
     }
     begin += s.ids.size();
   }
-  // Across parts, in one read.
+  // One read goes across several parts.
   std::vector<int32_t> ids(begin);
   std::vector<uint8_t> marks(begin);
   set.read_tokens(0, begin, ids.data(), marks.data());
@@ -206,7 +206,7 @@ TEST_F(PackedRowsTest, RowsDependOnTheirNumberAlone) {
   EXPECT_NE(read_row(other_seed, 64, 0), rows[0]);
 }
 
-// Against a plain best-fit decreasing.
+// Compares the number of rows with that of a plain best-fit decreasing.
 TEST_F(PackedRowsTest, RowsAreAsFewAsBestFitMakes) {
   for (uint32_t seed = 0; seed < 20; ++seed) {
     const std::vector<MadeSample> samples = random_samples(200, 65, seed);
@@ -231,7 +231,7 @@ TEST_F(PackedRowsTest, RowsAreAsFewAsBestFitMakes) {
 }
 
 TEST_F(PackedRowsTest, LongSamplesAreCutDividedOrRefused) {
-  // 100 tokens, of which the last ten are trained; and one that fits.
+  // Samples 1 and 3 have 100 tokens, trained from token 90 and from token 5 on. Sample 2 fits.
   const std::vector<MadeSample> samples = {sample_of(1, 100, 90), sample_of(2, 10, 1), sample_of(3, 100, 5)};
   const PreparedSet set = make_set(samples);
   const auto rows_of = [&](LongSamples how) {
@@ -279,7 +279,7 @@ TEST_F(PackedRowsTest, ValidationEndsWithItsLastRow) {
                           [](int32_t label) { return label == kPaddingLabel; }));
 }
 
-// Pieces of many groups, of which only one is in memory.
+// The data form many groups, of which one at a time is in memory.
 TEST_F(PackedRowsTest, ManyGroups) {
   const std::vector<MadeSample> samples = random_samples(40'000, 6, 6);
   const std::string place = path("many");
@@ -305,7 +305,8 @@ TEST_F(PackedRowsTest, ManyGroups) {
     ASSERT_EQ(positions[static_cast<int32_t>(i)], samples[i].ids.size() - 1) << i;
 }
 
-// Every token of a set, once: how many of each sample are held out. The others are checked to be the rest.
+// Counts for each sample how many of its tokens are held out. Checks that every token is held out or among
+// the others, once.
 std::vector<uint64_t> held_tokens(const PreparedSet& set, const std::shared_ptr<const HeldOut>& held) {
   std::vector<PreparedSample> samples(set.samples());
   set.read_samples(0, samples);
@@ -353,7 +354,7 @@ TEST_F(PackedRowsTest, RecordsAreHeldOutWholeByTheirTokens) {
         records += tokens[i] > 0;
     }
     EXPECT_EQ(held->records(), records);
-    // In each tenth of the set, as much as in any.
+    // Each tenth of the set has about a tenth of the tokens that are held out.
     for (size_t tenth = 0; percent >= 5 && tenth < 10; ++tenth) {
       uint64_t of_tenth = 0;
       for (size_t i = 0; i < 100; ++i) of_tenth += tokens[100 * tenth + i];
@@ -399,14 +400,14 @@ TEST_F(PackedRowsTest, OfALongTextAPartIsHeldOut) {
   EXPECT_EQ(row.labels[99], 95'100);
   PackedRows others(one, SampleChoice::others(held), choice);
   EXPECT_EQ(others.facts().trained, 94'999u);
-  // Two stretches of 30,000; a conversation and a short text beside them are not divided.
+  // Two stretches of 30,000 tokens are held out. The conversation and the short text are not divided.
   std::vector<MadeSample> texts(10, text_of(60'000));
   texts.push_back(sample_of(1, 900, 400));
   texts.push_back(text_of(800));
   const PreparedSet some = make_set(texts, 4);
   EXPECT_EQ(held_tokens(some, std::make_shared<const HeldOut>(some, 10)),
             (std::vector<uint64_t>{0, 0, 0, 0, 30'000, 0, 0, 0, 0, 30'000, 0, 0}));
-  // A stretch whose text begins too late for it goes on behind its place.
+  // A stretch goes on behind its place if the text there begins too late to hold all of it.
   const PreparedSet late = make_set({text_of(40'000), text_of(40'000), text_of(34'000)});
   EXPECT_EQ(held_tokens(late, std::make_shared<const HeldOut>(late, 30)),
             (std::vector<uint64_t>{0, 17'100, 17'100}));

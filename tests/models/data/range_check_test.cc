@@ -1,5 +1,5 @@
-// The check of all tokens beside a run: it finds the one that is none, wherever it is, and ends when asked
-// to.
+// A check that reads all tokens while a run trains. It finds a token beyond the vocabulary, wherever it is,
+// and ends when it is asked to.
 #include "models/data/range_check.h"
 
 #include <gtest/gtest.h>
@@ -24,7 +24,7 @@ class RangeChecks : public FormatTest {
   }
 };
 
-// What is thrown names file and position; data behind the first are checked too.
+// The exception names file and position. Data after the first of the list are checked, too.
 TEST_F(RangeChecks, FindsTheTokenThatIsNone) {
   const TokenData good = tokens("good.bin", std::nullopt), bad = tokens("bad.bin", kTokens - 1);
   const TokenData* const all[] = {&good, &bad};

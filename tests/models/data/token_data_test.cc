@@ -81,7 +81,7 @@ TEST_F(TokenDataTest, RawUint16) {
   expect_error(ExitCode::usage, {"no data file"}, [] { TokenData::open({}, 256); });
 }
 
-// What only looks like raw uint16 is refused unless its type is given.
+// Files whose bytes look like another format are not read as raw uint16 unless the type is given.
 TEST_F(TokenDataTest, FilesThatLookLikeSomethingElseAreAskedAbout) {
   std::string wide, text;
   for (uint32_t i = 0; i < 200; ++i) wide += bytes_of(i), text += "In the beginning ";
@@ -105,7 +105,7 @@ TEST_F(TokenDataTest, FilesThatLookLikeSomethingElseAreAskedAbout) {
                                     {"PK\x03\x04", "a zip archive"},
                                     {"PAR1", "a Parquet file"}})
     rejects(write_file("other.bin", begin + std::string(100, 'x')), 50257, ExitCode::malformed_file, name);
-  // Tokens may begin like that too; then their type says so.
+  // If tokens begin like such a file, their type must be given.
   EXPECT_EQ(TokenData::open({write_u16("like_gzip.bin", {0x8b1f, 8})}, 50257, TokenType::uint16).tokens(),
             2u);
   const std::string few = write_u16("few.bin", {1, 2, 3, 4});

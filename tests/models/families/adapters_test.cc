@@ -21,7 +21,7 @@ Model adapted(const std::string& name, const Adapters& adapters) {
   return build_model(config, DType::bf16, 2, 8);
 }
 
-// Of the first layer, without "LAYERS.0.".
+// Names of the parameters in the first layer's group of adapters, without "LAYERS.0.".
 std::vector<std::string> names_of(const Model& model) {
   const Group& group = model.groups[model.layers[1].segments[0].groups[1]];
   std::vector<std::string> names;
@@ -66,7 +66,7 @@ TEST(Adapters, EveryLinearOpOfEveryFamilyGetsOne) {
     EXPECT_EQ(factors, 2 * matrices);
     EXPECT_EQ(parameter_count(model, true), elements);
     EXPECT_EQ(parameter_count(model), parameter_count(plain) + elements);
-    // One op more for each factor, and a sum.
+    // Each adapted matrix adds three ops: one for each factor, and a sum.
     const auto ops = [](const Model& m) { return m.segments[m.layers[1].segments[0].segment].ops.size(); };
     EXPECT_EQ(ops(model), ops(plain) + 3 * matrices_of_segment);
   }
@@ -106,7 +106,7 @@ TEST(Adapters, TargetsAreEndsOfNames) {
                "--lora 65 is more than the rank of h.0.", "Give --lora 64 or less");
 }
 
-// Layers with the same adapters are of one template, others are not.
+// Layers with the same adapters share a template; others do not.
 TEST(Adapters, OneLayerMayHaveThemAlone) {
   const auto templates = [](const Model& model) {
     std::vector<uint32_t> segments;
@@ -123,7 +123,7 @@ TEST(Adapters, OneLayerMayHaveThemAlone) {
   EXPECT_EQ(of[1], of[2]);
   EXPECT_NE(of[2], of[3]);
   EXPECT_EQ(of[3], of[4]);
-  // Of a mixture: the second layer's experts have some, the first one's have none.
+  // In this mixture, the experts of the second layer have adapters, and those of the first layer have none.
   const Model experts = adapted(
       "mixtral:layers=2,width=64,heads=4,kv_heads=2,ffn=32,experts=2,vocab=50,context=16",
       {.rank = 2,

@@ -1,5 +1,5 @@
-// What is taken for keys that a config.json does not have, and which layers have windows: what transformers'
-// classes take (tools/fixtures/config_defaults.py).
+// What is taken for keys that a config.json lacks, and which layers have windows. Both are as in
+// transformers' classes (tools/fixtures/config_defaults.py).
 #include <fstream>
 #include <nlohmann/json.hpp>
 

@@ -19,8 +19,8 @@ struct Device1 {
   std::unique_ptr<Device> (*make)();
 };
 
-// The loss's sum over rows, and the gradients of that sum, of documents that are packed into one row, or of
-// one of them, whose other tokens are ignored.
+// Computes the loss's sum over rows and the gradients of that sum. The row holds packed documents, or one of
+// them while the other tokens are ignored.
 class DocumentRun {
  public:
   DocumentRun(const Fixture& fixture, const ModelConfig& config, int64_t sequence, bool documents,
@@ -52,10 +52,10 @@ void expect_equal_gradients(const DocumentRun& packed, const DocumentRun& first,
         difference += std::pow(packed.run.gradient(p.name)[i] - wanted, 2);
         norm += wanted * wanted;
       }
-      // fp32 sums over the rows, in other orders: a few units in the last place of 1.2e-7 / 2. The summands
-      // of the bias of k nearly cancel, since a softmax stays where all its scores move alike. So its norm is
-      // small beside them: it errs by 2.6e-6 with vectors of 256 bits, and by less than 2e-6 with those of
-      // 512.
+      // fp32 sums over rows in other orders differ by a few units in the last place, 1.2e-7 / 2 each. The
+      // bias of k differs by more of its norm: a softmax stays when all its scores move alike, so the
+      // summands nearly cancel. It errs by 2.6e-6 with vectors of 256 bits, and by less than 2e-6 with those
+      // of 512.
       const double tolerance = p.name.ends_with("k_proj.bias") ? 4e-6 : 2e-6;
       EXPECT_LE(std::sqrt(difference), tolerance * std::sqrt(norm)) << where << ", " << p.name;
     }

@@ -139,8 +139,7 @@ TEST(Gpt2Moe, Ops) {
   EXPECT_FALSE(draws_numbers(build(kTiny)));
 }
 
-// Capacity is where memory is saved: two sequences of 256 tokens, of each of which an expert takes 80 at
-// most.
+// A capacity saves memory. Of each of two sequences of 256 tokens, an expert takes 80 at most.
 TEST(Gpt2Moe, AnExpertsRowsAreBoundedByItsCapacity) {
   const auto rows = [](const std::string& more) {
     const Model model = build("gpt2-moe:layers=2,width=64,heads=4,vocab=96,context=256,experts=4" + more,
@@ -149,7 +148,7 @@ TEST(Gpt2Moe, AnExpertsRowsAreBoundedByItsCapacity) {
       if (segment.name == "expert") return segment.tensors[segment.ops.front().outputs.front()].shape[0];
     return int64_t{0};
   };
-  EXPECT_EQ(rows(",capacity=1.25"), 192);  // 160, and zeros
+  EXPECT_EQ(rows(",capacity=1.25"), 192);  // 160 rows, and zeros up to a whole tile
   EXPECT_EQ(rows(",capacity=none"), 512);
 }
 

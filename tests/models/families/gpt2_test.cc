@@ -28,7 +28,7 @@ TEST(Gpt2Config, OtherMathematicsIsRefused) {
     expect_bad_file(with(kGpt2Json, member), "not supported");
   expect_bad_file(replaced(kGpt2Json, "gelu_new", "relu"), "activation_function \"relu\" is not supported");
   EXPECT_NO_THROW(config_from_json(replaced(kGpt2Json, "gelu_new", "gelu_pytorch_tanh"), "f"));
-  // Changes no more than roundings.
+  // This key changes no more than roundings.
   EXPECT_NO_THROW(config_from_json(with(kGpt2Json, "\"reorder_and_upcast_attn\": true"), "f"));
 }
 

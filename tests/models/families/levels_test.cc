@@ -40,7 +40,8 @@ TEST(Levels, Gpt2KeepsTenOfSixteenNumbers) {
   EXPECT_NEAR(part_kept("gpt2", Recompute::all), 1.0 / 16, 0.001);
 }
 
-// Llama's: 8 numbers of width and three of the feed-forward's, of which the norms and SwiGLU make 2 and one.
+// Llama's layer keeps 8 tensors of the model's width and three of the feed-forward's. The norms and SwiGLU
+// compute 2 and one of these.
 TEST(Levels, LlamaKeepsSevenTenths) {
   const double wide = 11008.0 / 4096;
   EXPECT_NEAR(part_kept("llama-7b", Recompute::cheap), (6 + 2 * wide) / (8 + 3 * wide), 0.005);

@@ -96,7 +96,7 @@ TEST(Model, LearnedPositionsEndWithTheContext) {
                Error);
 }
 
-// They go on as the rotation is defined, and a sentence says what is known of them.
+// Positions beyond the context go on as the rotation is defined, and a sentence says what is known of them.
 TEST(Model, RotaryPositionsGoOnBeyondTheContext) {
   ModelConfig config = config_from_name("llama:layers=1,width=64,heads=4,vocab=96,context=16");
   EXPECT_EQ(build_model(config, DType::bf16, 1, 64).sequence, 64);
@@ -106,7 +106,7 @@ TEST(Model, RotaryPositionsGoOnBeyondTheContext) {
   const std::string plain =
       longer + "the model has not learned positions beyond it, and no rope_scaling stretches them.";
   EXPECT_EQ(length_note(config, 64, "--seq"), plain);
-  // As Qwen's README has it.
+  // These are the values of Qwen's README.
   config.rope_scaling = {.type = RopeType::yarn, .factor = 4, .original_context = 16};
   EXPECT_EQ(length_note(config, 64, "--seq"),
             longer + "the model's rope_scaling (yarn) stretches its positions to 64 tokens.");
@@ -127,7 +127,7 @@ TEST(Model, SliceOfTooManyTokensIsRefused) {
       Error);
 }
 
-// Of models with experts, choices are numbered in 32 bits.
+// In models with experts, choices are numbered in 32 bits.
 TEST(Model, TooManyChoicesOfExpertsAreRefused) {
   const std::string name =
       "gpt_oss:layers=1,width=64,heads=4,kv_heads=2,vocab=96,context=1048576,experts=64,top=8,ffn=8";

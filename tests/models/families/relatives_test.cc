@@ -80,7 +80,7 @@ TEST(Relatives, Olmo2NormsWhatItAdds) {
             "y = add(middle, post_feedforward_layernorm)\n");
 }
 
-// The attributes of the only op of that kind and, where there are several, of the first.
+// The attributes of the segment's first op of that kind.
 const OpAttributes& attributes_of(const Model& model, uint32_t segment, OpKind kind) {
   const std::vector<Op>& ops = model.segments[segment].ops;
   return std::ranges::find(ops, kind, &Op::kind)->attributes;
@@ -181,7 +181,7 @@ TEST(Relatives, OtherMathematicsIsRefused) {
   expect_bad_file(replaced(written("phi-4"), "\"silu\"", "\"gelu\""), "hidden_act \"gelu\" is not supported");
 }
 
-// Keys whose absence means something else than null.
+// For these keys, absence means something else than null.
 TEST(Relatives, AbsentKeysHaveTheDefaultsOfTheirClasses) {
   const auto without = [](const std::string& name, const std::string& key) {
     return config_from_json(replaced(written(name), "\"" + key + "\"", "\"other\""), "f");

@@ -39,7 +39,7 @@ TEST(RopeFrequencies, AreThoseOfTransformers) {
     const std::string name = one["name"];
     const ModelConfig config = config_from_json(one["config"].dump(), name);
     expect_turns(one, config, name);
-    // So are those of the file that Sluice writes.
+    // The file that Sluice writes gives the same frequencies.
     expect_turns(one, config_from_json(config_to_json(config, DType::f32), name), name + ", written");
     ++compared;
   }

@@ -52,7 +52,7 @@ TEST_F(DataSourceTest, AFileOfTheWholeNameIsThatFile) {
   const std::vector<DataSource> weighted = sources_of({file + "=0.5", a + "=0.5"});
   EXPECT_EQ(weighted[0].path, file);
   EXPECT_EQ(weighted[0].weight, 1u);
-  EXPECT_FALSE(has_weight(path("missing=file.jsonl")));  // said to be missing by its whole name
+  EXPECT_FALSE(has_weight(path("missing=file.jsonl")));  // a message names the whole as missing
   EXPECT_TRUE(has_weight(path("missing.jsonl=2")));
   EXPECT_EQ(sources_of({path("missing.jsonl=2")})[0].files, Strings{path("missing.jsonl")});
 }

@@ -1,4 +1,4 @@
-// Hand-made blocks of MXFP4: every value, scales, the order of what they make, and ranges of it.
+// Blocks of MXFP4 made by hand: every value, scales, the order of the decoded values, and ranges of them.
 #include "models/files/mxfp4.h"
 
 #include <fmt/format.h>
@@ -13,7 +13,7 @@ namespace {
 
 class Mxfp4Test : public FormatTest {
  protected:
-  // One file with both tensors.
+  // Writes a file with the tensor of blocks and the tensor of scales, and opens it.
   void store(const Shape& blocks_shape, const std::string& blocks, const std::string& scales) {
     const Shape of_scales(blocks_shape.begin(), blocks_shape.end() - 1);
     const std::vector<TensorSpec> specs = {{"m_blocks", DType::u8, blocks_shape},
@@ -92,7 +92,7 @@ TEST_F(Mxfp4Test, AValueBeyondBf16IsRefused) {
                  [&] { made(scale, value); });
 }
 
-// Of 2 experts, each 6 stored rows of 70 groups: more than are read at once. The value tells the place.
+// Each of 2 experts has 6 stored rows of 70 groups, more than are read at once. A value tells its place.
 TEST_F(Mxfp4Test, RowsBecomeColumnsAndRangesArePartsOfTheWhole) {
   constexpr uint64_t kExperts = 2, kRows = 6, kGroups = 70, kIn = 32 * kGroups;
   std::string blocks, scales;
@@ -123,7 +123,7 @@ TEST_F(Mxfp4Test, RowsBecomeColumnsAndRangesArePartsOfTheWhole) {
       }
 }
 
-// Rows that are further apart than what is read at once.
+// A row is longer than what is read at once.
 TEST_F(Mxfp4Test, LongRows) {
   constexpr int64_t kGroups = 3000;
   store({1, 2, kGroups, 16}, std::string(kGroups * 16, 0x22) + std::string(kGroups * 16, 0x44),

@@ -68,7 +68,7 @@ TEST_F(PrepareTest, AnyNumberOfThreadsMakesTheSameSet) {
 }
 
 TEST_F(PrepareTest, WhatUsersSpellAndPatternsDoNotKnowIsCounted) {
-  // In a sample that is left out, nothing counts.
+  // Nothing is counted in a sample that is left out.
   const std::string chats =
       write_file("chats.jsonl",
                  "{\"messages\":[{\"role\":\"user\",\"content\":\"<|im_end|>\\ufffe\"},"
@@ -222,7 +222,7 @@ TEST_F(PrepareTest, ThreadsShareTheMemoryForRecords) {
   EXPECT_TRUE(is_second);
 }
 
-// A set is named by its data: parts of other data would be taken for those of the name.
+// A set is named by its data. A part made of other data would be taken for one of the named data.
 TEST_F(PrepareTest, DataThatChangeMeanwhileLeaveNoPart) {
   const std::string chats = write_chats("chats.jsonl", 1 << 12);
   const std::string before = read_text_file(chats, 1 << 20);
@@ -245,7 +245,7 @@ TEST_F(PrepareTest, DataThatChangeMeanwhileLeaveNoPart) {
   expect_refusal_of(gone);
 }
 
-// As Alpaca and others are published.
+// Alpaca and other data are published as one list.
 TEST_F(PrepareTest, AListGivesTheSamplesOfItsLines) {
   const std::string chats = write_chats("chats.jsonl", 3 << 20);
   std::string list = read_text_file(chats, 1 << 24);
@@ -351,7 +351,7 @@ TEST_F(PrepareTest, NamesTellWhatASetDependsOn) {
   EXPECT_EQ(names.size(), 6u);
 }
 
-// Of a tokenizer.model, tokenizer_config.json says what stands around a text.
+// Beside a tokenizer.model, tokenizer_config.json says what is added around a text.
 TEST_F(PrepareTest, NamesTellWhatTheTokenizerAdds) {
   const auto field = [](int number, const std::string& payload) {  // protobuf's, of type block
     return std::string{static_cast<char>(number << 3 | 2), static_cast<char>(payload.size())} + payload;
@@ -457,7 +457,7 @@ TEST_F(PrepareTest, FoldersAreTheirFiles) {
   for (const char* name : {"data/b/1.jsonl", "data/a.txt", "data/c.md", "data/README.md", "data/.hidden",
                            "data/x.csv", "data/.ipynb_checkpoints/b/1.jsonl"})
     write_file(name, "x");
-  // Links to files are read; to folders, which may lead back, or to nothing, they are told.
+  // Links to files are read. Links to folders, which may lead back, and to nothing are told, not read.
   std::filesystem::create_symlink(path("data/a.txt"), path("data/d.txt"));
   std::filesystem::create_directory_symlink(path("data"), path("data/b/up"));
   std::filesystem::create_symlink(path("data/gone.txt"), path("data/e.txt"));
@@ -493,18 +493,18 @@ TEST_F(PrepareTest, NothingBetweenSeparatorsIsNoRecord) {
   EXPECT_EQ(counts.untrained, 0u);
 }
 
-// 7: an end that is known, 8 and 9: control tokens.
+// Token 7 is a known end; tokens 8 and 9 are control tokens.
 TEST(LearnedEnds, AreThoseOfAnswersWithoutAKnownOne) {
   using Ids = std::vector<uint32_t>;
   EXPECT_EQ(ends_with({7}, {{8, 20}}, 0), (Ids{7, 8}));
   EXPECT_EQ(ends_with({}, {{8, 20}, {9, 1}}, 0), (Ids{8, 9}));
   EXPECT_EQ(ends_with({7}, {{7, 20}}, 0), Ids{7});
   EXPECT_EQ(ends_with({7}, {}, 0), Ids{7});
-  // Earlier turns end otherwise than the last one, which ends all: harmony.
+  // As in harmony, earlier turns end with another token than the last turn, whose token ends all.
   EXPECT_EQ(ends_with({7}, {{7, 20}, {8, 60}}, 0), Ids{7});
-  // The known one is that of texts beside conversations.
+  // The known end is that of 20 texts beside the conversations.
   EXPECT_EQ(ends_with({7}, {{7, 20}, {8, 60}}, 20), (Ids{7, 8}));
-  // Of texts alone, what most end with counts.
+  // If all are texts, the token with which most of them end decides.
   EXPECT_EQ(ends_with({7}, {{7, 27}, {8, 1}}, 28), Ids{7});
   EXPECT_EQ(ends_with({7}, {{7, 1}, {8, 27}}, 28), (Ids{7, 8}));
 }

@@ -30,7 +30,7 @@ const Parameter& find(const Model& model, const std::string& name) {
   throw std::out_of_range(name);
 }
 
-// Values that no two tensors share: initial ones, also of factors that would begin with zeros.
+// Fills in initial values, which differ from tensor to tensor, also where factors would begin with zeros.
 void fill(const Model& model, const std::string& name, uint64_t first, uint64_t count, float* out) {
   Parameter p = find(model, name);
   p.initializer = Initializer::uniform;
@@ -83,7 +83,7 @@ TEST(MergedWeights, AreTheBaseAndTheProductOfTheFactors) {
 
 class AdapterFiles : public FormatTest {
  protected:
-  // The model's tensors as a directory: its base, or its adapters.
+  // Writes tensors of the model as a directory: its adapters if `adapters`, else its base.
   void write(const Model& model, const std::string& to, bool adapters, const ExportOptions& given,
              const std::map<std::string, float>& first_values = {}) const {
     std::vector<ExportTensor> tensors;
@@ -147,7 +147,7 @@ TEST_F(AdapterFiles, ReadWhatWasWritten) {
   }
 }
 
-// Which modules have adapters, their weights say; where the config says otherwise, a sentence tells it.
+// The weights say which modules have adapters. If the config contradicts them, a note says so.
 TEST_F(AdapterFiles, ContradictionsBetweenConfigAndWeightsAreTold) {
   using Words = std::vector<std::string>;
   Words parameters;
@@ -184,7 +184,7 @@ TEST_F(AdapterFiles, ABaseIsKnownByItsValues) {
   EXPECT_NE(checksum("base"), checksum("other"));
 }
 
-// PEFT's defaults where keys are missing.
+// Keys that are missing have PEFT's defaults.
 TEST_F(AdapterFiles, TheLeastConfigOfPeft) {
   write_file("adapter_config.json", R"({"peft_type": "LORA", "target_modules": "all-linear"})");
   std::vector<std::string> notes;

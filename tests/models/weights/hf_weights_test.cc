@@ -292,7 +292,7 @@ TEST_F(HfWeightsTest, AChatTemplateIsReplacedWhereverItStands) {
   EXPECT_EQ(json("chat_template.json"), Json({{"chat_template", "new"}}));
   EXPECT_FALSE(fs::exists(path("additional_chat_templates/tool_use.jinja")));
   EXPECT_EQ(read_file("additional_chat_templates/rag.jinja"), "rag");
-  // A list holds where no file does.
+  // Without a file of its own, the template is in the list of tokenizer_config.json.
   fs::remove(path("chat_template.jinja"));
   write_file("tokenizer_config.json", R"({"chat_template": [{"name": "tool_use", "template": "tools"},
       {"name": "rag", "template": "rag"}, {"name": "default", "template": "old"}]})");
@@ -300,7 +300,7 @@ TEST_F(HfWeightsTest, AChatTemplateIsReplacedWhereverItStands) {
   EXPECT_EQ(json("tokenizer_config.json")["chat_template"],
             Json::parse(R"([{"name": "default", "template": "new"}, {"name": "rag", "template": "rag"}])"));
   EXPECT_FALSE(fs::exists(path("chat_template.jinja")));
-  // A tokenizer without a template, or none.
+  // The tokenizer has no template yet.
   write_file("tokenizer_config.json", R"({"eos_token": "e"})");
   replace_chat_template(path(""), "newer");
   EXPECT_EQ(read_file("chat_template.jinja"), "newer");
@@ -316,7 +316,7 @@ TEST_F(HfWeightsTest, EndsAreThoseOfTheSettings) {
   EXPECT_EQ(settings(), nlohmann::json::parse(R"({"eos_token_id": 7, "top_k": 20})"));
 }
 
-// What an export that was killed has left is written over by the next one, and by no second one at once.
+// An export writes over what a killed export has left, but not while another process exports there.
 TEST_F(HfWeightsTest, AKilledExportIsRepeated) {
   const std::vector<ExportTensor> tensors = {{"a", {2}}};
   fs::create_directory(path("to"));

@@ -1,4 +1,4 @@
-// gpt-oss in MXFP4: its experts are what transformers makes of them, wherever blocks and scales lie.
+// gpt-oss in MXFP4. Experts are as transformers makes them, whichever files hold blocks and scales.
 #include <fmt/format.h>
 #include <malloc.h>
 
@@ -130,8 +130,8 @@ class ReadOfMxfp4 : public Mxfp4Weights {
   }
 };
 
-// As a session loads: an expert after the other, each by threads that take pieces of 16384 elements. What is
-// stored is read once, and the pieces are parts of the whole.
+// Reads as a session loads: one expert after the other, each by threads that take pieces of 16384 elements.
+// Stored bytes are read once, and the pieces together are the whole.
 TEST_F(ReadOfMxfp4, LoadingReadsWhatIsStoredOnce) {
   constexpr uint64_t kPiece = 16384, kAll = 3 * kElements;
   const HfWeights weights = opened();
@@ -163,7 +163,8 @@ TEST_F(ReadOfMxfp4, LoadingReadsWhatIsStoredOnce) {
     }
 }
 
-// As sampled_checksum() and start_facts() read: some ranges, of which the first and the last of few rows.
+// Reads as sampled_checksum() does, some ranges of each tensor, and as start_facts() does, a few rows at both
+// ends.
 TEST_F(ReadOfMxfp4, SamplesReadNoMoreThanAll) {
   const HfWeights weights = opened();
   std::vector<float> values(1024);
@@ -178,7 +179,7 @@ TEST_F(ReadOfMxfp4, SamplesReadNoMoreThanAll) {
   EXPECT_LE(*bytes_read() - before, kRows * kGroups * 17 * 11 / 10);
 }
 
-// What is kept is what budgets count.
+// The reader keeps no more memory than budgets count for it.
 TEST_F(ReadOfMxfp4, NoMoreIsKeptThanIsCounted) {
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
   GTEST_SKIP() << "sanitizers allocate otherwise";

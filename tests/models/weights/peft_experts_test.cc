@@ -1,5 +1,5 @@
-// Adapters of experts: what PEFT keeps for all experts of a layer is read as adapters of each, and what PEFT
-// would not read as it is meant is not exported.
+// Adapters of experts. Those that PEFT keeps for all experts of a layer are read as adapters of each expert.
+// Adapters that PEFT would read in another sense are not exported.
 #include "models/weights/peft_experts.h"
 
 #include <fmt/format.h>
@@ -34,7 +34,7 @@ Model adapted(const std::string& name, const Adapters& adapters) {
   return adapted(read_text_file(kFolder + name + "/config.json", 1 << 16), name, adapters);
 }
 
-// s B A of every expert of the first layer is what PEFT adds to it.
+// For every expert of the first layer, s B A is what PEFT adds to its weight.
 TEST(PeftExperts, AdaptersOfPeftChangeWhatTheyChangeThere) {
   for (const std::string name : {"mixtral", "olmoe"}) {
     SCOPED_TRACE(name);
@@ -71,8 +71,8 @@ TEST(PeftExperts, AdaptersOfPeftChangeWhatTheyChangeThere) {
   }
 }
 
-// Of rank 2 where experts have 4: rows of zeros in A, columns of zeros in B. Any range is a part of the
-// whole.
+// These adapters have rank 2, those of experts rank 4. A gets rows of zeros, B columns of zeros. Reading a
+// range gives a part of what reading all gives.
 TEST(PeftExperts, SmallerFactorsArePaddedByZeros) {
   const HfWeights weights = HfWeights::open_adapters(kFolder + "peft_experts/mixtral", "mixtral");
   const SafetensorsFile file =
@@ -171,7 +171,7 @@ TEST_F(PeftExpertsConfig, TensorsThatDoNotFitStayWhatTheyAre) {
     EXPECT_EQ(names(name, shape), std::vector<std::string>{name});
 }
 
-// A header says how many experts there are.
+// The header of the file says how many experts there are, which may be more than the model has.
 TEST_F(PeftExpertsConfig, MoreExpertsThanTheModelHasAreRefused) {
   write_file("adapter_config.json", R"({"peft_type": "LORA", "r": 2, "lora_alpha": 3,)"
                                     R"("target_modules": [], "target_parameters": ["down_proj"]})");

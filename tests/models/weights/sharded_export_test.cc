@@ -20,7 +20,7 @@ namespace {
 namespace fs = std::filesystem;
 using Json = nlohmann::json;
 
-// A tensor as that reader loads it: its full shape, and its value at every flat index.
+// A tensor as PyTorch's reader loads it: its full shape, and its value at every flat index.
 struct Loaded {
   std::string dtype;
   std::vector<int64_t> shape;

@@ -79,7 +79,7 @@ TEST_F(StackedTest, WhatCannotBeDividedStaysAsItIs) {
   EXPECT_EQ(opened("mlp.experts.gate_up_proj", {2, 4}, "qwen3_moe").names().size(), 1u);
 }
 
-// Exports with --shards: a file has some experts of a layer.
+// With --shards, each exported file has some experts of a layer.
 TEST_F(StackedTest, FilesHaveSomeExpertsEach) {
   const std::vector<ExportTensor> tensors = {{"model.layers.0.mlp.experts.down_proj", {5, 3, 2}},
                                              {"model.layers.0.mlp.experts.gate_up_proj", {5, 2, 6}},
@@ -109,7 +109,7 @@ TEST_F(StackedTest, FilesHaveSomeExpertsEach) {
                [&] { HfWeights::open(path("parts5"), "gpt_oss"); });
 }
 
-// Memory that a header's length does not tell: one name stands for many parameters.
+// The length of a header does not tell how much memory its table takes: one name stands for many parameters.
 TEST_F(StackedTest, TheTableTakesNoMoreThanIsSetAside) {
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
   GTEST_SKIP() << "sanitizers allocate otherwise";
@@ -125,7 +125,7 @@ TEST_F(StackedTest, TheTableTakesNoMoreThanIsSetAside) {
   EXPECT_GE(taken, table_bytes_at_most(directory.string())) << "or it need not be set aside";
 }
 
-// Else it would take more than is set aside.
+// The table of such a file would take more memory than is set aside.
 TEST_F(StackedTest, MoreExpertsThanTheModelHasAreRefused) {
   const std::string layer = "model.layers.0.mlp.experts.", other = "model.layers.1.mlp.experts.";
   const auto refused = [](const std::string& sentence, const std::function<void()>& action) {
@@ -140,7 +140,7 @@ TEST_F(StackedTest, MoreExpertsThanTheModelHasAreRefused) {
     opened(layer + "down_proj", {4, 2, 2}, "gpt_oss", {1, 3});
   });
 
-  // What all of a layer of 2 experts have, and one tensor of another layer.
+  // A whole layer of 2 experts is read. With one tensor of another layer, the file is refused.
   std::vector<TensorSpec> specs;
   for (const Stacked& stacked : find_family("gpt_oss")->stacked)
     specs.push_back({"model.layers.0." + std::string(stacked.tensor), DType::f32, {2, 2, 4}});
@@ -155,7 +155,7 @@ TEST_F(StackedTest, MoreExpertsThanTheModelHasAreRefused) {
           });
 }
 
-// Any range of a file's tensor is what its parameters have there.
+// Any range of a tensor in the file has the values of its parameters at those places.
 TEST(Stacked, TensorsAreMadeOfTheirParameters) {
   const std::string name =
       "gpt_oss:layers=2,width=64,heads=4,kv_heads=2,vocab=96,context=16,experts=3,top=2,ffn=8";
@@ -164,7 +164,7 @@ TEST(Stacked, TensorsAreMadeOfTheirParameters) {
   size_t stacked = 0;
   for (const StoredTensor& tensor : tensors) {
     const auto elements = static_cast<uint64_t>(element_count(tensor.shape));
-    // By parameter: its elements are those of the tensor in which element i is i.
+    // Reads elements of a parameter that is part of a tensor in which element i has the value i.
     const ReadPart read = [](const TensorPart& part, uint64_t first, uint64_t count, float* out) {
       for (uint64_t i = 0; i < count; ++i) out[i] = static_cast<float>(part.skip + (first + i) * part.step);
     };

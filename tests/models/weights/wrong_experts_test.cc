@@ -21,7 +21,7 @@ class WrongExpertsTest : public FormatTest {
     config.rank = rank;
     return build_model(config, DType::f32, 1, 4);
   }
-  // The tensors of the model but those with such a part in their names, and others.
+  // Writes the tensors of the model, but none with a part of `left_out` in its name, and those of `more`.
   void write(const Model& model, const std::set<std::string>& left_out,
              const std::vector<TensorSpec>& more = {}) const {
     std::vector<TensorSpec> specs = more;

@@ -29,8 +29,9 @@ TEST(Bench, AFitFindsBothRates) {
   EXPECT_NEAR(fit.flops_together, 160 / (160 / 5.0 + 13 / 2.0), 1e-9);
 }
 
-// Times that fall as bytes grow leave no use for a rate of bytes, so flops alone count: 1 and 3 s for 2 flops
-// each. Least squares of 2x - 1 and 2x/3 - 1: x = (2 + 2/3) / (4 + 4/9) = 0.6.
+// With 2 flops each, the points take 1 s for 9 bytes and 3 s for 1 byte. A time that falls as bytes grow has
+// no rate of bytes, so flops alone count. Least squares of 2x - 1 and 2x/3 - 1: x = (2 + 2/3) / (4 + 4/9), or
+// 0.6.
 TEST(Bench, AFitHasNoNegativeRates) {
   const OpPoint points[] = {{2, 9, 1}, {2, 1, 3}};
   const OpFit fit = fit_op(points);
@@ -89,7 +90,7 @@ TEST(Bench, WhatIsNoTextIsReplaced) {
   EXPECT_EQ(parse_machine_rates(machine_rates_json(r), "text").drives[0].directory, "/\uFFFD");
 }
 
-// Ops need 1 GiB in the full sizes, and an eighth of it with each side halved.
+// The bytes that ops are taken to need: 1 GiB in the full sizes, and an eighth when each side is halved.
 uint64_t cubic(const OpSizes& sizes) {
   return static_cast<uint64_t>(sizes.rows * sizes.width) * static_cast<uint64_t>(sizes.vocabulary) / 16;
 }

@@ -48,7 +48,7 @@ class Looking final : public Device {
   std::unique_ptr<Device> device_ = make_reference_device();
 };
 
-// The largest integer with which the op was timed; -1: it has none.
+// The largest integer among the inputs with which the op was timed; -1 if it has no integers.
 int32_t largest_of(OpKind kind, const OpAttributes& attributes, std::vector<Shape> inputs,
                    std::vector<Shape> parameters) {
   OpShapes shapes{kind, attributes, DType::f32, std::move(inputs), {}, std::move(parameters)};
@@ -76,7 +76,7 @@ TEST(OpTimer, RoutingGivesAllExpertsEquallyManyRows) {
   const Routing r{.experts = 4, .chosen = 2, .layers = 1, .weighted = true};
   const int64_t rows = 64, routing = RoutingLayout{rows, r.experts, r.chosen}.size();
   const OpAttributes routed{.routing = r};
-  EXPECT_EQ(largest_of(OpKind::route, routed, {{rows, 4}}, {}), -1);  // it writes the routing that it reads
+  EXPECT_EQ(largest_of(OpKind::route, routed, {{rows, 4}}, {}), -1);  // route writes the routing it reads
   EXPECT_EQ(largest_of(OpKind::router_statistics, routed, {{rows, 4}, {routing}}, {}), 128);
   EXPECT_EQ(largest_of(OpKind::router_loss, routed, {{1, router_statistics_count(4)}, {rows}}, {}), 0);
   EXPECT_EQ(largest_of(OpKind::expert_linear, routed, {{routing}, {rows, 8}, {rows, 2}}, {{8, 6}, {6}}), 128);

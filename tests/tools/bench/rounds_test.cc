@@ -33,7 +33,7 @@ TEST(BenchRounds, RoundsDisagreeWhenMostAreSlow) {
   EXPECT_FALSE(disagree(rounds_of({9, 9, 9}))) << "what slows all rounds alike shows nowhere";
 }
 
-// Seven of eight rounds agree, and one was fast by chance. Of seven rounds, it counts.
+// A rate is doubtful if one of seven rounds was fast. If one of eight was, that counts as chance.
 TEST(BenchRounds, OneFastRoundOfManyIsNoDoubt) {
   EXPECT_FALSE(disagree(rounds_of({1, 2, 2, 2, 2, 2, 2, 2})));
   EXPECT_TRUE(disagree(rounds_of({1, 2, 2, 2, 2, 2, 2})));

@@ -48,7 +48,8 @@ TEST(GpuCheckRows, TheFirstQuestionsFitInOneCall) {
   EXPECT_LE(seconds, 470);
 }
 
-// Every case of the conformance suite is run by one row of a part, and watched by memcheck in one.
+// In each part that runs the conformance suite, one row runs a given case. In part "tests", another row runs
+// it under memcheck.
 TEST(GpuCheckRows, EveryOpHasARow) {
   const auto rows_with = [](const std::string& part, const std::string& tool, const std::string& test) {
     const std::vector<Row> rows = rows_of(part);
@@ -294,7 +295,7 @@ TEST(GpuCheckReport, TestsAreListedWithTheirReasonsAndLogs) {
   expect_line(page, "| NCCL | not run |  |  |");
 }
 
-// A row that was cut off, or whose losses are none, has figures and says so.
+// A row that was cut off, or whose losses are no numbers, is shown with its figures and with what failed.
 TEST(GpuCheckReport, WhatIsKnownOfAFailedRowIsShown) {
   ordered_json cut = training_row(0), wrong = training_row(0);
   cut["state"] = "failed";

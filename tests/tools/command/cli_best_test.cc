@@ -13,7 +13,7 @@ namespace {
 
 class CliBest : public Cli {
  protected:
-  // Letters that the training data lack: the validation loss rises with every step.
+  // The validation data have letters that the training data lack, so the validation loss rises every step.
   void SetUp() override {
     Cli::SetUp();
     std::string letters;
@@ -61,7 +61,7 @@ TEST_F(CliBest, TheBestOfARunIsEvaluatedAndExported) {
   const CommandResult exported = run({"export", "--from", out, "--best", "--to", directory / "exported"});
   EXPECT_EQ(exported.code, 0) << exported.err;
   EXPECT_TRUE(exported.out.starts_with(sentence + "Exported step 2 of " + best)) << exported.out;
-  // It stays when the run goes on.
+  // The best checkpoint stays when the run goes on.
   const CommandResult resumed = run({"train", "--out", out, "--resume", "auto", "--steps", "8"});
   ASSERT_EQ(resumed.code, 0) << resumed.err;
   EXPECT_TRUE(resumed.out.ends_with(sentence)) << resumed.out;
@@ -84,7 +84,8 @@ TEST_F(CliBest, WhatCannotBeTheBestIsRefused) {
   refused(kFixtures + "gpt2", {"gpt2 holds none.", "Name a run directory, or leave out --best."});
 }
 
-// One more than --keep stays, and one is being written; but no more than the run can write.
+// The room is for --keep checkpoints, the best one, and one that is being written, but for no more than the
+// run writes.
 TEST_F(CliBest, ItsRoomIsCounted) {
   const std::string small = directory / "small";
   std::filesystem::create_directory(small);
@@ -97,7 +98,7 @@ TEST_F(CliBest, ItsRoomIsCounted) {
   expect_refusal(train("small/run", 200, validates() + Words{"--keep-best", "--keep", "50"}), 4,
                  {"52 checkpoints of ", "Free some space, lower --keep, leave out --keep-best, or name "});
   EXPECT_EQ(run(train("small/short", 2, validates() + Words{"--keep-best", "--keep", "50"})).code, 0);
-  // One that is validated at its end alone writes one checkpoint.
+  // A run that is validated only at its end writes one checkpoint.
   EXPECT_EQ(run(train("small/run", 2,
                       {"--val-data", validation, "--val-batches", "2", "--keep-best", "--keep", "50"}))
                 .code,

@@ -14,7 +14,7 @@ namespace {
 
 class CliElsewhere : public Cli {
  protected:
-  // With the default of --device, where run() would add cpu: the machine decides which device it is.
+  // Runs plan with the default of --device, by which the machine decides. run() would add --device cpu.
   CommandResult plan(const Words& more) const {
     return run(Words{"plan", "--no-advice", "--device", "auto"} + more);
   }
@@ -44,7 +44,7 @@ TEST_F(CliElsewhere, AMachineThatIsNotKnownIsSuggested) {
                  {"nothere.json, and no such file", "Known are a100", "docs/machine.md"});
 }
 
-// The README's question.
+// The README asks what it takes to train Llama-70B on one 4090.
 TEST_F(CliElsewhere, Llama70BOnOne4090) {
   const Words words{"--model", "llama-70b", "--machine", "rtx-4090", "--host-mem", "64GiB", "--seq", "2048"};
   const nlohmann::json facts = facts_of(words);
@@ -53,7 +53,7 @@ TEST_F(CliElsewhere, Llama70BOnOne4090) {
   EXPECT_EQ(facts["machine"], "rtx-4090, data sheets");
   EXPECT_EQ(facts["parameters"], 70553706496);
   EXPECT_EQ(facts["budgets"]["host"], 64 * kGiB);
-  // The described sizes less a twentieth, as for the machine at hand.
+  // Budgets are the described sizes less a twentieth, as they are for the machine at hand.
   const uint64_t device = 24564 * kMiB, disk = 2'000'000'000'000;
   EXPECT_EQ(facts["budgets"]["device"], device - device / 20);
   EXPECT_EQ(facts["budgets"]["nvme"], disk - disk / 20);
@@ -104,7 +104,7 @@ TEST_F(CliElsewhere, TheReadmeShowsIt) {
   EXPECT_NEAR(seconds(shown) / seconds(result.out), 1, 0.1);
 }
 
-// Of weights in host memory, each rank copies its own part over its bus, and the GPUs gather the parts.
+// Each rank copies its own part of weights in host memory over its bus, and the GPUs gather the parts.
 TEST_F(CliElsewhere, WeightsInHostMemoryCrossTheBusOfTheirRank) {
   const std::string shipped = read_text_file("engine/rates/machines/h100-cluster.json", 1 << 20);
   const auto facts_at = [&](const std::string& bus) {
@@ -119,7 +119,7 @@ TEST_F(CliElsewhere, WeightsInHostMemoryCrossTheBusOfTheirRank) {
                      "0"});
   };
   const nlohmann::json fast = facts_at("49e9"), slow = facts_at("2e9");
-  // 124,439,808 parameters of 2 bytes each, an own sixteenth of them for each rank.
+  // Each rank has its own sixteenth of 124,439,808 parameters of 2 bytes each.
   const double part = 124439808 * 2.0 / 16;
   for (const nlohmann::json* facts : {&fast, &slow}) {
     EXPECT_GE((*facts)["homes"]["weights"]["host"].get<double>(), 0.99 * part);
@@ -173,7 +173,7 @@ TEST_F(CliElsewhere, SizesAreThoseOfEachRank) {
       std::string::npos)
       << four.out;
   EXPECT_EQ(plan({"--model", kTiny, "--machine", "a100-40gb"}).out.find("for each of"), std::string::npos);
-  // In a description of a node, they are so from the start.
+  // The description of a node has the sizes of one rank already.
   const CommandResult node =
       plan({"--model", kTiny, "--machine", "a100-40gb-x4", "--gpus", "4", "--batch", "4"});
   EXPECT_NE(node.out.find("; for each of 4 ranks 40.0 GiB of device memory, 128 GiB of host memory, 1.75 TiB "
@@ -182,7 +182,7 @@ TEST_F(CliElsewhere, SizesAreThoseOfEachRank) {
       << node.out;
 }
 
-// Two directories are two drives: in rate, and in capacity.
+// Two directories count as two drives, in rate and in capacity.
 TEST_F(CliElsewhere, EveryDirectoryIsADrive) {
   const auto budget = [&](const std::string& machine, const std::string& directories) {
     const Words words{"--model", kTiny, "--machine", machine, "--nvme-dir", directories};
@@ -295,7 +295,7 @@ TEST_F(CliElsewhere, APlanWithADiskInBytesNeedsNoDirectory) {
 }
 
 // The search has larger shards than the plan. With 400 GiB it finds a candidate that takes five times as long
-// with the plan's own shards. The plan must be another one.
+// once it has the plan's shards. So another candidate must become the plan.
 TEST_F(CliElsewhere, MoreMemoryIsNotSlower) {
   const auto seconds = [&](const char* host) {
     return facts_of({"--model", "gpt2:layers=40,width=5120,heads=40,context=1024", "--batch", "32", "--clip",

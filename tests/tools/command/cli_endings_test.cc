@@ -24,7 +24,8 @@ Words names_in(const std::string& directory) {
   return names;
 }
 
-// What a resume is not given is as the run had it: it validates, saves and keeps as before.
+// A resume takes over each option that it is not given: it validates, saves and keeps checkpoints as the run
+// did.
 TEST_F(Cli, AResumeTakesOverEveryOptionOfTheRun) {
   ASSERT_EQ(run(train("run", 4,
                       {"--checkpoint-every", "2", "--keep", "9", "--val-data", validation, "--val-every", "2",
@@ -45,7 +46,7 @@ TEST_F(Cli, AResumeTakesOverEveryOptionOfTheRun) {
   int64_t validations = 0;
   for (const std::string& line : lines_of(metrics)) validations += line.find("val_loss") != std::string::npos;
   EXPECT_EQ(validations, 4);
-  // What is given again holds from then on.
+  // An option that is given again holds from then on.
   const CommandResult other =
       run({"train", "--out", out, "--resume", "auto", "--steps", "10", "--keep", "1", "--val-every", "0"});
   ASSERT_EQ(other.code, 0) << other.err;
@@ -53,7 +54,8 @@ TEST_F(Cli, AResumeTakesOverEveryOptionOfTheRun) {
   EXPECT_EQ(names_in(out + "/checkpoints"), Words{"step-000000010"});
 }
 
-// A directory for the nvme tier that is gone by now, and a number of ranks that is given by --gpus.
+// The run's directory for the nvme tier is gone, so it is left out. The number of ranks, given by --gpus, is
+// taken over.
 TEST_F(Cli, AResumeLeavesOutWhatIsGone) {
   std::filesystem::create_directory(directory / "drive");
   ASSERT_EQ(run(train("run", 2, {"--nvme-dir", directory / "drive", "--gpus", "2"})).code, 0);
@@ -78,7 +80,8 @@ TEST_F(Cli, ABranchHasMetricsOfItsOwn) {
             0);
   EXPECT_EQ(read_text_file(metrics, 1 << 20), before);
   EXPECT_EQ(lines_of(read_text_file(directory / "branch/metrics.jsonl", 1 << 20)).size(), 1u);
-  // In its own directory the run keeps its file, however the checkpoint is written.
+  // A resume in the run's own directory writes to the run's metrics file, however the checkpoint's path is
+  // spelled.
   ASSERT_EQ(run({"train", "--out", directory / "run", "--resume",
                  directory / "run/checkpoints/step-000000001/", "--steps", "2"})
                 .code,
@@ -107,7 +110,7 @@ TEST_F(Cli, ASignalIsAnsweredAtOnce) {
   }
 }
 
-// As under nohup.
+// nohup starts a command with SIGHUP ignored, as this test does.
 TEST_F(Cli, AnIgnoredHangupStaysIgnored) {
   const auto before = std::signal(SIGHUP, SIG_IGN);  // the child inherits it
   Command command(directory, train("run", 1000000));
@@ -135,7 +138,7 @@ TEST_F(Cli, AStopThatTakesTooLongIsRefused) {
   const Words hurried = model + Words{"--stop-within", "2s"};
   expect_refusal(Words{"plan"} + hurried, 3,
                  {"A stop may take ", "longer than --stop-within 2 s", "--batch"});
-  // A batch of 1 cannot be smaller.
+  // A batch of 1 cannot be smaller, so the refusal does not propose --batch.
   const CommandResult least =
       run(Words{"plan", "--model", "gpt2-medium", "--batch", "1", "--stop-within", "2s"});
   EXPECT_EQ(least.code, 3) << least.out;
@@ -150,7 +153,7 @@ TEST_F(Cli, AStopThatTakesTooLongIsRefused) {
                  {"`90` for --stop-within is no time", "with its unit, as 90s, 10m"});
 }
 
-// A token that is none is found beside the run, long before the run comes to it.
+// A token beyond the vocabulary is found while the run trains, long before the run reads it.
 TEST_F(Cli, DataAreCheckedBesideTheRun) {
   std::string tokens(4'000'000, '\0');
   for (size_t i = 0; i < tokens.size(); i += 2) tokens[i] = static_cast<char>(1 + i % 100);
@@ -165,7 +168,8 @@ TEST_F(Cli, DataAreCheckedBesideTheRun) {
   EXPECT_TRUE(newest_checkpoint(directory / "run"));
 }
 
-// Otherwise the checkpoint that a run went on from would take space on the drive after it was pruned.
+// A run closes the checkpoint that it went on from. Otherwise that checkpoint's files would still take space
+// after they are pruned.
 TEST_F(Cli, ARunHoldsNoPrunedCheckpoint) {
   const std::string out = directory / "run";
   ASSERT_EQ(run(train("run", 2)).code, 0);
@@ -189,7 +193,7 @@ TEST_F(Cli, ARunHoldsNoPrunedCheckpoint) {
   EXPECT_EQ(command.wait().code, 75);
 }
 
-// A colleague's run that may only be read.
+// The run belongs to somebody else and may only be read.
 TEST_F(Cli, CheckpointsThatCannotBeWrittenAreRefusedAtOnce) {
   if (::geteuid() == 0) GTEST_SKIP() << "root may write everywhere";
   ASSERT_EQ(run(train("run", 2)).code, 0);
@@ -200,7 +204,7 @@ TEST_F(Cli, CheckpointsThatCannotBeWrittenAreRefusedAtOnce) {
   std::filesystem::permissions(directory / "run/checkpoints", std::filesystem::perms::owner_all);
 }
 
-// A run before its first checkpoint, and after it.
+// eval and export on a run that is training, before its first checkpoint and after it.
 TEST_F(Cli, WeightsOfARunThatGoesOn) {
   const std::string out = directory / "run";
   Command command(directory, train("run", 1'000'000));
@@ -214,7 +218,7 @@ TEST_F(Cli, WeightsOfARunThatGoesOn) {
   EXPECT_EQ(run(eval).code, 0);
 }
 
-// It is refused before anything is pruned.
+// A run directory with a checkpoint of another run is refused before anything is pruned.
 TEST_F(Cli, ACheckpointOfAnotherRunIsTold) {
   namespace fs = std::filesystem;
   ASSERT_EQ(run(train("run", 2)).code, 0);

@@ -32,16 +32,16 @@ class SoftLimit {
   rlimit before_{};
 };
 
-// Starts a command under a limit: `limit` are arguments of the shell's ulimit. Threads of this process must
-// not see a limit on address space: one of OpenBLAS that starts late would wait for ever for memory.
+// Starts a command under a limit. `limit` holds arguments of the shell's ulimit. The limit must not apply to
+// this process: if a thread of OpenBLAS started late, it would wait for ever for address space.
 Command limited_command(const DriveDirectory& directory, const std::string& limit, const Words& arguments) {
   const Words limited{"sh", "-c", "ulimit " + limit + R"( && exec "$@")", "sh"};
   return {directory / "", limited + sluice_words(arguments, "sluice")};
 }
 
-// With too little address space OpenBLAS waits for ever and TBB aborts, so the command must refuse before.
-// With less than the command and its libraries take themselves, the system's loader refuses, or OpenBLAS
-// does before main(): sizes at which not even the version is told.
+// With too little address space OpenBLAS waits for ever and TBB aborts, so the command must refuse before
+// that. With less than the command and its libraries need to start, the system's loader or OpenBLAS refuses
+// before main(). Then even --version fails; such sizes are left out.
 TEST_F(Cli, LittleAddressSpaceIsRefusedAtOnce) {
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
   GTEST_SKIP() << "sanitizers map far more";
@@ -61,9 +61,9 @@ TEST_F(Cli, LittleAddressSpaceIsRefusedAtOnce) {
   }
 }
 
-// A drive that fills up in mid-run. A checkpoint at an interval waits until there is room again, and the run
-// goes on; the last one waits too. The drive is a small tmpfs in a mount namespace of the command's own, and
-// what it lacks are bytes or files.
+// A drive fills up during a run. A checkpoint waits until there is room again, whether it is due at an
+// interval or at the end of the run. The drive is a small tmpfs in a mount namespace of the command's own. It
+// runs out of bytes or of files.
 class Room : public Cli {
  protected:
   void SetUp() override {
@@ -89,7 +89,7 @@ class Room : public Cli {
   bool is_told(const std::string& words) const {
     return read_text_file(directory / "stdout", 1 << 24).find(words) != std::string::npos;
   }
-  // Fills as much as fits, until the command tells of it.
+  // Fills the drive until the command says that it has no room.
   bool fill_until_told(Command& command, bool with_files, const std::string& words) const {
     return command.until([&] {
       if (with_files)
@@ -106,7 +106,7 @@ class Room : public Cli {
   bool has_begun() const { return std::filesystem::exists(directory / "metrics") && is_told("step 1/"); }
 
   const std::string small = directory / "small";
-  std::string seen;  // the same from outside of the namespace
+  std::string seen;  // path of `small` as seen from outside of the namespace
 };
 
 TEST_F(Room, ACheckpointAtAnIntervalWaitsForIt) {
@@ -120,7 +120,7 @@ TEST_F(Room, ACheckpointAtAnIntervalWaitsForIt) {
     const auto command = start(100000, {"--gpus", c.ranks, "--checkpoint-every", "1.5s", "--keep", "1"});
     const auto newest = [&] {
       const std::vector<CheckpointEntry> all = checkpoints();
-      return all.size() == 1 ? all.front().step : 0;  // two: one is about to be deleted
+      return all.size() == 1 ? all.front().step : 0;  // with two, one is about to be deleted
     };
     ASSERT_TRUE(command->until([&] { return newest() > 0; }));
     ASSERT_TRUE(fill_until_told(*command, c.with_files, "No room for the checkpoint after step "))
@@ -193,7 +193,8 @@ TEST_F(Cli, ALimitOnFileSizesIsKnownBeforeTheFirstStep) {
   EXPECT_FALSE(std::filesystem::exists(directory / "run"));
 }
 
-// What ended the run decides the exit code, not what happened to its report. What could be written is there.
+// The exit code says what ended the run, even if its report could not be written. Files that could be written
+// are there.
 TEST_F(Cli, AProfileThatFailedSaysSoWhereItsReportCannotBeWritten) {
   Words words = Words{"profile", "--steps", "40", "--out", directory / "report", "--", "--device", "cpu"};
   for (const std::string& word : train("unused", 1)) words.push_back(word);

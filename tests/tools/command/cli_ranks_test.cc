@@ -9,7 +9,8 @@
 namespace sluice {
 namespace {
 
-// One byte a nanosecond between ranks and a tenth of that between nodes of four: slower than everything else.
+// Ranks send one byte a nanosecond within nodes of four, and a tenth of that between nodes. All else is
+// faster.
 constexpr const char* kMachine = R"({
   "format": "sluice-machine-1",
   "name": "slow network",
@@ -122,7 +123,8 @@ TEST_F(CliRanks, WhatCannotBeFasterByEnoughIsNotPlanned) {
     EXPECT_NE(bound.out.find(part), std::string::npos) << bound.out;
 }
 
-// A node's only rank has none to share with there. Three cannot share in a way that keeps the bits.
+// --shard-weights node needs an even number of ranks on a node: one rank has none to share with, and three
+// cannot share in a way that keeps the bits.
 TEST_F(CliRanks, MachinesWithoutAnEvenNumberOfRanksShareAmongAll) {
   const Words node{"--host-mem", "2GiB", "--ranks", "12", "--shard-weights", "node", "--ranks-per-node"};
   for (const char* odd : {"1", "3"}) {
@@ -192,7 +194,7 @@ TEST_F(CliRanks, ExpertsAreDividedEvenly) {
             std::string::npos);
 }
 
-// A number of the run that does not suit other ranks gives way; one that is given does not.
+// A run's --experts-over that does not suit other ranks is replaced. If it is given again, it is refused.
 TEST_F(CliRanks, ExpertsAreDividedAnewOnOtherRanks) {
   const std::string out = directory / "experts";
   const CommandResult two = run({"train", "--model", kExperts, "--data", text, "--batch", "12", "--steps",
@@ -224,7 +226,7 @@ TEST_F(CliRanks, AutoTrains) {
   EXPECT_EQ(alone.out.find("Ranks share"), std::string::npos) << alone.out;
 }
 
-// The waves of a run need not divide the micro-batches of a rank where it goes on.
+// When a run goes on with other ranks, its waves need not divide the micro-batches of a rank.
 TEST_F(CliRanks, WavesThatDoNotFitAreChosenAnew) {
   const CommandResult four =
       run({"train", "--model", kTiny, "--data", text, "--batch", "4", "--micro-batch", "1", "--steps", "1",

@@ -31,7 +31,7 @@ TEST_F(Cli, ADirectoryWithARunIsNotWrittenOver) {
   expect_refusal(train("run", 4, {"--resume", directory / "nowhere"}), 2, {"nowhere"});
 }
 
-// The plan of a resume is that of the run, under the budgets that are given now.
+// The plan of a resume has the run's options, and the budgets that the command gives.
 TEST_F(Cli, PlanTakesOverARunsOptions) {
   expect_refusal({"plan", "--resume", "auto"}, 2, {"--out"});
   expect_refusal({"plan", "--resume", "auto", "--out", directory / "run"}, 2, {"no checkpoint", "--model"});
@@ -79,7 +79,7 @@ TEST_F(Cli, GoingBackIsDoneBeforeTheFirstStep) {
   expect_refusal(train("branch", 5, back), 2, {"belongs to another run", "new --out"});
 }
 
-// A list that a run keeps can be taken back; what is read is told.
+// --val-data none takes back the list that the run keeps. The output says which data are read.
 TEST_F(Cli, ARunThatGoesOnNeedNotValidate) {
   ASSERT_EQ(run(train("run", 1, {"--val-data", validation, "--val-batches", "2"})).code, 0);
   std::filesystem::resize_file(validation, 100);
@@ -254,8 +254,8 @@ TEST_F(Cli, FullDisks) {
     arguments[2] = "gpt2:layers=4,width=256,heads=4,vocab=256,context=32";
     expect_refusal(arguments, 4, {"checkpoint", "free"});
   }
-  // The room goes while the run trains: its last checkpoint waits, a second signal ends the wait, and the
-  // checkpoint before stays.
+  // The drive fills up while the run trains. Its last checkpoint waits, a second signal ends the wait, and
+  // the checkpoint before it stays.
   const std::string metrics = directory / "metrics.jsonl";
   ASSERT_EQ(run(train("small/run", 2, {"--metrics", metrics})).code, 0);
   Command command(directory, train("small/run", 1000000, {"--metrics", metrics, "--resume", "auto"}));
@@ -281,8 +281,8 @@ TEST_F(Cli, FullDisks) {
   EXPECT_EQ(last_metrics(metrics)["step"], 4);
 }
 
-// Trained from a Hugging Face directory, exported, and evaluated from the run, from the checkpoint and from
-// the export: all agree.
+// A model is trained from a Hugging Face directory and exported. Evaluations of the run, of the checkpoint
+// and of the export agree.
 TEST_F(Cli, FromTrainingOverExportToEvaluation) {
   const std::string model = directory / "hf";
   std::filesystem::copy(kFixtures + "llama", model);

@@ -55,8 +55,9 @@ TEST_F(Cli, ASignalBeforeTheFirstStepEndsAtOnce) {
   }
 }
 
-// The system drops signals that the first process of a container does not handle, also those of a default
-// action: before the first step, those of verbs that save nothing, and a second one during a stop.
+// In a container, the system drops every signal that the first process does not handle, even if its default
+// action would end the process. That concerns signals before the first step, signals to verbs that save
+// nothing, and a second signal during a stop.
 TEST_F(Cli, TheFirstProcessOfAContainerAnswersSignals) {
   const Words container{"unshare", "--pid", "--fork"};
   if (Command(directory / "", container + Words{"true"}).wait().code != 0)

@@ -185,7 +185,7 @@ TEST_F(Cli, BadConfigs) {
   expect_refusal({"plan", "--model", directory / "config.json"}, 5, {"config.json"});
 }
 
-// A safetensors file made of a header and so many bytes of data.
+// A safetensors file that claims a header of `claimed` bytes. It has `header` and `data` bytes of zeros.
 std::string safetensors(const std::string& header, uint64_t claimed, size_t data) {
   std::string bytes(sizeof claimed, '\0');
   std::memcpy(bytes.data(), &claimed, sizeof claimed);
@@ -315,8 +315,8 @@ TEST_F(Cli, ALimitBelowTheReserveIsInfeasibleToo) {
 }
 
 // 64 sequences of 1024 tokens have 1.2 GiB of activations between layers, about as much as the host arena. So
-// they stay in the device, as with any more host memory. What does not fit there either is refused, and the
-// budget named instead works.
+// the activations stay in device memory, as they do with more host memory. If they do not fit there either,
+// the plan is refused, and the budget that the refusal names works.
 TEST_F(Cli, ActivationsThatDramDoesNotHoldLiveInTheDevice) {
   const auto plan = [&](const std::string& device, const std::string& host,
                         const std::string& placement = "auto") {

@@ -75,7 +75,7 @@ TEST(Resume, LayersThatShareWeightsHaveNoOptionsOfTheirOwn) {
             "--group-options and --share-layers-until exclude each other.");
 }
 
-// A run keeps its batch, so that is not what a refusal proposes to change.
+// A run keeps its batch, so a refusal proposes no other --batch.
 TEST(Resume, ABatchThatNoLongerDivides) {
   const auto refusal = [&](const std::string& more, ManifestUse manifest) {
     Options o = options_of("train --out run --resume auto" + more);
@@ -105,7 +105,7 @@ TEST(Resume, WhatTheRunHadNotIsTold) {
                                 "--stop-within is now 300s; it was none."}));
 }
 
-// What never changes bits is taken over as well: where the run validates, what it keeps, its budgets.
+// Options that never change bits are taken over, too: what the run validates on, what it keeps, its budgets.
 TEST(Resume, OptionsThatChangeNoBitsAreTheRunsUnlessTheyAreGiven) {
   const auto manifest = manifest_of(
       kTrain +
@@ -135,7 +135,7 @@ TEST(Resume, OptionsThatChangeNoBitsAreTheRunsUnlessTheyAreGiven) {
   EXPECT_EQ(evaluated.memory.host, Size{});  // weights may be evaluated under any budgets
 }
 
-// That a run is saved only at its end is not the default, so manifests have it.
+// Saving a run only at its end is not the default. So the manifest says it, and a resume keeps it.
 TEST(Resume, CheckpointsOnTheWayThatAreTurnedOffStayOff) {
   for (const char* every : {"", "0", "90s"}) {
     const std::string given = *every ? std::string("--checkpoint-every ") + every : "";

@@ -38,7 +38,7 @@ TEST(Screen, LocalesWithUtf8) {
     EXPECT_FALSE(is_utf8_locale(name)) << name;
 }
 
-// Runs `words` on a terminal of so many columns, with more environment; returns what it shows.
+// Runs `words` on a terminal with this many columns and more variables. Returns what the terminal shows.
 std::string on_terminal(unsigned short columns, const Words& environment, Words words) {
   words.insert(words.begin(), environment.begin(), environment.end());
   words.insert(words.begin(), "env");

@@ -72,9 +72,10 @@ TEST_F(TokenFiles, MasksSayWhichLabelsCount) {
   ASSERT_EQ(result.code, 0) << result.err;
   EXPECT_NE(result.out.find("2001 tokens, 62 sequences of 32, 801 tokens trained"), std::string::npos)
       << result.out;
-  // What two files train that leave out each other's tokens is what one without masks does.
+  // Each of two files leaves out the tokens that the other trains. Together they give the tokens and the loss
+  // of a file without masks.
   const nlohmann::json a = evaluated(some), b = evaluated(others), all = evaluated(write("all.bin", {}));
-  // Labels are tokens 1 to 62 * 32; token 0, of the first file, is none.
+  // Labels are tokens 1 to 62 * 32. Token 0, which the first file trains, is no label.
   EXPECT_EQ(a["tokens"], 99 * 8 + 5 - 1);
   EXPECT_EQ(b["tokens"], 99 * 12);
   EXPECT_EQ(all["tokens"], 62 * 32);
@@ -101,7 +102,7 @@ TEST_F(TokenFiles, PlansAndProfilesTakeThem) {
   EXPECT_TRUE(std::filesystem::exists(directory / "profile/report.html"));
 }
 
-// What is given is used, or a line says that it is not.
+// An option that is given is used, or a line says that it is not used.
 TEST_F(TokenFiles, OptionsOfTextsAreUsedOrTold) {
   const std::string file = write("a.bin", masks(true)), jinja = directory / "own.jinja";
   expect_refusal(train_on(file, "refused", 2, {"--chat-template", jinja}), 2,

@@ -1,4 +1,5 @@
-// The word on what takes long: none within a second, then a line in a file, and one more for more.
+// What is said while something takes long: nothing within a second, then a line in a file, then a line for
+// each later text.
 #include "tools/command/waiting.h"
 
 #include <gtest/gtest.h>
@@ -10,7 +11,7 @@
 namespace sluice {
 namespace {
 
-// What is told at the begin, and after so much time.
+// What a Waiting prints within `time` and, if `later` is given, within as much time after that.
 std::string said_within(std::chrono::milliseconds time, const std::string& later = "") {
   char* text = nullptr;
   size_t bytes = 0;

@@ -23,7 +23,7 @@ class Completion : public ::testing::Test {
   CommandResult run(const Words& words) const { return Command(directory / "", words).wait(); }
   bool has(const std::string& shell) const { return run({"sh", "-c", "command -v " + shell}).code == 0; }
 
-  // What bash offers for the last of the words.
+  // What bash offers to complete the last word of `line`.
   Words offered(const Words& line) const {
     std::string words;
     for (const std::string& word : line) words += " '" + word + "'";

@@ -116,7 +116,7 @@ TEST(Doctor, ABackEndThatIsRefusedNamesTheOneThatStandsIn) {
   EXPECT_EQ(refused_io.command, "sluice train --io other ...");
   f.io[1].status = {IoObstacle::other, "It is out of order", "mend it"};
   EXPECT_EQ(verdict_of(f, "files io_uring").check.command, "sluice train --io threads ...");
-  f.io[0].status = {};  // a later back end is not missed where an earlier one works
+  f.io[0].status = {};  // if one back end works, later ones are not missed
   const Check not_missed = verdict_of(f, "files Other").check;
   EXPECT_EQ(not_missed.status, CheckStatus::ok);
   EXPECT_EQ(not_missed.text, "It is out of order");

@@ -1,4 +1,5 @@
-// `sluice doctor` on the GPU: each cause why there is none, and each of its states, has a command.
+// `sluice doctor` on the GPU: it names a command for each reason why no GPU can be used, and for each state
+// of a GPU.
 #include <gtest/gtest.h>
 
 #include "tests/support/doctor_support.h"
@@ -6,7 +7,7 @@
 namespace sluice {
 namespace {
 
-// No usable GPU, for this reason; CudaStatus as the cuda device fills it.
+// Facts of a machine without a usable GPU. `reason` stands in CudaStatus as the cuda device fills it.
 DoctorFacts without_gpu(const std::string& reason, int driver_version) {
   DoctorFacts facts = good_machine();
   facts.cuda = {};

@@ -19,14 +19,14 @@ std::string repeated(const std::string& part, size_t bytes) {
 
 class Eval : public Cli {
  protected:
-  // Trained on nothing but the letter a.
+  // Trains a run on nothing but the letter a.
   void SetUp() override {
     Cli::SetUp();
     write_bytes(text, std::string(4000, 'a'));
     const CommandResult trained = run(train("run", 100, {"--precision", "fp32"}));
     ASSERT_EQ(trained.code, 0) << trained.err;
   }
-  // Two batches of four sequences of 32 tokens.
+  // An evaluation over two batches of four sequences of 32 tokens.
   Words evaluation(const std::string& content, const Words& more = {}) const {
     write_bytes(validation, content);
     Words words{"eval", "--data", validation, "--val-batches", "2"};
@@ -50,7 +50,7 @@ TEST_F(Eval, TellsTheShareOfRightTokens) {
   const std::string mixed = repeated("aaab", 1000);
   const nlohmann::json most = facts(mixed);
   EXPECT_EQ(most["accuracy"], 0.75);
-  // Micro-batches, budgets and the reference device count the same.
+  // The count is the same with other micro-batches and budgets, and on the reference device.
   EXPECT_EQ(facts(mixed, {"--micro-batch", "1"})["accuracy"], 0.75);
   EXPECT_EQ(facts(mixed, {"--device", "reference"})["accuracy"], 0.75);
   const nlohmann::json moved = facts(mixed, {"--gpu-mem", "2MiB", "--host-mem", "66.1MiB", "--nvme-dir",
@@ -63,7 +63,7 @@ TEST_F(Eval, TellsTheShareOfRightTokens) {
       << told.out;
 }
 
-// Every label once: sequences and batches need not come out even, and a file may be shorter than one.
+// Every label counts once. Sequences need not fill batches, and a file may be shorter than a sequence.
 TEST_F(Eval, ReadsAllOfAFile) {
   const auto all_of = [&](const std::string& content, const Words& more = {}) {
     write_bytes(validation, content);
@@ -77,7 +77,8 @@ TEST_F(Eval, ReadsAllOfAFile) {
   EXPECT_EQ(all["accuracy"].get<double>(), 749.0 / 999);
   EXPECT_EQ(all["sequences"], 32);
   EXPECT_EQ(all["sequences_of_data"], 32);
-  // --val-batches counts the last sequence, which is shorter, as all do: eight batches hold 32 sequences.
+  // The last sequence is shorter, but counts for --val-batches as any other. So eight batches hold all 32
+  // sequences.
   for (const char* batches : {"8", "9"}) {
     const nlohmann::json counted = nlohmann::json::parse(all_of(mixed, {"--json", "--val-batches", batches}));
     EXPECT_EQ(counted, all) << batches;
@@ -92,7 +93,7 @@ TEST_F(Eval, ReadsAllOfAFile) {
   EXPECT_NE(all_of("aab").find(", accuracy 50.00 %, over 2 tokens\n"), std::string::npos);
 }
 
-// As `generate` and `export` do.
+// `eval` names the damaged checkpoint, as `generate` and `export` do.
 TEST_F(Eval, SaysWhichDamagedCheckpointItPassesOver) {
   const std::string two = directory / "two", whole = two + "/checkpoints/step-000000002",
                     newest = two + "/checkpoints/step-000000004/manifest.json";
@@ -131,7 +132,7 @@ TEST_F(Eval, PerplexityIsThatOfTokensAlone) {
     EXPECT_EQ(noted.code, 0) << noted.err;
     EXPECT_NE(noted.out.find(note), std::string::npos) << noted.out;
   }
-  // The last sequence of a file is filled up: nothing of that counts.
+  // The last sequence of a file is filled up with padding, which does not count.
   const nlohmann::json filled = facts(repeated("abcde", 21), {"--from", words[12]});
   const nlohmann::json less = facts(repeated("abcde", 21), {"--from", words[12], "--seq", "24"});
   EXPECT_GT(filled["router_loss"].get<double>(), 0.5);

@@ -130,7 +130,8 @@ TEST_F(Generate, SettingsOfTheModelHoldUnlessOptionsDo) {
       run(words(copy) + Words{"--temperature", "0", "--repetition-penalty", "1", "--max-tokens", "12"});
   EXPECT_EQ(given.out, spoken({"--prompt", "Hello there"}));
   EXPECT_EQ(given.err.find("sets"), std::string::npos) << given.err;
-  // The length of a conversation, where that of answers is not said. One beyond the context is none.
+  // max_length bounds a conversation where nothing bounds an answer. A max_length beyond the context is not
+  // applied.
   const auto with_length = [&](int length) {
     write_bytes(copy + "/generation_config.json",
                 "{\"eos_token_id\": 622, \"max_length\": " + std::to_string(length) + "}");
@@ -201,7 +202,7 @@ TEST_F(Generate, ARunEndsAsItsDataTaught) {
                  {"--eos-token <nothing> is no token of the tokenizer"});
 }
 
-// What it was trained on has no tokenizer: each byte is a token.
+// The run's training data have no tokenizer, so each byte is a token.
 TEST_F(Generate, ARunOnBytesSpeaks) {
   const std::string repeated = file("song.txt", [] {
     std::string rows;
@@ -225,7 +226,7 @@ TEST_F(Generate, ARunOnBytesSpeaks) {
   EXPECT_EQ(chat.code, 0) << chat.err;
   EXPECT_EQ(Json::parse(chat.out)["answer"], ", row\nrow");
   expect_refusal(of_run + Words{"--chat"}, static_cast<int>(ExitCode::usage), {"has none"});
-  // Its tables count: 5 MiB more than the arena and what libraries take.
+  // The tables of the bytes count for the budget: 5 MiB beside the arena and what libraries take.
   const CommandResult small = run(of_run + Words{"--prompt", "row", "--host-mem", "68MiB"});
   EXPECT_EQ(small.code, static_cast<int>(ExitCode::infeasible)) << small.out;
   EXPECT_EQ(run(of_run + Words{"--prompt", "row", "--host-mem", "76MiB"}).out, result.out);
@@ -233,7 +234,7 @@ TEST_F(Generate, ARunOnBytesSpeaks) {
                  static_cast<int>(ExitCode::usage), {"There is no tokenizer"});
 }
 
-// Also where only --data-type says so.
+// Each byte is a token also if only --data-type says that the data are text.
 TEST_F(Generate, ARunKeepsTheTypeOfItsData) {
   Words words = train("typed", 1, {"--data-type", "text"});
   *std::ranges::find(words, text) = file("song", std::string(2000, 'a'));
@@ -242,12 +243,12 @@ TEST_F(Generate, ARunKeepsTheTypeOfItsData) {
   const CommandResult spoken =
       run({"generate", "--from", directory / "typed", "--prompt", "a", "--max-tokens", "1"});
   EXPECT_EQ(spoken.code, 0) << spoken.err;
-  // Other data are looked at anew.
+  // The run's --data-type does not hold for other data.
   expect_refusal({"eval", "--from", directory / "typed", "--data", directory / "song"},
                  static_cast<int>(ExitCode::usage), {"is neither a .txt, a .md nor a .bin file"});
 }
 
-// As its base with the adapters merged, and unlike its base.
+// A run of adapters answers as its base with the adapters merged does, and not as its base does.
 TEST_F(Generate, ARunOfAdaptersSpeaks) {
   const std::string base = directory / "base", moved = directory / "moved", out = directory / "out";
   std::filesystem::copy(model, base, std::filesystem::copy_options::recursive);
@@ -361,7 +362,7 @@ TEST_F(Generate, RefusesWhatItCannotAnswer) {
   of_file("\n\n", {"has no prompts"});
 }
 
-// They are outside of the arena.
+// Prompts take host memory outside of the arena.
 TEST_F(Generate, PromptsCountForTheBudget) {
   const Words budget = {"--host-mem", "80MiB"};
   EXPECT_EQ(run(generate(Words{"--prompt", "a"} + budget)).code, 0);
@@ -409,7 +410,7 @@ TEST_F(Generate, PlansSayHowFast) {
   EXPECT_EQ(run(plan + Words{"--sweep", "batch=1:4"}).code, static_cast<int>(ExitCode::usage));
 }
 
-// Memory stays bounded, and the time in proportion to the bytes.
+// Memory stays bounded, and the time grows in proportion to the bytes.
 TEST_F(Generate, AMessageWithoutEndIsRefused) {
   const CommandResult talk = chat(std::string(kLineBytesMax + 5000, 'a'));
   EXPECT_EQ(talk.code, static_cast<int>(ExitCode::malformed_file));

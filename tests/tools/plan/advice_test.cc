@@ -1,5 +1,5 @@
-// What `sluice plan` advises: changes that make steps faster, what works where the budgets do not, the whole
-// of a run. Each figure is that of the plan with that change.
+// What `sluice plan` advises: changes that make steps faster, what works if the budgets do not suffice, and
+// the whole of a run. Each figure is the one that a plan with the change has.
 #include "tools/plan/advice.h"
 
 #include <fmt/format.h>
@@ -29,7 +29,7 @@ class Advice : public Cli {
     EXPECT_EQ(result.code, 0) << result.err;
     return nlohmann::json::parse(result.out);
   }
-  // Types each change that a plan advises, as "--host-mem 123MiB: 456 tokens/s, +78 %". Returns how many.
+  // Runs each change that a plan advises, as "--host-mem 123MiB: 456 tokens/s, +78 %". Returns their number.
   int type_all(const Words& words, const std::string& advised, double now) const {
     const std::regex line(R"(--([a-z-]+) (\S+): (\d+) tokens/s, \+(\d+) %)");
     int changes = 0;
@@ -61,7 +61,7 @@ TEST_F(Advice, EveryChangeIsAPlan) {
   EXPECT_EQ(run(Words{"plan", "--no-advice"} + options + budgets).out.find("faster"), std::string::npos);
 }
 
-// What is typed elsewhere holds, too: dense and with experts, and with adapters, which gain most here.
+// Advice holds for another machine, too: for dense models, with experts, and with adapters, which gain most.
 TEST_F(Advice, HoldsOnOtherMachinesAndModels) {
   const Words elsewhere{"--machine",   "rtx-4090", "--device",      "cuda",
                         "--placement", "highest",  "--micro-batch", "2"};
@@ -91,7 +91,8 @@ TEST_F(Advice, LeavesOutWhatIsRefused) {
   EXPECT_EQ(plan.out.find("--batch 2048"), std::string::npos) << plan.out;
 }
 
-// Page tables of pinned host memory lie in device memory; a larger budget of either refuses nothing.
+// Pinned host memory takes page tables from device memory. Still, no larger budget of either is refused where
+// a smaller one works.
 TEST_F(Advice, MoreMemoryNeverRefusesAPlan) {
   const char* const hosts[] = {"4GiB", "200GiB", "700GiB", "1400GiB"};
   std::vector<bool> works_with_smaller(std::size(hosts), false);
@@ -122,8 +123,8 @@ TEST_F(Advice, MoreMemoryNeverRefusesAPlan) {
   EXPECT_GT(with_fewer_tables, 0);
 }
 
-// The same over presets of fewer layers, machines and all three budgets, also where --zero is open: a point
-// of the grid has a plan if one that has less of one kind of memory has.
+// The rule above on other presets, machines and all three budgets, also where --zero is open: if a point of
+// the grid has a plan, so has each point that has more of one kind of memory.
 TEST_F(Advice, MoreOfAnyMemoryNeverRefusesAPlan) {
   struct Grid {
     const char* options;
@@ -197,7 +198,7 @@ TEST_F(Advice, NothingHelpsAPlanWithAllItNeeds) {
   EXPECT_FALSE(std::regex_search(plan.out, std::regex(R"(--host-mem \d+[MG]iB: )"))) << plan.out;
 }
 
-// The whole of a run, where its length is given.
+// What a plan says of a whole run, where the number of steps is given.
 TEST_F(Advice, ARunInAll) {
   const Words plain{"--batch", "8", "--gpu-mem", "24MiB", "--host-mem", "112MiB"},
       budgets = plain + Words{"--steps", "1000"};
@@ -215,7 +216,7 @@ TEST_F(Advice, ARunInAll) {
   EXPECT_FALSE(facts(plain).contains("total"));
 }
 
-// The longest sequence that a refusal names works, and the next longer that it tries does not.
+// Of the multiples of a sixteenth of --seq, a refusal names the largest that works.
 TEST_F(Advice, ARefusalNamesWhatWorks) {
   const Words budgets{"--batch", "8", "--gpu-mem", "12MiB", "--host-mem", "112MiB"};
   const CommandResult refused = run(Words{"plan"} + options + budgets);
@@ -228,7 +229,7 @@ TEST_F(Advice, ARefusalNamesWhatWorks) {
   EXPECT_EQ(facts(budgets + Words{"--seq", std::to_string(length)})["feasible"], true);
   EXPECT_EQ(run(Words{"plan"} + options + budgets + Words{"--seq", std::to_string(length + 256 / 16)}).code,
             3);
-  // How much that is depends on the processor: without products of bf16, they take more workspace.
+  // The length depends on the processor: one without products of bf16 needs more workspace.
   ASSERT_TRUE(std::regex_search(
       refused.err, found,
       std::regex(R"(the device arena needs (\S+ MiB) \((\d+) bytes; largest task: backward of h\.5\) )"
@@ -242,7 +243,8 @@ TEST_F(Advice, ARefusalNamesWhatWorks) {
   EXPECT_EQ(run(Words{"plan", "--batch", "8", "--gpu-mem", less, "--host-mem", "112MiB"} + options).code, 3);
 }
 
-// What a refusal names of a drive is what a plan takes of it, when memory has no room to hold more.
+// The least bytes of a drive that a refusal names are those that a plan takes when memory has no room to hold
+// more.
 TEST_F(Advice, ADrivesLeastIsThatOfAPlan) {
   const CommandResult small =
       run(Words{"plan", "--json", "--batch", "8", "--gpu-mem", "12MiB", "--host-mem", "112MiB"} + options);
@@ -257,14 +259,14 @@ TEST_F(Advice, ADrivesLeastIsThatOfAPlan) {
   const CommandResult refused = with_drive(20 << 20);
   ASSERT_EQ(refused.code, 3) << refused.err;
   const uint64_t least = nlohmann::json::parse(refused.out)["smallest_budgets"]["nvme"];
-  EXPECT_LT(least, 40u << 20);  // 72 MiB, if the largest task counted beside all activations
+  EXPECT_LT(least, 40u << 20);  // 72 MiB, if the largest task were counted beside all activations
   const CommandResult works = with_drive(least);
   ASSERT_EQ(works.code, 0) << works.err;
   EXPECT_LE(nlohmann::json::parse(works.out)["arenas"]["nvme"], least);
   EXPECT_EQ(with_drive(least - least / 100).code, 3);
 }
 
-// No sixteenth of the sequence works: halves of the shortest are tried.
+// No multiple of a sixteenth of the sequence works, so a sixteenth is halved until a length works.
 TEST_F(Advice, ARefusalNamesSequencesThatAreMuchShorter) {
   const Words model{"--model",    "llama:layers=2,width=64,heads=2,vocab=256,context=65536",
                     "--device",   "cpu",
@@ -282,7 +284,7 @@ TEST_F(Advice, ARefusalNamesSequencesThatAreMuchShorter) {
   EXPECT_EQ(run(Words{"plan", "--seq", std::to_string(2 * length)} + model).code, 3);
 }
 
-// A drive of 1.82 TiB, where nearly 6 would do.
+// The machine's drive has 1.82 TiB, and the model needs nearly 6.
 TEST_F(Advice, WhatTheMachineCannotHaveIsNotProposed) {
   const CommandResult refused =
       run({"plan", "--model", "llama-405b", "--machine", "rtx-4090", "--device", "cuda", "--seq", "2048"});

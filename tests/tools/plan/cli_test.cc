@@ -56,7 +56,8 @@ TEST_F(Cli, PlanSaysWhereUpdatesRun) {
   EXPECT_FALSE(has(always, "; not if more than")) << "this plan never stops guessing: " << always;
 }
 
-// The same plan on every machine: workspaces of the reference device do not depend on the processor.
+// The words of a command whose plan is the same on every machine: workspaces of the reference device do not
+// depend on the processor.
 Words plan_in(const std::string& gpu_mem) {
   return {"plan",       "--no-advice", "--model",    "gpt2:layers=2,width=64,heads=2,vocab=256,context=64",
           "--device",   "reference",   "--gpu-mem",  gpu_mem,
@@ -193,7 +194,8 @@ TEST_F(Cli, PlanSaysWhereAStepsTimeGoes) {
     EXPECT_LE(lost, busy.get<double>()) << lane;
   }
   EXPECT_GT(facts["lane_lost_to_sharing"]["nvme_write"]["nvme"].get<double>(), 0);  // reads beside it
-  // Waits are those of a step among four. The predicted time is that of the second of two steps.
+  // Waits are those of one step among four. The predicted time is that of the second of two steps, so the sum
+  // may differ a little.
   const double waits = facts["compute_waits"]["seconds"];
   EXPECT_NEAR(waits + facts["lane_busy"]["compute"].get<double>(), seconds, 1e-3 * seconds);
   EXPECT_NEAR(seconds_of(facts["compute_waits"]["for"]), waits, 1e-9 * seconds);

@@ -51,7 +51,7 @@ TEST_F(MeasuredImbalance, IsLeftOutWhereMetricsCannotBeRead) {
   EXPECT_NE(without.out.find("(--imbalance 1)"), std::string::npos) << without.out;
 }
 
-// All choices are measured, also those that a capacity drops.
+// The choices that a capacity drops are measured, too.
 TEST_F(MeasuredImbalance, IsAtMostWhatACapacityAllows) {
   const std::string model =
       "gpt2-moe:layers=2,width=32,heads=2,vocab=256,context=32,experts=4,every=1,top=1,capacity=1";

@@ -30,7 +30,7 @@ TEST(PlanSweep, KneesAreWhereGainsEnd) {
   EXPECT_EQ(knees({10, 8, 6, 6, 6}), std::vector<int>({2}));
   EXPECT_EQ(knees({10, 9, 8, 7, 6}), std::vector<int>());          // gains do not end
   EXPECT_EQ(knees({10, 8, 8, 6, 5.9}), std::vector<int>({1, 3}));  // two stairs
-  EXPECT_EQ(knees({10, 9.6, 9.6, 9.6}), std::vector<int>());       // a twenty-fifth is no gain
+  EXPECT_EQ(knees({10, 9.6, 9.6, 9.6}), std::vector<int>());       // a gain of 4 % does not count
   EXPECT_EQ(knees({0, 8, 6, 5.4, 5.4}), std::vector<int>({3}));    // 0.6 after 2 is more than a quarter
   EXPECT_EQ(knees({0, 8, 8, 8}), std::vector<int>());              // the first that fits is no knee
 }
@@ -103,7 +103,7 @@ TEST_F(Sweep, FasterDrivesAreFasterWhereThereAreAny) {
   ASSERT_GE(all.size(), 9u);
   EXPECT_LT(all.back()["seconds_predicted"].get<double>(),
             0.9 * all.front()["seconds_predicted"].get<double>());
-  // Drives of another tier do not count.
+  // Drives that belong to another tier do not count.
   nlohmann::json machine =
       nlohmann::json::parse(read_text_file("engine/rates/machines/cpu-2core.json", 1 << 20));
   machine["drives"][0]["tier"] = "tape";
@@ -115,7 +115,7 @@ TEST_F(Sweep, FasterDrivesAreFasterWhereThereAreAny) {
   EXPECT_NE(tape.err.find("no drives to sweep"), std::string::npos) << tape.err;
 }
 
-// Also where neighbouring values of type double are far apart.
+// The range is kept also where neighbouring values of type double are far apart.
 TEST_F(Sweep, BeginsAndEndsWhereItsRangeDoes) {
   const CommandResult result = sweep("nvme-bandwidth=9007199254740993:18446744073709551615",
                                      {"--host-mem", "66MiB", "--nvme-dir", directory.path(), "--json"});

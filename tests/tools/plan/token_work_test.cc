@@ -1,4 +1,4 @@
-// With how many tokens a step weights and state stop being the bottleneck.
+// How many tokens a step needs so that weights and state are no bottleneck.
 #include "tools/plan/token_work.h"
 
 #include <gtest/gtest.h>
@@ -10,7 +10,7 @@
 namespace sluice {
 namespace {
 
-// A plan whose tokens keep compute busy for so long, and whose state a drive.
+// The work of a plan: its tokens keep compute busy for `of_tokens` seconds, its state a drive for `of_state`.
 TokenWork work(uint64_t tokens, double of_tokens, double of_state) {
   using Kind = Bottleneck::Kind;
   return {tokens, {Kind::lane, 0, of_tokens}, {Kind::drive, 0, of_state}, "compute", "drive nvme"};
@@ -26,10 +26,11 @@ TEST(TokenWork, GrowsInProportionToTokens) {
 using Plans = std::vector<TokenWork>;
 
 TEST(TokenWork, SufficesBetweenTwoPlans) {
-  // At 2000 tokens state takes 4 s more, at 4000 it takes 12 s less.
+  // At 2000 tokens, state takes 4 s more than tokens; at 4000, it takes 12 s less.
   const Plans plans{work(1000, 4, 12), work(2000, 8, 12), work(4000, 26, 14)};
   EXPECT_EQ(tokens_to_suffice(plans), 2500);
-  // Where a larger batch moves more, as in more waves, what counts is from where on tokens suffice.
+  // A larger batch may move more state, as in more waves. What counts is from which number on tokens always
+  // suffice.
   EXPECT_EQ(tokens_to_suffice(Plans{work(1000, 5, 4), work(2000, 10, 12), work(4000, 20, 18)}), 3000);
   EXPECT_EQ(tokens_to_suffice(Plans{work(1000, 5, 4), work(2000, 10, 4)}), std::nullopt);
   EXPECT_EQ(tokens_to_suffice(Plans{work(1000, 1, 4), work(2000, 2, 4)}), std::nullopt);
@@ -56,7 +57,7 @@ TEST(TokenWork, SaysFromWhichBatchOn) {
   EXPECT_EQ(token_work_sentence({}, 2048, false), "");
 }
 
-// The plan's own work: what it says agrees with what it has as JSON, and with the bottleneck.
+// What a plan says of its own work agrees with its JSON and with its bottleneck.
 TEST_F(Cli, PlanSaysHowManyTokensAStepNeeds) {
   const Words plan{"plan", "--no-advice", "--model", kTiny,        "--device", "cpu",       "--batch",
                    "4",    "--seq",       "32",      "--host-mem", "128MiB",   "--threads", "1"};
@@ -89,7 +90,8 @@ TEST_F(Cli, PlanAssumesAnImbalanceOfExperts) {
   const nlohmann::json even = facts({}), uneven = facts({"--imbalance", "2.75"});
   EXPECT_EQ(even["imbalance"], 1);
   EXPECT_EQ(uneven["imbalance"], 2.75);
-  // 128 rows each are two tiles. 352 and 96 are six and two: four tiles more of 16.
+  // 128 rows are two tiles for each of 8 experts. If one has 352 rows and seven have 96, one has six tiles
+  // and seven have two: 20 tiles in place of 16.
   EXPECT_GT(uneven["lane_busy"]["compute"].get<double>(), even["lane_busy"]["compute"].get<double>());
   const CommandResult people = run(plan + mixture + Words{"--imbalance", "2.75"});
   EXPECT_NE(people.out.find("one of each layer had 2.75 times the mean of rows"), std::string::npos)

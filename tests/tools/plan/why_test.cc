@@ -85,7 +85,7 @@ TEST(PlanWhy, WhatItCannotTellOfIsRefusedBriefly) {
             "gradients or optimizer state: w.h.1, g.h.1, s.h.1.0.");
 }
 
-// As many lines as the step has transfers of the buffer. Here buffers move whole.
+// The text has a line for each transfer of the buffer in the step. Here, buffers move whole.
 TEST(PlanWhy, EveryTransferIsTold) {
   for (const uint64_t bytes : {uint64_t{1} << 20, uint64_t{64} << 20}) {
     const Plan plan = small_plan(bytes);
@@ -120,7 +120,7 @@ TEST(PlanWhy, EveryKindOfWaveIsTold) {
   EXPECT_EQ(count(four, " wave"), 3u) << four;
 }
 
-// The tasks of a buffer, in order; those that differ in micro-batch or shard only are one line.
+// Tasks that use the buffer are listed in order. Those that differ only in micro-batch or shard share a line.
 TEST(PlanWhy, TasksThatUseTheBufferAreTold) {
   const Plan plan = small_plan(64 << 20);
   const std::string weights = why_text(plan, "w.h.1");
@@ -137,8 +137,8 @@ TEST(PlanWhy, TasksThatUseTheBufferAreTold) {
 
 std::string unwrapped(const std::string& text) { return std::regex_replace(text, std::regex("\\s+"), " "); }
 
-// A claim is granted if and only if the plan has the buffer in that tier. The text names the bytes that were
-// left when the claim's turn came: of the tier, or of the part that the class may have.
+// A claim is granted if and only if the plan has the buffer in that tier. When the claim's turn came, some
+// bytes were left of the tier, or of the part that the class may have. The text names them.
 TEST(PlanWhy, HomesAreExplainedByRoom) {
   size_t granted = 0, refused = 0, moved = 0;
   for (const uint64_t mib : {1, 2, 3, 4, 8}) {

@@ -78,7 +78,7 @@ TEST_F(FineTuning, AccuracyIsThatOfTransformers) {
   }
 }
 
-// Documents stay apart in rows to validate on, whatever the run trains on.
+// Validation rows keep documents apart, whatever the run trains on.
 TEST_F(FineTuning, ARunOnTokensValidatesOnChats) {
   const Words same{"--precision",   "fp32", "--seq",     "128", "--batch", "2",
                    "--val-batches", "4",    "--threads", "2",   "--cache", directory / "cache"};
@@ -108,7 +108,7 @@ TEST_F(FineTuning, BudgetsRanksAndStopsChangeNothing) {
                 .code,
             0);
   EXPECT_EQ(numbers("small"), expected);
-  // Some epochs, then the rest, at a rate that does not depend on their number.
+  // Two epochs and then two more give what four give: the rate does not depend on the number of epochs.
   ASSERT_EQ(run(tune("first", {"--epochs", "2", "--lr-schedule", "constant"})).code, 0);
   const std::string half = numbers("first");
   ASSERT_EQ(run({"train", "--out", directory / "first", "--resume", "auto", "--epochs", "4"}).code, 0);
@@ -122,7 +122,7 @@ TEST_F(FineTuning, BudgetsRanksAndStopsChangeNothing) {
   EXPECT_EQ(lines_of(ranks).size(), lines_of(expected).size());
 }
 
-// --steps of a resume counts, whatever --epochs the run had; what says how to go on names both.
+// On a resume, --steps counts, whatever --epochs the run had. The output says how to go on with either.
 TEST_F(FineTuning, ARunOfEpochsGoesOnBySteps) {
   const CommandResult first = run(tune("run", {"--epochs", "1"}));
   ASSERT_EQ(first.code, 0) << first.err;
@@ -157,7 +157,7 @@ TEST_F(FineTuning, PrepareShowsWhatIsTrained) {
   EXPECT_TRUE(std::filesystem::exists(facts["directory"].get<std::string>() + "/set.json"));
 }
 
-// Its default would spoil weights that were trained before.
+// The default of --lr would spoil weights that were trained before.
 TEST_F(FineTuning, ALearningRateThatWasNotChosenIsSaid) {
   const auto says = [&](const std::string& out, const Words& more) {
     const CommandResult result = run(Words{"train", "--model", model, "--data", chats, "--out",
@@ -239,7 +239,7 @@ TEST_F(FineTuning, KillsLoseAPartAtMostAndTwoMayPrepareTheSame) {
   ASSERT_EQ(first.code, 0) << first.err;
   ASSERT_EQ(second.code, 0) << second.err;
   EXPECT_EQ(first.out, second.out);
-  // The same as in one go, elsewhere.
+  // Preparing the data in one go, in another cache, gives the same set.
   const CommandResult again = run(Words{"prepare", "--data", directory / "many.jsonl", "--tokenizer", model,
                                         "--json", "--cache", directory / "another"});
   auto a = nlohmann::json::parse(first.out), b = nlohmann::json::parse(again.out);
@@ -248,7 +248,7 @@ TEST_F(FineTuning, KillsLoseAPartAtMostAndTwoMayPrepareTheSame) {
   EXPECT_EQ(a, b);
 }
 
-// Whether the run is stopped or killed: nothing goes on preparing, and what is done is kept.
+// Whether the run is stopped or killed, no process goes on preparing, and the prepared parts are kept.
 TEST_F(FineTuning, ThePreparationEndsWithTheRun) {
   std::string many;
   const std::string some = read_text_file(chats, 1 << 20);
@@ -290,7 +290,6 @@ TEST_F(FineTuning, ThePreparationEndsWithTheRun) {
   }
 }
 
-// A limit on the size of files ends a write as a full drive does.
 TEST_F(FineTuning, AParentThatIgnoresEndsOfChildrenIsNamed) {
   const Words words =
       Words{"env", "--ignore-signal=CHLD"} + sluice_words(tune("run", {"--steps", "1"}), "sluice");
@@ -301,6 +300,7 @@ TEST_F(FineTuning, AParentThatIgnoresEndsOfChildrenIsNamed) {
       << result.err;
 }
 
+// A limit on the size of files ends a write as a full drive does.
 TEST_F(FineTuning, AFullDriveLosesNothing) {
   std::string many;
   const std::string some = read_text_file(chats, 1 << 20);
@@ -318,7 +318,7 @@ TEST_F(FineTuning, AFullDriveLosesNothing) {
   EXPECT_NE(again.out.find(" samples of "), std::string::npos) << again.out;
 }
 
-// They may belong to another user, or be on a drive that cannot be written.
+// Prepared data may belong to another user, or lie on a drive that cannot be written.
 TEST_F(FineTuning, PreparedDataAreUsedWithoutWriting) {
   const CommandResult first = prepare(chats, {"--json"});
   ASSERT_EQ(first.code, 0) << first.err;
@@ -363,8 +363,6 @@ TEST_F(FineTuning, ARunMayBeResumedFromAnywhere) {
   EXPECT_EQ(lines_of(numbers("run")).size(), 4u);
 }
 
-// The two commands of the user: a model with random weights learns chats that nothing else tells, and says
-// them word for word.
 TEST_F(FineTuning, ARunDoesNotGoOnWithOtherData) {
   ASSERT_EQ(run(tune("run", {"--steps", "1"})).code, 0);
   const std::string other = directory / "other.jsonl";
@@ -373,6 +371,8 @@ TEST_F(FineTuning, ARunDoesNotGoOnWithOtherData) {
                  2, {"The prepared set ", "; the run trained on ", "Give the run's own --data"});
 }
 
+// With the two commands of a user, a model with random weights learns chats that nothing else tells, and says
+// them word for word.
 TEST_F(FineTuning, FiftyChatsAreLearnedWordForWord) {
   const std::string here = kFixtures + "fifty_chats/";
   const CommandResult trained = run(Words{"train", "--model", here + "model", "--data", here + "chats.jsonl",

@@ -77,7 +77,7 @@ TEST_F(MixedData, BudgetsRanksAndStopsChangeNothing) {
   ASSERT_EQ(one.size(), two.size());
   for (size_t i = 0; i < one.size(); ++i)
     EXPECT_NEAR(std::stod(one[i]), std::stod(two[i]), 1e-5 * std::stod(one[i])) << i;
-  // Other shares are other data.
+  // Other shares give other data.
   ASSERT_EQ(run(train("other", {a + "=0.6", b + "=0.4"}, {"--steps", "30"})).code, 0);
   EXPECT_NE(numbers("other"), expected);
 }
@@ -100,7 +100,7 @@ TEST_F(MixedData, WithoutWeightsFilesAreJoined) {
   ASSERT_EQ(run(train("several", {a, b}, {"--steps", "5"})).code, 0);
   ASSERT_EQ(run(train("joined", {directory / "joined.txt"}, {"--steps", "5"})).code, 0);
   EXPECT_EQ(numbers("several"), numbers("joined"));
-  // One source with a weight is read as one without.
+  // A single source with a weight is read as if it had no weight.
   ASSERT_EQ(run(train("one", {directory / "joined.txt=2"}, {"--steps", "5"})).code, 0);
   EXPECT_EQ(numbers("one"), numbers("joined"));
 }
@@ -141,7 +141,7 @@ TEST_F(MixedData, PrepareShowsEachSource) {
   EXPECT_EQ(facts[0]["share"], 0.75);
   EXPECT_EQ(facts[1]["share"], 0.25);
   EXPECT_EQ(facts[1]["tokens"], 1800);
-  // Prepared alone, a source is the same set.
+  // A source that is prepared alone gives the same set.
   const CommandResult alone =
       run({"prepare", "--data", fifty, "--model", model, "--cache", directory / "cache", "--json"});
   EXPECT_EQ(nlohmann::json::parse(alone.out)["directory"], facts[1]["directory"]);

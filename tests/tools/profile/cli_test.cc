@@ -46,8 +46,8 @@ class ProfileCli : public Cli {
   }
 };
 
-// The budgets of three_tiers(): what they leave for the arena is what the planner may fill, and the arena of
-// the plan is within that.
+// Checks the budgets of three_tiers(). The planner may fill what a budget leaves beside the reserve, and the
+// plan's arena is no larger.
 void expect_budgets(const json& f) {
   constexpr uint64_t kMib = 1 << 20;
   const json& tiers = f["occupancy"];
@@ -207,7 +207,7 @@ TEST_F(ProfileCli, TheTraceIsWellFormed) {
 }
 
 TEST_F(ProfileCli, WhatFailsHalfWayIsReported) {
-  // Numbers go wrong: exit code 8, and a report of what happened until then.
+  // If numbers go wrong, the exit code is 8, and there is a report of what happened until then.
   Words words = profile("broken", 40, three_tiers());
   *(std::find(words.begin(), words.end(), "--lr") + 1) = "1e30";
   const CommandResult broken = run(words);
@@ -276,7 +276,8 @@ TEST_F(ProfileCli, DirectoriesThatCannotTakeAReport) {
   EXPECT_EQ(read_text_file(directory / "full/x", 10), "mine");
 }
 
-// Of two ranks in this process the first is recorded. It has one more lane, on which the ranks exchange.
+// Two ranks train in this process, and the first of them is recorded. It has one more lane, on which the
+// ranks exchange.
 TEST_F(ProfileCli, RanksOfOneProcess) {
   const CommandResult result = run(profile("report", 5, {"--gpus", "2", "--host-mem", "256MiB"}));
   ASSERT_EQ(result.code, 0) << result.err;
@@ -284,7 +285,7 @@ TEST_F(ProfileCli, RanksOfOneProcess) {
   EXPECT_EQ(f["ranks"], 2);
   EXPECT_EQ(f["steps"].size(), 5u);
   EXPECT_NEAR(f["tokens_per_second"]["measured"].get<double>() * f["step_seconds"]["measured"].get<double>(),
-              4 * 32, 1e-6);  // of both
+              4 * 32, 1e-6);  // of both ranks
   bool exchanges = false;
   for (const json& l : f["lanes"]) exchanges |= l["lane"] == "collective" && l["moved_bytes"] > 0;
   EXPECT_TRUE(exchanges);

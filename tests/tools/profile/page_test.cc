@@ -18,12 +18,13 @@ namespace {
 
 using nlohmann::json;
 
-// Width with all that overflows, the color behind it, and how many instructions were drawn.
+// JavaScript that gives the page's width with all that overflows, its background color, and how many
+// instructions were drawn.
 constexpr const char* kFrameFacts =
     "[w.document.documentElement.scrollWidth, w.getComputedStyle(w.document.body).backgroundColor, "
     "w.document.body.dataset.drawn].join(' ')";
 
-// The checks work: a page with an error and a request is found out.
+// Shows that the checks work: they find an error and a request in a bad page.
 TEST_F(Browser, ABadPageIsFoundOut) {
   const std::string page = directory / "bad.html";
   write_bytes(page,
@@ -91,7 +92,7 @@ TEST_F(Browser, TheReportShowsTheFigures) {
     for (const json& n : f[list])
       shows("<td><code>" + n["name"].get<std::string>() + "</code></td><td>" + html_escaped(n["meaning"]));
 
-  // On a phone and on wide screens, light and dark.
+  // The page fits on a phone and on wide screens, light and dark.
   const std::string source = read_text_file(page, 1 << 26), frames = directory / "frames.html";
   write_bytes(frames, in_frames(source, {420, 1280, 1920}, kFrameFacts));
   for (const auto& [scheme, color] : {std::pair{"0", "rgb(18, 24, 31)"}, {"1", "rgb(244, 246, 249)"}}) {
@@ -105,7 +106,7 @@ TEST_F(Browser, TheReportShowsTheFigures) {
     EXPECT_EQ(framed.console, Words{});
   }
 
-  // The file itself names no other place.
+  // The file itself refers to no other file or server.
   for (const char* part :
        {"http:", "https:", "src=", "url(", "@import", "fetch(", "XMLHttp", "import(", "@font"})
     EXPECT_EQ(source.find(part), std::string::npos) << part;

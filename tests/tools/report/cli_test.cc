@@ -80,8 +80,8 @@ TEST_F(ReportCli, ARunWithoutACheckpointIsShownToo) {
   EXPECT_EQ(young.tokens, 30 * 256);
 }
 
-// Steps that a resume did again stand there as they were the last time, and none of those that it has not
-// done again yet.
+// After a resume, the steps that ran again are shown as they ran the last time. Later steps of the first time
+// are not shown.
 TEST_F(ReportCli, TheLastTimeOfAStepCounts) {
   std::string lines =
       steps_text(1, 20) + validation_text(20, 9) + steps_text(21, 30) + validation_text(30, 1);
@@ -98,7 +98,8 @@ TEST_F(ReportCli, TheLastTimeOfAStepCounts) {
   EXPECT_EQ(loss.values[20], loss_at(21) + 100);
 }
 
-// Also that of a step that ran again counts once; a run without routers has no such curve.
+// A repeated step counts once in the curve of the routers' loss, too. Runs without routers have no such
+// curve.
 TEST_F(ReportCli, ThePartOfRoutersIsACurve) {
   const auto step = [](int64_t number, double router_loss) {
     StepMetrics m;

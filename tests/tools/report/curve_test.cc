@@ -43,14 +43,14 @@ TEST(Curve, ManyPointsKeepTheirExtremesAndEnds) {
       const double original = curve.values[static_cast<size_t>(thin.steps[i] - 1)];
       EXPECT_TRUE(thin.values[i] == original || (std::isnan(thin.values[i]) && std::isnan(original)));
     }
-    // Each range of the hole is there, once; a tenth of them are in it.
+    // A tenth of the ranges lie in the hole. Each of them has one point, which is NaN.
     EXPECT_NEAR(
         static_cast<double>(std::ranges::count_if(thin.values, [](double v) { return std::isnan(v); })),
         kColumns / 10.0, 2);
   }
 }
 
-// By hand: with two ranges, [1, 5.5) and [5.5, 10].
+// Worked out by hand for two ranges of steps, [1, 5.5) and [5.5, 10].
 TEST(Curve, KeepsTheLeastAndTheGreatestOfARange) {
   Curve curve;
   const double values[] = {5, 9, 1, 5, 5, 5, 2, 8, 5, 6};

@@ -44,7 +44,7 @@ TEST_F(ReportPage, DrawsEveryCurve) {
   const Visit visit = open(page, {"--dump-dom"});
   EXPECT_EQ(visit.console, Words{});
   EXPECT_EQ(visit.requests, Words{});
-  // The chart of the loss has it twice, raw and smoothed.
+  // The chart of the loss draws each point twice, raw and smoothed.
   EXPECT_NE(visit.dom.find("data-drawn=\"800 2 400 400 400 400 400\""), std::string::npos)
       << visit.dom.substr(0, 4000);
   EXPECT_NE(visit.dom.find("aria-pressed=\"true\"><i style="), std::string::npos) << "the legend";
@@ -61,7 +61,7 @@ TEST_F(ReportPage, ButtonsHideRunsAndChangeTheAxis) {
   EXPECT_EQ(value_of(page, "for (const b of d.querySelectorAll('#legend button')) b.click()", kPoints),
             "loss_smooth 0, val_loss 0, grad_norm 0, learning_rate 0, tokens_per_second 0, memory host 0, "
             "memory process 0");
-  // The logarithmic axis draws the same points elsewhere, of losses only.
+  // The logarithmic axis draws the same points at other places, in charts of losses only.
   EXPECT_EQ(value_of(page,
                      "const all = () => [...d.querySelectorAll('canvas')].map((c) => c.toDataURL()); "
                      "const before = all(); d.getElementById('log').click(); const after = all()",

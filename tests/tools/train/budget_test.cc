@@ -24,8 +24,8 @@ class CommandBudgets : public ::testing::Test {
   const DriveDirectory directory;
 };
 
-// Models of 14 and 28 million parameters, whose training state is 200 and 400 MB. Products of experts keep
-// more in memory of the library.
+// Models of 14 and 28 million parameters, whose training state is 200 and 400 MB. The library that computes
+// products takes more memory for products of experts.
 class CommandBudgetsOf : public CommandBudgets, public ::testing::WithParamInterface<const char*> {};
 INSTANTIATE_TEST_SUITE_P(
     Models, CommandBudgetsOf,

@@ -21,8 +21,8 @@ class Comparisons : public ::testing::Test {
     options_ = run.options;
     plan_ = std::get<Plan>(plan_of(run));
   }
-  // Twenty steps that take so many times the prediction; `lane` is busy for all of each. The first and the
-  // last are far slower.
+  // Adds twenty steps, each of which takes `times` the predicted time and keeps `lane` busy throughout. The
+  // first and the last take a hundred times as long. Returns the sentence after the last one.
   std::string told(double times, const std::string& lane) {
     Comparison comparison(plan_, facts_of(plan_, options_), options_);
     if (loss_) comparison.tell_loss(*loss_);

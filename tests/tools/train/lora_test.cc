@@ -61,7 +61,7 @@ TEST_F(LoraCli, FromTrainingOverExportToEvaluation) {
   ASSERT_EQ(run({"export", "--from", out, "--to", directory / "merged", "--merge"}).code, 0);
   const double base = loss_of({"--from", kFixtures + "llama"}), tuned = loss_of({"--from", out});
   EXPECT_LT(tuned, base - 0.1);
-  // Sums of products in another order: W x + s B (A x) against (W + s B A) x, in fp32.
+  // The losses differ by rounding: fp32 sums W x + s B (A x) in another order than (W + s B A) x.
   EXPECT_NEAR(loss_of({"--from", directory / "merged"}), tuned, 1e-5);
 
   // A run of no steps from the exported adapters has the same weights.
@@ -95,7 +95,7 @@ TEST_F(LoraCli, ABaseThatHasMovedIsNamed) {
   ASSERT_EQ(went_on.code, 0) << went_on.err;
   EXPECT_NE(went_on.out.find("Adapters: of checkpoint " + checkpoint), std::string::npos) << went_on.out;
   ASSERT_EQ(run(Words{"train", "--out", out, "--resume", "auto", "--steps", "5"}).code,
-            0);  // it is known now
+            0);  // the run knows the new place
   // Another model of the same shapes.
   std::filesystem::remove_all(directory / "moved");
   copy_base("moved");
@@ -108,7 +108,7 @@ TEST_F(LoraCli, ABaseThatHasMovedIsNamed) {
                  {"is not the base of the run", "--base DIR"});
 }
 
-// PEFT finds a module by its whole name, which is another one in the larger model.
+// PEFT finds a module by its whole name. In the larger model, the same module has another name.
 TEST_F(LoraCli, AdaptersHaveTheNamesOfTheBasesModules) {
   const auto name_of = [&](const std::string& base) {
     Words words = lora("run." + base, 1, {"--lora", "2", "--lora-targets", "q_proj"});
@@ -128,7 +128,7 @@ TEST_F(LoraCli, AdaptersHaveTheNamesOfTheBasesModules) {
   EXPECT_EQ(name_of("text"), "base_model.model.model.layers.0.self_attn.q_proj.lora_A.weight");
   EXPECT_EQ(name_of("larger"),
             "base_model.model.model.language_model.layers.0.self_attn.q_proj.lora_A.weight");
-  // They are read back.
+  // The exported adapters are read back.
   for (const std::string base : {"text", "larger"}) {
     Words words = lora("again." + base, 0, {"--lora-from", directory / ("to." + base)});
     words[2] = directory / base;
@@ -161,7 +161,7 @@ TEST_F(LoraCli, WhatMakesNoSenseIsRefused) {
   expect_refusal({"plan", "--model", "./Org/Model-8B"}, 2, {"There is no directory", "Check the path."});
   refused({"--lora", "2", "--lora-from", kFixtures + "lora/llama"}, {"--lora differs from the adapters"});
   expect_refusal(train("no", 2, {"--lora", "2"}), 2, {"has no weights for --lora"});
-  // Adapters of another model.
+  // These are adapters of another model.
   expect_refusal(lora("no", 2, {"--lora-from", kFixtures + "lora/gpt2"}), 2, {"c_attn", "q_proj"});
   expect_refusal(lora("no", 2, {"--lora-from", kFixtures + "lora/granite"}), 5,
                  {"do not fit the model", "of another shape", "--model on which"});

@@ -38,7 +38,7 @@ TEST_F(RankFault, KillOfARank) {
   }
 }
 
-// The others wait for its rows.
+// The other ranks wait for rows from the experts of the killed rank.
 TEST_F(RankFault, KillOfARankWithExperts) {
   trained = kExperts;
   Command command(directory / "",
@@ -50,7 +50,7 @@ TEST_F(RankFault, KillOfARankWithExperts) {
   expect_that_it_goes_on("experts", 2);
 }
 
-// The others' connections to the killed rank break, and a call of MPI may never return.
+// The killed rank's connections to the others break, and a call of MPI on the other side may never return.
 TEST_F(RankFault, KillOfARankOverTcp) {
   Words words = under_mpirun(4, endless("tcp"));
   words.insert(words.begin() + 1, {"--mca", "btl", "tcp,self"});
@@ -104,7 +104,7 @@ TEST_F(RankFault, WhoFindsThatARankHangsSpeaksForIt) {
   }
 }
 
-// The others wait inside MPI's own start, which never gives up.
+// The other rank waits inside MPI's own start, which never gives up.
 TEST_F(RankFault, StopOfARankBeforeAllHaveStarted) {
   std::filesystem::create_directory(directory / "start");
   for (const int stopped : {1, 0}) {
@@ -200,7 +200,7 @@ class Hold {
     while (read(fd_, page, sizeof page) > 0) {
     }
   }
-  // Starts the rank that prints with this pipe as its output.
+  // A command whose standard output is this pipe. `words` start the rank that prints.
   Words holding(const Words& words) const {
     return Words{"sh", "-c", R"(out=$0; exec "$@" > "$out")", path_} + words;
   }
@@ -210,7 +210,7 @@ class Hold {
   int fd_ = -1;
 };
 
-// Whether the process handles SIGTERM. By then it knows that it is one of several ranks.
+// Whether the process handles SIGTERM. Once it does, it knows that it is one of several ranks.
 bool takes_terminations(pid_t process) {
   std::ifstream status("/proc/" + std::to_string(process) + "/status");
   for (std::string word; status >> word;) {
@@ -223,7 +223,7 @@ bool takes_terminations(pid_t process) {
 
 class RankSignals : public Mpi {
  protected:
-  // Two ranks, the first of which can be held.
+  // A command of two ranks. `hold` can stop the first of them.
   Words two(const Words& arguments) const {
     const Words words = sluice_words(arguments, "sluice");
     return each_under_mpirun({hold.holding(words), words});
@@ -329,7 +329,7 @@ TEST_F(RankFault, AProcessAloneStopsOnTheSameSignal) {
   EXPECT_NE(result.out.find("go on with --resume auto"), std::string::npos) << result.out;
 }
 
-// One rank's scratch file takes no more bytes. Its own status says so; the others' say that it was lost.
+// The scratch file of rank 1 takes no more bytes. Rank 1's status says so, rank 0's that rank 1 failed.
 TEST_F(RankFault, LossOfADisk) {
   const Words small{"--gpu-mem", "556KiB", "--host-mem", "69448576", "--nvme-dir", directory / ""};
   const Words more{"--precision", "fp32", "--lr-schedule", "constant"};

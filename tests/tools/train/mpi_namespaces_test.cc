@@ -92,7 +92,7 @@ TEST_F(MpiNamespaces, LossesAreThoseOfOneMachine) {
   for (int rank = 0; rank < 4; ++rank) EXPECT_EQ(status("two", rank), "0 \n");
 }
 
-// The network between nodes is a level of its own. The first node stands for both.
+// The network between nodes is a level of its own. Within nodes, the first node stands for both.
 TEST_F(MpiNamespaces, BenchTellsMachinesApart) {
   const Words bench{"bench",     "--device", "cpu",   "--host-mem",        "140MiB",
                     "--threads", "1",        "--out", directory / "m.json"};

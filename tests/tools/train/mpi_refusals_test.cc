@@ -92,7 +92,7 @@ TEST_F(MpiRefusals, ValidationsThatDiffer) {
   expect_once(start({}), 2, another + "content of --val-data than rank 0.");
 }
 
-// One rank has no step left to do, and does not leave the other alone.
+// One of two ranks has no step left to do. It does not leave the other one waiting.
 TEST_F(MpiRefusals, EndsThatDiffer) {
   ASSERT_EQ(mpirun(2, train_rows("done", 2, 8)).code, 0);
   const auto resume = [&](const char* steps) {
@@ -107,12 +107,13 @@ TEST_F(MpiRefusals, EndsThatDiffer) {
   EXPECT_EQ(numbers_of("done").size(), 2u);
 }
 
-// The statuses stay, whatever refuses the second run, and on whichever rank.
+// A second run into the same --out is refused. The statuses of the first run stay, whatever the reason and on
+// whichever rank.
 TEST_F(MpiRefusals, AnOutThatIsInUseKeepsItsStatuses) {
   Command first(directory / "", under_mpirun(2, endless("used")));
   ASSERT_TRUE(reaches(first, "used", 3)) << statuses("used");
   const std::string running = "7 This rank was ended from outside, before it could say why.\n";
-  const DriveDirectory place;  // for what the second says
+  const DriveDirectory place;  // for the output of the second run
   const Words torchrun{"env", "RANK=0", "LOCAL_RANK=0", "WORLD_SIZE=2"};
   struct Case {
     Words words;
@@ -131,7 +132,7 @@ TEST_F(MpiRefusals, AnOutThatIsInUseKeepsItsStatuses) {
   EXPECT_EQ(statuses("used"), "75 \n75 \n");
 }
 
-// Nodes without a common file system: found before there is work to lose.
+// Nodes without a common file system are refused before there is work to lose.
 TEST_F(MpiRefusals, AnOutThatIsNotShared) {
   fs::create_directory(directory / "own");
   fs::create_directory(directory / "shared");
@@ -161,8 +162,7 @@ TEST_F(MpiRefusals, AnOutThatOneRankCannotWrite) {
   EXPECT_FALSE(fs::exists(out + "/metrics.jsonl"));
 }
 
-// Each rank has budgets of its own: here too little for the plan, and a tier that the other rank does not
-// have.
+// Each rank has budgets of its own. One here is too small for the plan, one is of a tier that rank 0 lacks.
 TEST_F(MpiRefusals, BudgetsOfOneRank) {
   fs::create_directory(directory / "small");
   expect_once(second_with("small", {"--host-mem", "1MiB"}), 3, "Rank 1 ended: The budgets cannot work");
@@ -206,7 +206,7 @@ TEST_F(MpiRefusals, FilesThatDiffer) {
   EXPECT_EQ(numbers_of("same"), numbers_of("threads")) << "all ranks start from the directory's weights";
 }
 
-// The same options with another build, whose bytes differ.
+// A rank has the same options, but another build of the program, whose bytes differ.
 TEST_F(MpiRefusals, AnotherProgram) {
   fs::copy_file(sluice_binary("sluice"), directory / "sluice");
   fs::create_symlink(sluice_binary("libsluice_mpi.so"), directory / "libsluice_mpi.so");
@@ -278,7 +278,7 @@ TEST_F(MpiRefusals, SrunWithoutMpi) {
   };
   const std::string alone =
       "srun has started 16 processes, but without MPI, so each of them would train alone.";
-  // The second: a PMI that Open MPI does not speak.
+  // First without a PMI, then with one that Open MPI does not speak.
   for (const Words& pmi : {Words{}, Words{"PMI_RANK=0", "PMI_SIZE=16"}}) {
     expect_once(rank("0", pmi), 4, alone + "\n  Add --mpi=pmix to srun (srun --mpi=list says what");
     expect_status("out", 0, "4 " + alone);
@@ -289,7 +289,7 @@ TEST_F(MpiRefusals, SrunWithoutMpi) {
   expect_status("out", 3, "4 " + alone);
 }
 
-// In a batch script one process runs, although the job has more tasks. So it is below mpirun of one rank.
+// One process runs in a batch script, or below an mpirun of one rank, even if the job has more tasks.
 TEST_F(MpiRefusals, ABatchScriptTrainsAlone) {
   const Words batch{"env", "SLURM_JOB_ID=7", "SLURM_NTASKS=16", "SLURM_PROCID=0", "SLURM_LOCALID=0"};
   EXPECT_EQ(Command(directory / "", batch + sluice_words(train_rows("out", 1, 8), "sluice")).wait().code, 0);

@@ -38,8 +38,7 @@ TEST_F(Mxfp4Cli, TheLossIsThatOfTransformers) {
   EXPECT_NEAR(loss(model), wanted, 1e-5 * wanted);
 }
 
-// At a rate that changes next to nothing, the run keeps the weights of the directory: the export says the
-// same.
+// At a learning rate of 1e-30 weights stay as they are. So the export gives the directory's loss and answers.
 TEST_F(Mxfp4Cli, ARunReadsItWithinTheLeastBudgetsAndExportsBf16) {
   const Words same{"--model", model, "--batch", "2", "--seq", "16", "--nvme-dir", directory / ""};
   const CommandResult refused = run(Words{"plan", "--gpu-mem", "16KiB", "--no-advice"} + same);

@@ -14,7 +14,7 @@ StepMetrics step_of(std::vector<LayerTokens> layers) {
   return m;
 }
 
-// What is told in so many steps that are alike.
+// Adds a step `steps` times. Returns what the watch says.
 std::vector<std::string> told(RouterWatch& watch, const StepMetrics& step, int steps) {
   std::vector<std::string> all;
   for (int i = 0; i < steps; ++i)

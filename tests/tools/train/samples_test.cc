@@ -54,7 +54,7 @@ class SamplesCli : public Cli {
     const CommandResult result = run(words);
     ASSERT_EQ(result.code, 0) << result.err;
   }
-  // The lines of samples of a run.
+  // The lines of the run's metrics that have samples.
   std::vector<Json> samples_of(const std::string& out) const {
     std::vector<Json> lines;
     for (const std::string& line : lines_of(read_text_file(directory / out + "/metrics.jsonl", 1 << 26)))

@@ -198,8 +198,8 @@ ordered_json measure_or_not(const Command& command, const Row& row,
   }
 }
 
-// Until all is measured, the row counts as failed, with what is known so far: the process may be ended at
-// any time.
+// The process may be ended at any time. So the row counts as failed, with the values so far, until all is
+// measured.
 void measure_and_put(const Command& command) {
   const Row row = row_of(command);
   PartFile file = settled_file(command);
@@ -218,7 +218,7 @@ void measure_and_put(const Command& command) {
   fmt::print("{}\n", text);
 }
 
-// Asks the GPU for nothing if the part's file is there, since it may be the GPU that failed.
+// Asks the GPU for facts only if the part has no file yet, since the GPU may be what failed.
 void record(const Command& command) {
   PartFile file(command.directory(), command.words[1]);
   if (file.json().empty()) file = settled_file(command);
@@ -237,7 +237,7 @@ void record(const Command& command) {
   file.put(command.words[2], values);
 }
 
-// A part whose file cannot be read hides no other.
+// If the file of a part cannot be read, the other parts are reported all the same.
 ExitCode print_report(const Command& command) {
   ExitCode code = ExitCode::done;
   std::map<std::string, ordered_json> parts;

@@ -17,8 +17,8 @@ nlohmann::ordered_json machine_facts(DeviceKind device, bool small);
 // The name of the folder for results of this GPU and build, such as "nvidia-h100-80gb-hbm3-1a2b3c4".
 std::string place_name(const nlohmann::ordered_json& machine, const std::string& commit);
 
-// Rates in bytes or floating-point operations a second. The functions from here on throw Error(environment),
-// measure_disk() also Error(io).
+// Rates in bytes or floating-point operations a second. All functions from here on throw Error(environment);
+// measure_disk() throws Error(io), too.
 nlohmann::ordered_json measure_link(DeviceKind device, bool small);
 nlohmann::ordered_json measure_disk(const std::string& directory, bool small);
 nlohmann::ordered_json measure_matmul(DeviceKind device, bool small);  // by precision
@@ -28,8 +28,8 @@ nlohmann::ordered_json measure_matmul(DeviceKind device, bool small);  // by pre
 // each pair of a query and a key that the query sees, there are 4 in forward and 10 in backward.
 nlohmann::ordered_json measure_attention(DeviceKind device, bool small);
 
-// In experts.cc. Floating-point operations a second of two ways: the first products of a layer's experts,
-// expert after expert as in a step, and one product of as many rows by the library.
+// In experts.cc. Operations a second of the first products of a layer's experts, computed in two ways: expert
+// after expert as in a step, and as one product of as many rows by the library.
 nlohmann::ordered_json measure_experts(DeviceKind device, bool small);
 
 int threads_of_machine();

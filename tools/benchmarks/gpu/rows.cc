@@ -38,7 +38,7 @@ Row matmul(const std::string& part) {
           .seconds_most = 30};
 }
 
-// What a person with little time wants to know, each answer independent of the others.
+// Rows for a person with little time. Each answers a question on its own.
 std::vector<Row> first_rows() {
   const std::string part = "first";
   std::vector<Row> rows{{.part = part,

@@ -30,7 +30,8 @@ struct Row {
   RowKind kind{};
   std::string title;     // in the report
   int seconds_most = 0;  // the script ends the row after that time
-  // Tests and sanitizers: a source as cuda_test takes it, which of its tests, and compute-sanitizer's tool.
+  // Tests and sanitizers: a source as cuda_test takes it, a filter for its tests, and the tool of
+  // compute-sanitizer.
   std::string source, filter, tool;
   // Training, profile, peer and algorithms. The model is as --model takes it; "layers=*" stands for as many
   // layers as the budgets hold. Batch and sequence are those of a step. Up to `steps` steps are done, as far

@@ -39,17 +39,17 @@ using nlohmann::ordered_json;
 namespace {
 
 constexpr uint64_t kGiB = 1ull << 30;
-constexpr size_t kStepsBefore = 2;    // not counted: no update precedes step 1, the first one precedes step 2
+constexpr size_t kStepsBefore = 2;    // not counted: step 1 follows no update, step 2 the first one
 constexpr double kSecondsAtEnd = 10;  // that a row keeps for what comes after its steps
 
-// "most": what is free in whole GiB, less `left_gib` for later allocations.
+// Resolves the budget "most": the free memory in whole GiB, less `left_gib` for later allocations.
 std::string budget(const std::string& text, uint64_t free, uint64_t left_gib) {
   if (text != "most") return text;
   const uint64_t gib = free / kGiB;
   return std::to_string(gib - std::min(gib, left_gib)) + "GiB";
 }
 
-// Arguments after the verb.
+// The arguments that follow the verb.
 std::vector<std::string> train_words(const Row& row, const TrainingPlace& place, uint64_t device_free) {
   std::vector<std::string> words = {"--device", place.device, "--clip",
                                     "1",        "--data",     place.directory + "/tokens.bin"};
@@ -72,7 +72,7 @@ std::vector<std::string> train_words(const Row& row, const TrainingPlace& place,
   return words;
 }
 
-// `words` follow the verb.
+// Parses a command line of `verb` and then `words`.
 Options parse(std::vector<std::string> verb, const std::vector<std::string>& words) {
   verb.insert(verb.end(), words.begin(), words.end());
   std::vector<const char*> argv{"gpu_bench"};
@@ -114,7 +114,7 @@ class Training {
 
   Row row_;
   TrainingPlace place_;
-  double until_;  // by then the last step is done; of steady_seconds()
+  double until_;  // time of steady_seconds() by which the last step is done
   Options options_;
   std::unique_ptr<Device> device_;
   Budgets budgets_;

@@ -1,5 +1,5 @@
-// The steps of one configuration, timed as `sluice train` runs them: the same plan, session and trainer, but
-// no run directory and no checkpoint. Numbers that are not finite do not end the steps.
+// Times the steps of one configuration as `sluice train` runs them, with the same plan, session and trainer,
+// but no run directory and no checkpoint. Numbers that are not finite do not end the steps.
 #pragma once
 
 #include <functional>
@@ -17,10 +17,10 @@ struct TrainingPlace {
   std::string machine;    // as --machine; empty: the built-in description
 };
 
-// The values of the row: configuration, plan, and medians over the steps that count. As many steps run as
-// fit in `seconds`, three at least. A row whose first three steps would not fit is skipped. Prints a line for
-// each step, and calls `so_far` with the values after each step that counts. Throws what training throws, and
-// Error(infeasible) if the budgets cannot hold the model.
+// The values of the row: configuration, plan, and medians over the steps that count. Runs as many steps as
+// fit in `seconds`, but at least three. A row whose first three steps would not fit is skipped. Prints a line
+// for each step, and calls `so_far` with the values after each step that counts. Throws what training throws,
+// and Error(infeasible) if the budgets cannot hold the model.
 nlohmann::ordered_json measure_training(const Row& row, const TrainingPlace& place, double seconds,
                                         const std::function<void(const nlohmann::ordered_json&)>& so_far);
 

@@ -50,12 +50,13 @@ void meet_block();
 int thread_in_block();
 std::byte* shared_memory();
 void begin_copy(void* to, const void* from);  // from nullptr: zeros
-void commit_copies();                         // those begun since the last call are a group
-void finish_copies(size_t groups = 0);        // all but those of the last groups; 0: all
+void commit_copies();                         // makes a group of the copies since the last call
+void finish_copies(size_t groups = 0);        // finishes all but the last `groups` groups
 
-// Every lane of the warp hands over a value of `bytes` bytes. Returns the address of lane 0's value; those of
-// the other lanes follow at distances of kSlotBytes. Valid until the lane's next exchange. `combine`, which
-// all 32 lanes must give alike, runs once on the slots and leaves its result there.
+// Every lane of the warp hands over a value of `bytes` bytes. Returns the address of lane 0's value; the
+// values of the other lanes follow at distances of kSlotBytes. The address is valid until the lane's next
+// exchange. `combine`, which all 32 lanes must give alike, runs once on the slots and leaves its result
+// there.
 constexpr int kSlotBytes = 32;
 using Combine = void (*)(std::byte* slots);
 const std::byte* exchange(const void* value, size_t bytes, Combine combine = nullptr);

@@ -137,7 +137,7 @@ TEST(Sync, ImpliedWaitsAreDropped) {
   EXPECT_EQ(s.waits(), "B1 after A1; C1 after B1");
 }
 
-// A lane need not wait for what an earlier instruction of it has waited for.
+// A lane need not wait again for what one of its earlier instructions has waited for.
 TEST(Sync, KnowledgeStaysOnTheLane) {
   Sketch s;
   s.add(kA, {{0, 10, kWrite}});

@@ -1,4 +1,4 @@
-// plan_segments(): what lowerings of one model share is what each would make for itself.
+// plan_segments(): the segment plans that lowerings of one model share are those that each would make itself.
 #include <gtest/gtest.h>
 
 #include <utility>

@@ -12,8 +12,8 @@ namespace {
 
 using testing::Case;
 
-// Of each task of a body. Buffers have their names: workspaces of other bodies are missing, so numbers
-// differ.
+// A text for each task of a body. It has names of buffers, since numbers differ where workspaces of other
+// bodies are missing.
 std::vector<std::string> tasks_of(const Case& c, BodyId body) {
   std::vector<std::string> tasks;
   for (const Task& t : c.program.bodies[body].tasks) {

@@ -1,5 +1,5 @@
-// Waves: what each of their bodies does, what stays between them, and that a program does not grow with their
-// number. That bits stay the same is in bits_test.cc of engine/run.
+// Waves: what the bodies of waves do, what stays between waves, and that a program does not grow with the
+// number of waves. That bits stay the same is in bits_test.cc of engine/run.
 #include <gtest/gtest.h>
 
 #include <map>

@@ -11,15 +11,15 @@ constexpr Recompute kNothing = Recompute::all, kProducts = Recompute::products, 
                     kEverything = Recompute::none;
 
 TEST(Candidate, WorthwhileLevelsAreTheLowerHull) {
-  // From nothing (0 bytes, 10 s) to cheap (7, 1): at 2 bytes the mixture takes 7.4 s.
+  // A mixture of kNothing (0 bytes, 10 s) and kCheap (7 bytes, 1 s) takes 7.4 s with 2 bytes.
   EXPECT_EQ(worthwhile({{kEverything, 10, 0}, {kCheap, 7, 1}, {kProducts, 2, 9}, {kNothing, 0, 10}}),
             (Levels{kNothing, kCheap, kEverything}));
   EXPECT_EQ(worthwhile({{kEverything, 10, 0}, {kCheap, 7, 1}, {kProducts, 2, 7}, {kNothing, 0, 10}}),
             (Levels{kNothing, kProducts, kCheap, kEverything}));
-  // On the line between two others: no gain.
+  // A level on the line between two others brings no gain.
   EXPECT_EQ(worthwhile({{kEverything, 10, 0}, {kCheap, 5, 5}, {kNothing, 0, 10}}),
             (Levels{kNothing, kEverything}));
-  // Of equal ones the first; one that keeps more and takes as long is of no use.
+  // Of equal levels, the first is taken. A level that keeps more and takes as long is of no use.
   EXPECT_EQ(worthwhile({{kNothing, 0, 10}, {kProducts, 0, 10}, {kCheap, 7, 10}, {kEverything, 10, 0}}),
             (Levels{kNothing, kEverything}));
   EXPECT_EQ(worthwhile({{kNothing, 0, 0}}), Levels{kNothing});
@@ -59,7 +59,7 @@ TEST(Candidate, WavesAreDivisorsOfTheMicroBatches) {
   EXPECT_EQ(wave_choices(request, Model{.micro_batch = 1}), (Waves{4}));
 }
 
-// 2000 tasks a micro-batch.
+// The model has 2000 tasks for each micro-batch.
 TEST(Candidate, LongWavesAreLeftOutUnlessTheyAreAskedFor) {
   Model model{.micro_batch = 1};
   model.layers.assign(10, Layer{.segments = std::vector<SegmentUse>(100)});

@@ -45,8 +45,8 @@ class FourLayers {
 
   const Program& program() const { return program_; }
 
-  // How many activations have their home in each tier of the least arrangement; empty if there is none. The
-  // arrangement must be correct and stay within `capacities`.
+  // How many activations have their home in each tier of the least arrangement; empty if there is no
+  // arrangement. The arrangement must be correct and stay within `capacities`.
   std::vector<int> activations(const Bytes& capacities) const {
     const auto arrangement = Least(program_).arrangement(capacities);
     if (!arrangement) return {};

@@ -33,7 +33,7 @@ LowerOptions small_options() {
   return o;
 }
 
-// `staying`: only of those that have content between steps.
+// Bytes of permanent buffers; with `staying`, only of buffers that have content between steps.
 uint64_t permanent_bytes(const Program& p, bool staying = false) {
   uint64_t bytes = 0;
   for (const Buffer& b : p.buffers)

@@ -16,7 +16,8 @@
 namespace sluice::testing {
 namespace {
 
-// Of two refusals, each tier's least is the smaller one, and so is what planning takes where that is told.
+// Two refusals become one, with the smaller least of each tier. What planning takes is told by the refusal
+// whose least the refused tier gets.
 TEST(PlanSearch, ARefusalKeepsThePlanningOfItsLeast) {
   Infeasible a{.tier = 1, .least = {5, 90}, .least_together = {5, 90}, .planning = 90};
   Infeasible b{.tier = 1, .least = {7, 60}, .least_together = {7, 60}, .planning = 20};
@@ -46,7 +47,7 @@ TEST(PlanSearch, MoreMemoryIsNotSlower) {
   }
 }
 
-// A model so large that the first candidate takes all of the work is planned by that one.
+// A model so large that the first candidate takes all of the work is planned by that candidate.
 TEST(PlanSearch, GoesOnWhereNoWorkIsLeft) {
   for (const Overlap overlap : {Overlap::automatic, Overlap::always})
     for (const bool clip : {true, false}) {

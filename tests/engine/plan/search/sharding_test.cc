@@ -37,8 +37,8 @@ PlanRequest request_of_ranks() {
   return request;
 }
 
-// Chooses with plans whose steps take so many seconds; 0: there is no plan. `planned`: how many were asked
-// for.
+// Chooses among plans whose steps take `seconds`, where 0 means that there is no plan. `planned` becomes the
+// number of plans that were asked for.
 ShardingChoice choose(const PlanRequest& request, const std::vector<double>& seconds, size_t& planned) {
   const Shardings open = shardings(request.mesh, {}, {}, false);
   planned = 0;
@@ -71,7 +71,7 @@ TEST(Sharding, TheFastestThatFitsUnlessOneSharesMoreAndIsNearlyAsFast) {
   EXPECT_EQ(choose(request, {0, 0, 0, 0}, planned).sharding, kAll);
 }
 
-// The second takes as long as any step must: none can be faster by 5 %.
+// The second plan takes 1 % longer than the lower bound, so none can be faster by 5 %.
 TEST(Sharding, NoneIsPlannedThatCannotBeFasterByEnough) {
   const PlanRequest request = request_of_ranks();
   LowerOptions options = request.lower;

@@ -74,7 +74,7 @@ TEST(MakeWay, AHoleCostsNothing) {
   EXPECT_EQ(row.text(), "0-2@10 1-1@0");
 }
 
-// The kept copy lies across the middle, so nothing else fits. It is given up and fetched again to its place.
+// The kept copy lies across the middle, so nothing else fits. The copy is given up and fetched again.
 TEST(MakeWay, AKeptCopyIsGivenUp) {
   Row row({{0}, {1}, {0}});
   ASSERT_EQ(row.text(), "0-2@0 1-1@0");
@@ -91,7 +91,7 @@ TEST(MakeWay, ALeadBecomesShorter) {
   EXPECT_EQ(row.text(), "0-0@0 1-1@5");
 }
 
-// Its own lead is shortened first. That spares the kept copies of others.
+// A buffer's own lead is shortened first, which spares the kept copies of other buffers.
 TEST(MakeWay, ItsOwnLead) {
   Row row({{0}, {1}, {0}, {2}}, 2);
   ASSERT_EQ(row.text(), "0-2@0 0-1@0 2-3@0");
@@ -101,7 +101,7 @@ TEST(MakeWay, ItsOwnLead) {
   EXPECT_EQ(row.text(), "0-2@5 0-1@0 3-3@0");
 }
 
-// At position 1 another buffer takes its place, so it gives up its own kept copy.
+// At position 1 another buffer lies across the middle, so buffer 0 gives up its own kept copy.
 TEST(MakeWay, ItsOwnKeptCopy) {
   Row row({{0}, {1}, {0}});
   row.allocations->at_root(1).offset = kMiddle;
@@ -124,7 +124,7 @@ TEST(MakeWay, ThreeForTwoPlaces) {
   EXPECT_EQ(left->first_use_at, 0u);
 }
 
-// What finds no place before the looks are used up stays without one, even where there is a hole.
+// A buffer that finds no place before the looks are used up gets none, even if there is a hole.
 TEST(MakeWay, EndsWhenLooksAreUsedUp) {
   Row row({{0}, {1}, {0}});
   row.allocations->at_root(0).offset = 10;

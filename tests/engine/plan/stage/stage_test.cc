@@ -140,8 +140,8 @@ TEST(Stage, LeadIsHalvedWhereMemoryIsShort) {
   EXPECT_EQ(s.staged(10, 2), "+a 0 +b 1 +c 2");
 }
 
-// What is made next takes another place, as far as there is room: so it need not wait until the write-back is
-// done.
+// A buffer that is made next takes another place if there is room. So its task need not wait until the
+// write-back is done.
 TEST(Stage, WhatIsWrittenBackLags) {
   Sketch s;
   for (const char* name : {"a", "b", "c"}) s.task({{s.permanent(name), Access::write}});
@@ -150,8 +150,8 @@ TEST(Stage, WhatIsWrittenBackLags) {
   EXPECT_EQ(s.staged(10, 1, true, true), "0 -a@0>0 1 -b@0>10 2 -c@0>20");
 }
 
-// A task below reads what one above made. With a lag of two tasks, the next has places of its own in both
-// tiers.
+// A task below reads what one above made. With a lag of two tasks, the next buffer has places of its own in
+// both tiers.
 TEST(Stage, WhatIsTakenBelowLagsThere) {
   Sketch s;
   for (const char* name : {"a", "b"}) {
@@ -197,7 +197,8 @@ TEST(Stage, StoresTheLastWriteOnly) {
   EXPECT_EQ(s.staged(10, 0, false), "0 -a +a 1 -a +a 2");
 }
 
-// A write that does not read makes another version: the one before is not written back for its readers.
+// A write that does not read makes another version, whose readers do not need the version before. So the
+// earlier version is not written back.
 TEST(Stage, WhatIsMadeAgainIsNotStored) {
   Sketch s;
   const BufferId x = s.transient("x"), a = s.permanent("a", 20);
@@ -245,7 +246,7 @@ TEST(Stage, TransientBuffersThatLiveAboveStay) {
   EXPECT_EQ(shortage->shortage.bytes_needed, 30u);
 }
 
-// A task below uses it, so it lives there, whatever was asked for.
+// A task in tier 1 uses x, so x lives there, even though a home above was asked for.
 TEST(Stage, TransientBuffersSinkToTheLowestTask) {
   Sketch s;
   const BufferId x = s.transient("x");

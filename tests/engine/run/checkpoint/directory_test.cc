@@ -47,7 +47,7 @@ TEST_F(CheckpointTest, PruningKeepsTheNewestCompleteOnes) {
   prune_checkpoints(path("elsewhere"), 1);
 }
 
-// 100 tokens of data 7 unless said otherwise.
+// A validation of 100 tokens of data 7, unless the test says otherwise.
 ValidationRecord validated(double loss, int64_t tokens = 100, uint64_t data = 7) {
   return {loss, tokens, data};
 }
@@ -146,7 +146,7 @@ TEST_F(CheckpointTest, GoingBackRetiresWhatLaterStepsLeft) {
   EXPECT_TRUE(fs::exists(checkpoint(20) + ".damaged/of somebody else"));
 }
 
-// Whatever has the name of a checkpoint that is written: it stays under another name.
+// Whatever already has the name of a checkpoint that is written stays under another name.
 TEST_F(CheckpointTest, AFileOrLinkOfTheNameIsKeptAside) {
   const Model model = tiny_model();
   save(model, 1);
@@ -213,7 +213,7 @@ TEST_F(CheckpointTest, SigkillAtAnyMomentLeavesACompleteCheckpoint) {
   save(model, 1);
   std::mt19937 random(20);
   int64_t last = 1;
-  // Kills come within 40 ms, and later where 20 rounds wrote nothing, as on a slow disk.
+  // Kills come within 40 ms. After 20 rounds that wrote nothing, as on a slow drive, kills come later.
   for (int round = 0; round < 20 || last == 1; ++round) {
     const pid_t child = fork();
     ASSERT_GE(child, 0);

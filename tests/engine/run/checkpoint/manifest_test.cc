@@ -129,7 +129,7 @@ TEST_F(ManifestTest, OlderOnesHaveTheFirstNumerics) {
   }
 }
 
-// Version 6 has the second numerics, and no base.
+// A manifest of version 6 has numerics 2 and no base.
 TEST_F(ManifestTest, ABaseOfAdaptersIsNamed) {
   const std::string where = "/models/\xff base";  // a path need not be UTF-8
   Manifest written;
@@ -294,8 +294,8 @@ TEST_F(ManifestTest, DamagedTextAndFilesAreRejected) {
     damaged[i] = static_cast<char>(damaged[i] ^ (1 << i % 8));
     expect_error(ExitCode::malformed_file, {"m: "}, [&] { manifest_from_json(damaged, "m"); });
   }
-  // Where a manifest is sealed again after the flip, it is refused for what it says, or it says what a run
-  // might have written.
+  // If the checksum is made anew after the flip, the manifest is refused for its content, or a run could have
+  // written this content.
   const std::string body = text.substr(0, text.rfind(",\n\"checksum\""));
   for (size_t i = 1; i < body.size(); ++i) {
     std::string damaged = body;

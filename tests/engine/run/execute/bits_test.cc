@@ -60,7 +60,7 @@ class SavedState {
 };
 
 struct Outcome {
-  std::vector<double> losses, norms;  // sums over valid tokens; before clipping
+  std::vector<double> losses, norms;  // losses are sums over valid tokens; norms are before clipping
   std::vector<double> scales;         // loss scale after the step
   double validation = 0;
   std::vector<std::byte> state;
@@ -99,8 +99,8 @@ class Run {
     session_.runner().set_hooks(std::move(hooks));
   }
 
-  // Issues ahead, as a trainer does: of what a step makes, reads only whether a guess was right. Takes turns
-  // between steps that guess and such that do not.
+  // Issues steps ahead, as a trainer does, and reads only whether a guess was right. Steps that guess
+  // alternate with steps that do not.
   Outcome train() {
     const BodyIds& bodies = plan_.lowering.bodies();
     StepScalars& before = session_.scalars(0);
@@ -235,7 +235,7 @@ struct Variant {
   uint32_t slack = 0;  // per cent of plenty, on top of the least budgets
   int threads = 1;
   bool transient_on_top = false;  // otherwise homes of transient buffers are random
-  Some backward = Some::random;   // groups that are updated there
+  Some backward = Some::random;   // groups that are updated in backward
   Some waves = Some::none;        // none: one; all: one for each micro-batch
 };
 
@@ -296,7 +296,7 @@ struct Setting {
   int64_t slices = 2;
 };
 
-// Assembled with capacities between the least and plenty.
+// The program of variant `v`, assembled with capacities between the least and plenty.
 Case plan_variant(const Model& model, const Setting& setting, const Variant& v, Device& device,
                   uint64_t seed) {
   Random random(seed);
@@ -355,7 +355,7 @@ Outcome run(const Model& model, const Setting& setting, const Variant& v, uint64
   return Run(c, *device, options).train();
 }
 
-// `chosen`: those of kVariants that are compared.
+// `chosen` says which of kVariants are compared.
 template <typename Chosen>
 void expect_same_bits_everywhere(const Model& model, const Setting& setting, uint64_t seed,
                                  const Chosen& chosen) {
@@ -383,7 +383,7 @@ TEST(PlanBits, Gpt2) {
   expect_same_bits_everywhere(m, {1, 3}, 1);
 }
 
-// The group of its position embeddings has more than one shard at the file tier's alignment.
+// The group of position embeddings has more than one shard at the file tier's alignment.
 TEST(PlanBits, Gpt2WithManyShards) {
   const Model m = build_model(config_from_name("gpt2:layers=1,width=64,heads=2,vocab=31,context=16500"),
                               DType::bf16, 1, 3);
@@ -399,7 +399,7 @@ TEST(PlanBits, LlamaUntied) {
     expect_same_bits_everywhere(build_model(config, precision, 1, 6), {clip, 3}, 3);
 }
 
-// Layers of two types, and rows of two documents, which every layer and the position table read.
+// Layers are of two types. A row has two documents, whose begins every layer and the position table read.
 TEST(PlanBits, PackedDocuments) {
   for (const char* name :
        one_if_sanitized({"gpt2:layers=2,width=16,heads=2,vocab=50,context=8",

@@ -13,9 +13,9 @@ namespace sluice {
 namespace {
 
 constexpr LaneId kFirst = 0, kSecond = 1;
-constexpr size_t kThreads = 2;  // the lanes'
+constexpr size_t kThreads = 2;  // one for each lane
 
-// A body of three instructions: two on the first lane, and on the second one that waits for `waits`.
+// A body of three instructions: two on the first lane, and one on the second lane, which has `waits`.
 Program two_lanes(std::vector<Wait> waits = {}) {
   Program p;
   p.machine.lanes = {{"first"}, {"second"}};
@@ -52,8 +52,8 @@ long sleeps() {
   return use.ru_nvcsw;
 }
 
-// How often a thread goes to sleep during `await`, while this one carries out `change` many times, with
-// pauses in which it would wake, and then `last_change`.
+// How often a thread goes to sleep during `await`. Meanwhile the calling thread carries out `change` many
+// times, with pauses in which the other thread could wake, and then `last_change`.
 long sleeps_during(const std::function<void()>& await, const std::function<void()>& change,
                    const std::function<void()>& last_change) {
   constexpr int kChanges = 200;

@@ -1,5 +1,5 @@
-// Greedy answers of every family's fixture, token by token as transformers gives them, and their logits, by
-// any chunk of prompts and any batch.
+// Greedy answers of every family's fixture and their logits are those of transformers, with any chunk of
+// prompts and any batch.
 #include "tests/support/continuations.h"
 
 #include <gtest/gtest.h>

@@ -212,7 +212,7 @@ TEST(Generator, SizesFitTheModel) {
   EXPECT_EQ(generation_sizes(options, config, 1).context, 65);
 }
 
-// Weights of 16 bits, and cached keys and values of as many.
+// Weights, cached keys and cached values have 16 bits.
 TEST(Generator, SpeaksInEveryPrecision) {
   for (const DType precision : {DType::bf16, DType::f16}) {
     Speech s = speech();

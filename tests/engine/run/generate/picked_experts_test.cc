@@ -1,4 +1,4 @@
-// Reading only the experts that a batch needs changes no bit, and reads no more than that.
+// A run that reads only the experts that a batch needs gives the same bits, and reads no other experts.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -16,7 +16,7 @@ const std::vector<std::vector<uint32_t>> kPickedPrompts = {
 
 struct Spoken {
   std::vector<std::vector<uint32_t>> tokens;
-  std::vector<float> logits;  // of the last decode, all places
+  std::vector<float> logits;  // of all places of the last decode
 };
 
 Spoken spoken(Speaking& speaking, const Speech& speech) {
@@ -36,7 +36,7 @@ void expect_verified(const Plan& plan) {
   EXPECT_EQ(to_text(program_from_text(to_text(plan.program))), to_text(plan.program));
 }
 
-// Says the same, with the same bits, as with all experts.
+// Expects the tokens, and the bits of the logits, that a run which reads all experts gives.
 void expect_bits(const Speech& speech, size_t places) {
   Speech all = speech;
   all.picks_experts = false;
@@ -55,7 +55,8 @@ TEST(PickedExperts, GiveTheBitsOfAllExperts) {
     int64_t sequences;
     size_t places;  // of all layers; 0: all experts are read
   };
-  // 6 experts, 3 of a token, in two of three layers; 8 and 2; 8 and 4 in one of two; 4 and 2; 6 and 3.
+  // qwen3_moe has 6 experts in two of three layers, and a token uses 3 of them. The others: olmoe 8 and 2,
+  // qwen2_moe 8 and 4 in one of two layers, mixtral 4 and 2, gpt_oss 6 and 3.
   for (const Case& c : {Case{"qwen3_moe", 1, 6}, Case{"qwen3_moe", 2, 0}, Case{"olmoe", 3, 12},
                         Case{"qwen2_moe", 1, 4}, Case{"mixtral", 1, 4}, Case{"gpt_oss", 1, 6}})
     for (const bool upper : {false, true})
@@ -69,7 +70,7 @@ TEST(PickedExperts, GiveTheBitsOfAllExperts) {
       }
 }
 
-// Of about a MiB each, which is where homes on a drive begin.
+// An expert has about a MiB, the size from which buffers have homes on a drive.
 const std::string kLarge =
     "qwen3_moe:layers=2,width=128,heads=2,kv_heads=2,head_size=64,experts=6,top=2,expert_ffn=680,vocab=300,"
     "context=64";
@@ -95,8 +96,8 @@ TEST(PickedExperts, GiveTheBitsOfAllExpertsFromADriveAndInTheLeastMemory) {
           Speech none = speech;
           none.arenas = {upper ? std::optional<uint64_t>(0) : std::nullopt, 0, kRoomy};
           const std::vector<uint64_t> bytes = refusal_of(none).least_together;
-          // The least is that of a plan without picks. With them, it is less than a MiB more, for the end of
-          // a part.
+          // `bytes` is the least of a plan without picks. A plan with picks needs less than a MiB more, for
+          // the end of a part.
           constexpr uint64_t kMore = uint64_t{1} << 20;
           speech.arenas = {upper ? std::optional(bytes[0] + kMore) : std::nullopt,
                            bytes[upper ? 1 : 0] + kMore, kRoomy};
@@ -123,7 +124,7 @@ TEST(PickedExperts, EveryExecutorGivesTheSameBits) {
   }
 }
 
-// What the transfers of a lane have moved.
+// Bytes that the transfers of a lane have moved.
 uint64_t bytes_read(Speaking& speaking, const char* lane) {
   const Program& program = speaking.plan().program;
   for (LaneId l = 0; l < program.machine.lanes.size(); ++l)
@@ -132,7 +133,7 @@ uint64_t bytes_read(Speaking& speaking, const char* lane) {
   return 0;
 }
 
-// Weights of experts that a body brings from the drive in one run, if each place has a part.
+// Bytes of experts' weights that a body brings from the drive each time it runs, if each place has a part.
 uint64_t bytes_of_experts(const Plan& plan, BodyId body) {
   uint64_t bytes = 0;
   for (const Instruction& in : plan.program.bodies[body].instructions) {
@@ -161,14 +162,14 @@ TEST(PickedExperts, ADecodeReadsNoOthers) {
   }
   constexpr uint64_t kDecodes = 8, kExperts = 6, kChosen = 2;
   EXPECT_GT(of_experts[false], 0u);
-  // Up to what aligns parts.
+  // The ratio is not exact, since parts are aligned.
   EXPECT_NEAR(static_cast<double>(of_experts[true]) / static_cast<double>(of_experts[false]),
               double{kChosen} / kExperts, 0.01);
   const uint64_t all = read[false][true] - read[false][false], some = read[true][true] - read[true][false];
   EXPECT_EQ(all - some, kDecodes * (of_experts[false] - of_experts[true]));
 }
 
-// Tokens that choose the same experts need fewer than there are places for.
+// Tokens that choose the same experts need fewer experts than there are places.
 TEST(PickedExperts, PlacesWithoutAnExpertMoveNothing) {
   const DriveDirectory directory;
   Speech speech = on_drive(directory);
@@ -192,7 +193,7 @@ TEST(PickedExperts, PlacesWithoutAnExpertMoveNothing) {
   }
 }
 
-// A device whose routers write what no router does.
+// A device whose routers write `begins`, which no router would write.
 class BadRouter final : public ForwardedDevice {
  public:
   BadRouter(std::unique_ptr<Device> device, std::vector<int32_t> begins)

@@ -17,7 +17,7 @@ namespace {
 
 const std::vector<float> kLogits = {1, 3, 2, 3, -5};
 
-// How often each token is drawn, at so many positions.
+// How often each token is drawn at `draws` positions.
 std::map<uint32_t, int> counts(const Sampling& sampling, const std::vector<float>& logits, int draws) {
   std::map<uint32_t, int> of;
   for (int i = 0; i < draws; ++i) ++of[drawn_token(sampling, logits, 7, static_cast<uint64_t>(i))];
@@ -28,7 +28,7 @@ TEST(Sampling, AtTemperatureZeroTheLikeliestOfLeastId) {
   EXPECT_EQ(counts({}, kLogits, 10), (std::map<uint32_t, int>{{1, 10}}));
 }
 
-// Logits over it are infinite.
+// Logits divided by so small a temperature are infinite.
 TEST(Sampling, ATinyTemperatureLeavesTheLikeliest) {
   for (const float sign : {1.0f, -1.0f}) {
     const std::vector<float> logits = {sign * 4, sign * 2, sign * 3};
@@ -39,7 +39,7 @@ TEST(Sampling, ATinyTemperatureLeavesTheLikeliest) {
   }
 }
 
-// Standard deviations of counts are below sqrt(20000) / 2 = 71: five of them.
+// The tolerance is five standard deviations of a count, each below sqrt(20000) / 2 = 71.
 TEST(Sampling, DrawsAsSoftmaxSays) {
   constexpr int kDraws = 20000;
   for (const double temperature : {0.5, 1.0, 3.0}) {
@@ -70,8 +70,8 @@ TEST(Sampling, KeepsTheLikeliest) {
   EXPECT_EQ(drawn({.temperature = 1, .top_p = 0.9}), (std::set<uint32_t>{1, 2, 3}));
 }
 
-// At temperature 1, tokens 1 and 3 have 0.4036 each, token 2 0.1485, which is 0.3679 of it, token 0 0.0546
-// (0.1353).
+// At temperature 1, tokens 1 and 3 have probability 0.4036. Token 2 has 0.1485, which is 0.3679 of that, and
+// token 0 has 0.0546, which is 0.1353 of it.
 TEST(Sampling, KeepsThoseOfALeastProbability) {
   const auto drawn = [](const Sampling& sampling) {
     std::set<uint32_t> ids;
@@ -82,15 +82,15 @@ TEST(Sampling, KeepsThoseOfALeastProbability) {
   EXPECT_EQ(drawn({.temperature = 1, .min_p = 0.14}), (std::set<uint32_t>{1, 2, 3}));
   EXPECT_EQ(drawn({.temperature = 1, .min_p = 0.37}), (std::set<uint32_t>{1, 3}));
   EXPECT_EQ(drawn({.temperature = 1, .min_p = 1}), (std::set<uint32_t>{1, 3}));
-  // Behind top-k and top-p, and by probabilities at the temperature: token 2 has 0.6065 of the likeliest
-  // at 2.
+  // min_p applies after top-k and top-p, to probabilities at the temperature. At temperature 2, token 2 has
+  // 0.6065 of the likeliest token's probability.
   EXPECT_EQ(drawn({.temperature = 1, .top_k = 1, .min_p = 0.1}), (std::set<uint32_t>{1}));
   EXPECT_EQ(drawn({.temperature = 1, .top_p = 0.7, .min_p = 0.1}), (std::set<uint32_t>{1, 3}));
   EXPECT_EQ(drawn({.temperature = 2, .min_p = 0.6}), (std::set<uint32_t>{1, 2, 3}));
   EXPECT_EQ(drawn({.temperature = 2, .min_p = 0.61}), (std::set<uint32_t>{1, 3}));
 }
 
-// Logits 1, 3, 2, 3, -5 become, with a penalty of 2: of token 1, 1.5; of token 4, -10.
+// A penalty of 2 turns the logit 3 of token 1 into 1.5, and would turn -5 of token 4 into -10.
 TEST(Sampling, PenalizesWhatIsThere) {
   const auto likeliest = [](double penalty, const std::vector<uint32_t>& before) {
     return drawn_token({.repetition_penalty = penalty}, kLogits, 0, 0, before);
@@ -98,17 +98,17 @@ TEST(Sampling, PenalizesWhatIsThere) {
   EXPECT_EQ(likeliest(2, {}), 1u);
   EXPECT_EQ(likeliest(2, {1}), 3u);
   EXPECT_EQ(likeliest(2, {1, 3}), 2u);
-  EXPECT_EQ(likeliest(2, {1, 1, 3, 3, 1}), 2u);  // once, however often a token is there
-  EXPECT_EQ(likeliest(1.4, {1, 3}), 1u);         // 2.14 is above 2
+  EXPECT_EQ(likeliest(2, {1, 1, 3, 3, 1}), 2u);  // one penalty, however often a token is there
+  EXPECT_EQ(likeliest(1.4, {1, 3}), 1u);         // 3 / 1.4 = 2.14 is above 2
   EXPECT_EQ(likeliest(2, {1, 3, 2, 0, 99}), 1u);
-  EXPECT_EQ(likeliest(0.5, {2}), 2u);  // 4
+  EXPECT_EQ(likeliest(0.5, {2}), 2u);  // the logit of token 2 becomes 4
   const std::vector<float> logits = {-4, -5};
   EXPECT_EQ(drawn_token({.repetition_penalty = 1.5}, logits, 0, 0, std::vector<uint32_t>{0}), 1u);
-  // Of logits that the model caps: 3 becomes tanh(3) / 1.25 = 0.796, and 2 becomes 0.964.
+  // The penalty applies to capped logits: 3 becomes tanh(3) / 1.25 = 0.796, below tanh(2) = 0.964.
   EXPECT_EQ(
       drawn_token({.repetition_penalty = 1.25, .soft_cap = 1}, kLogits, 0, 0, std::vector<uint32_t>{1, 3}),
       2u);
-  // Draws are by the penalized logits: 1.5 and 3 of two tokens, at temperature 1.
+  // Draws use penalized logits, here 1.5 and 3 for the two tokens.
   int first = 0;
   for (uint64_t i = 0; i < 20000; ++i)
     first += drawn_token({.temperature = 1, .repetition_penalty = 2}, std::vector<float>{3, 3}, 7, i,
@@ -137,7 +137,7 @@ TEST_F(GenerationSettingsTest, AreThoseOfTheFile) {
   EXPECT_EQ(s.max_length, 100);
   EXPECT_EQ(s.stops, (std::vector<std::string>{"a", "b"}));
   EXPECT_TRUE(s.not_applied.empty());
-  // transformers draws among 50, at temperature 1, where do_sample is all that is said.
+  // If the config only says do_sample, transformers draws among 50 tokens at temperature 1.
   s = read(R"({"do_sample": true})");
   EXPECT_EQ(s.temperature, 1);
   EXPECT_EQ(s.top_k, 50);
@@ -172,7 +172,7 @@ TEST(StopTexts, EndWhereTheyAreComplete) {
   EXPECT_FALSE(StopTexts({}).found("x"));
 }
 
-// A cap of 1 makes 3 and 1 as 0.995 and 0.762: hardly apart.
+// A cap of 1 turns the logits 3 and 1 into 0.995 and 0.762, which are hardly apart.
 TEST(Sampling, CapsLogits) {
   const auto found = counts({.temperature = 1, .soft_cap = 1}, {1, 3}, 20000);
   const double odds = std::exp(std::tanh(1.0) - std::tanh(3.0));

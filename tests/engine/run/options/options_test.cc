@@ -27,7 +27,7 @@ TEST(OptionTable, DefaultsInHelpAreTheRealOnes) {
     }
     const std::vector<std::string> values = option_values(defaults, row);
     if (values == std::vector<std::string>{"auto"} || values.empty() || values.front().empty())
-      continue;  // the help says it in words
+      continue;  // the help gives such a default in words
     set_option(options, row, {row.default_text});
     EXPECT_EQ(option_values(options, row), values) << row.name;
   }
@@ -51,7 +51,7 @@ TEST(OptionTable, NamesAreUniqueAndHelped) {
   EXPECT_EQ(find_option("model", Verb::profile), find_option("model"));  // found among other verbs' rows
 }
 
-// A name of another tool stands for one option of a verb, and is none of its options.
+// A name that another tool uses stands for one option of a verb, and is not itself an option of that verb.
 TEST(OptionTable, NamesOfOtherToolsAreClear) {
   size_t names = 0;
   for (size_t v = 0; v < kVerbCount; ++v) {
@@ -81,7 +81,7 @@ TEST(OptionTable, NamesOfOtherToolsAreClear) {
         EXPECT_EQ(find_elsewhere(name, verb).row, nullptr) << name;
         EXPECT_EQ(not_here(name, verb), other.instead) << name;
       }
-      // What is said instead names options that the verb has.
+      // The sentence that is told instead names only options that the verb has.
       std::istringstream sentence(other.instead);
       for (std::string word; sentence >> word;) {
         if (!word.starts_with("--")) continue;
@@ -98,7 +98,7 @@ TEST(OptionTable, NamesOfOtherToolsAreClear) {
   EXPECT_EQ(not_here("tp", Verb::doctor), nullptr);
 }
 
-// Each word can be set, and an error that lists words lists these.
+// An option can be set to each of its words, and an error that lists words lists these.
 TEST(OptionTable, WordsAreValues) {
   const auto words = [](const char* name) { return option_words(*find_option(name)); };
   EXPECT_EQ(words("lr-schedule"), (std::vector<std::string>{"constant", "cosine", "linear"}));

@@ -1,4 +1,5 @@
-// Several ranks of one process train to the same bits under any budgets and stages, and wherever they meet.
+// Several ranks of one process train to the same bits under any budgets and stages, and wherever ranks
+// exchange bytes.
 #include <gtest/gtest.h>
 
 #include "tests/support/ranks_support.h"
@@ -31,7 +32,7 @@ TEST_F(RanksTest, BitsDoNotDependOnBudgetsAndExecutors) {
   }
 }
 
-// Where a device has memory of its own, ranks may exchange there. Here that is host memory too.
+// Ranks may exchange in device memory, which is a part of host memory in this test.
 TEST_F(RanksTest, BitsDoNotDependOnWhereRanksMeet) {
   for (const DType precision : one_if_sanitized({DType::bf16, DType::f32}))
     for (const int64_t stage : {3, 1, 0}) {

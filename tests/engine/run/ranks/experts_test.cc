@@ -1,5 +1,5 @@
-// Experts that are divided over ranks: the losses of one rank, and the same bits at every stage and under any
-// budgets.
+// Experts that are divided over ranks give the losses of one rank, and the same bits at every stage and under
+// any budgets.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -13,7 +13,8 @@ namespace {
 
 constexpr const char* kMixtral =
     "mixtral:layers=2,width=64,heads=4,kv_heads=2,ffn=96,vocab=256,context=32,experts=4,top=2";
-// With an expert of all tokens, a router that chooses one, a capacity, and fewer experts in the first layer.
+// kShared has an expert of all tokens. kCapacity has drawn second choices, a capacity, and fewer experts in
+// the first layer that has any.
 constexpr const char* kShared =
     "qwen2_moe:layers=2,width=64,heads=4,kv_heads=2,vocab=256,context=32,experts=8,top=2,expert_ffn=32,"
     "shared_ffn=64";
@@ -104,7 +105,7 @@ TEST_F(RanksExpertsTest, BitsDoNotDependOnBudgetsExecutorsAndStages) {
   }
 }
 
-// On nodes, rows travel in two steps: inside nodes, then across. They arrive where they did.
+// On several nodes, rows travel within nodes first, then across. They arrive where they do on one node.
 TEST_F(RanksExpertsTest, BitsDoNotDependOnNodes) {
   for (const auto& [model, ranks] : {std::pair{kCapacity, 4}, {kMixtral, 8}}) {
     TestRun run = experts_on(ranks, 4, "one node", model);
@@ -131,9 +132,10 @@ TEST_F(RanksExpertsTest, BitsDoNotDependOnNodes) {
   }
 }
 
-// Of one sequence over and over, all ranks' tokens choose alike, so what each rank sends is known: the rows
-// whose experts are elsewhere leave, in forward and again in backward, and so do gradients of what came back.
-// What experts made of other ranks' rows goes back, and its gradient. Who chose what is told to all.
+// The data repeat one sequence, so the tokens of all ranks choose alike, and what a rank sends is known. It
+// sends rows whose experts are elsewhere, in forward and again in backward, and the gradients of what came
+// back. To other ranks it returns what its experts made of their rows, and the rows' gradients. It tells all
+// ranks which experts its tokens chose.
 TEST_F(RanksExpertsTest, RanksSendTheRowsThatWereChosen) {
   write_bytes(directory_ / "same.txt", same_sequences());
   for (const DType precision : {DType::f32, DType::bf16})
@@ -159,7 +161,7 @@ TEST_F(RanksExpertsTest, RanksSendTheRowsThatWereChosen) {
         for (const LayerTokens& layer : m.expert_tokens)
           for (size_t e = 0; e < layer.tokens.size(); ++e) {
             const uint64_t own = layer.tokens[e] / ranks;
-            const bool here = e < layer.tokens.size() / ranks;  // the first rank's bytes are shown
+            const bool here = e < layer.tokens.size() / ranks;  // the metrics show the first rank's bytes
             wanted += row * own * (here ? 2 * (ranks - 1) : 3);
           }
         const auto lane = std::find_if(m.moved_bytes.begin(), m.moved_bytes.end(),
@@ -171,7 +173,7 @@ TEST_F(RanksExpertsTest, RanksSendTheRowsThatWereChosen) {
     }
 }
 
-// Stopped on some ranks and resumed on others, with experts divided otherwise.
+// A run is stopped and resumed on another number of ranks, with experts divided otherwise.
 TEST_F(RanksExpertsTest, ResumesOnOtherNumbersOfRanks) {
   TestRun all = experts_on(1, 1, "whole");
   all.options.optimizer.schedule = Schedule::constant;

@@ -1,4 +1,5 @@
-// Adapters on several ranks: the losses of one rank, and the same bits at every stage and under any budgets.
+// Adapters trained on several ranks give the losses of one rank, and the same bits at every stage and under
+// any budgets.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -71,7 +72,7 @@ TEST_F(RanksLoraTest, BitsDoNotDependOnTheStageAndBudgets) {
   }
 }
 
-// Two ranks wrote it, one goes on.
+// Two ranks wrote the checkpoint, and one rank goes on.
 TEST_F(RanksLoraTest, GoesOnWithAnotherNumberOfRanks) {
   TestRun whole = lora_on(1, "whole");
   whole.options.optimizer.schedule = Schedule::constant;

@@ -56,7 +56,7 @@ TEST_F(RankNodeGroupsTest, BitsDoNotDependOnMachines) {
   }
 }
 
-// Node groups of two and of four ranks. They sum factors too; with clip 0, updates follow backward at once.
+// Node groups have two or four ranks, and sum factors, too. With clip 0, updates follow backward at once.
 TEST_F(RankNodeGroupsTest, EightRanksOnOneTwoAndFourMachines) {
   for (const uint32_t compress : {0, 2})
     for (const double clip : {1.0, 0.0}) {

@@ -1,4 +1,5 @@
-// Training on several ranks of one process: the losses of one rank, what ranks send, and how they end.
+// Training on several ranks of one process gives the losses of one rank. Also: what ranks send, and how they
+// end.
 #include "engine/run/ranks/ranks.h"
 
 #include <gtest/gtest.h>
@@ -63,8 +64,8 @@ TEST_F(RanksTest, UpdatesThatFollowBackward) {
     EXPECT_NEAR(found.steps.at(i).loss, wanted.steps.at(i).loss, 1e-6 * std::abs(wanted.steps.at(i).loss));
 }
 
-// Stopped on some ranks and resumed on others: the order of data is the same, and losses agree within the
-// rounding of sums.
+// A run is stopped and resumed on another number of ranks. The order of data stays the same, and losses agree
+// within the rounding of sums.
 TEST_F(RanksTest, ResumesOnAnotherNumberOfRanks) {
   TestRun all = run_on(1, "whole");
   all.options.optimizer.schedule = Schedule::constant;
@@ -87,7 +88,8 @@ TEST_F(RanksTest, ResumesOnAnotherNumberOfRanks) {
   EXPECT_EQ(step, 10);
 }
 
-// The end of one rank ends all, with that rank's own error. The last checkpoint goes on to the same bits.
+// The end of one rank ends all, with that rank's own error. A resume from the last checkpoint gives the same
+// bits.
 TEST_F(RanksTest, AFaultOfOneRankEndsAll) {
   TestRun run = run_on(3, "whole");
   run.options.optimizer.schedule = Schedule::constant;
@@ -145,7 +147,7 @@ TEST_F(RanksTest, ARankThatHangsEndsAll) {
   EXPECT_NE(told.find(" waits at step "), std::string::npos) << told;
 }
 
-// One rank's lane does not come to a collective: the others' lanes name the instruction.
+// One rank's lane does not come to a collective. The lanes of the other ranks name the instruction.
 TEST_F(RanksTest, ALaneThatWaitsNamesItsInstruction) {
   std::atomic<bool> released{false};
   std::string told;
@@ -174,7 +176,7 @@ TEST_F(RanksTest, ALaneThatWaitsNamesItsInstruction) {
 }
 
 TEST_F(RanksTest, WhatATrainerThrowsEndsAll) {
-  // Not what the other three ranks say.
+  // The error is what was thrown, not what the other three ranks say.
   EXPECT_EQ(told_when_one_throws(run_on(4, "thrown"), train_on), "thrown by the test");
 }
 

@@ -39,8 +39,8 @@ TEST_F(RanksTest, BitsDoNotDependOnWaves) {
     }
 }
 
-// What a rank would choose by its own budgets may have other bodies and collectives. The first rank's choice
-// holds for all.
+// By its own budgets, a rank could choose a step with other bodies and collectives. All ranks take the first
+// rank's choice.
 TEST_F(RanksTest, RanksOfOtherBudgetsRunTheSameBodies) {
   TestRun run = run_on(2, "alike");
   run.options.numbers.precision = DType::bf16;

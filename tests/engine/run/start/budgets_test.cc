@@ -20,8 +20,8 @@ MemoryLimits limits_of(uint64_t total, uint64_t available) {
 Size percent(double value) { return {.kind = Size::Kind::percent, .percent = value}; }
 Size bytes(uint64_t value) { return {.kind = Size::Kind::bytes, .bytes = value}; }
 
-// As --help says: a percentage of what is free, not of what the machine has. The cpu device's arena comes out
-// of the same memory.
+// As --help says, a percentage is of what is free, not of what the machine has. The cpu device's arena comes
+// out of the same memory.
 TEST(Budgets, PercentIsOfWhatIsFree) {
   MemoryOptions options;
   options.threads = 2;
@@ -37,7 +37,7 @@ TEST(Budgets, PercentIsOfWhatIsFree) {
   EXPECT_FALSE(b.nvme);
 }
 
-// `auto` leaves a quarter where that is less than 512 MiB, so that it works in a small container.
+// `auto` leaves a quarter where that is less than 512 MiB, so that `auto` works in a small container.
 TEST(Budgets, LittleMemoryIsNotAllLeftToOthers) {
   MemoryOptions options;
   options.threads = 2;
@@ -51,7 +51,7 @@ TEST(Budgets, LittleMemoryIsNotAllLeftToOthers) {
   EXPECT_EQ(host(20480).limit, 19456 * kMiB);
 }
 
-// A Hugging Face directory whose names and places take 10 MiB, of which 1 MiB is in the reserve already.
+// The names and places of a Hugging Face directory take 10 MiB, of which the reserve already has 1 MiB.
 TEST(Budgets, TablesOfWeightsComeOutOfTheArena) {
   MemoryOptions options;
   options.threads = 2;
@@ -62,8 +62,8 @@ TEST(Budgets, TablesOfWeightsComeOutOfTheArena) {
   EXPECT_EQ(b.limits_for({125 * kMiB}), std::vector<uint64_t>{200 * kMiB});
 }
 
-// With an nvme tier, io_uring takes 16 bytes for each 4 KiB of the arena, on a lane each way. The reserve has
-// 8 MiB of that.
+// With an nvme tier, io_uring takes 16 bytes for each 4 KiB of the arena, on each of two lanes. The reserve
+// already has 8 MiB for that.
 TEST(Budgets, RegisteringTheArenaForFilesIsPartOfTheLimit) {
   MemoryOptions options;
   options.threads = 2;
@@ -105,7 +105,8 @@ TEST(Budgets, MoreThanIsFreeIsAnErrorOfTheEnvironmentUnlessOnlyPlanned) {
   EXPECT_EQ(resolve_budgets(options, limits, false).host.limit, 1001 * kMiB);
 }
 
-// A run that goes on where less is free: its own budgets give way, those of the command do not.
+// If a run goes on where less memory is free, the budgets kept with the run give way. Budgets of the command
+// do not.
 TEST(Budgets, ThoseOfTheRunGiveWay) {
   MemoryOptions options;
   options.threads = 1;
@@ -128,7 +129,7 @@ TEST(Budgets, ThoseOfTheRunGiveWay) {
   EXPECT_EQ(resolve_budgets(options, limits, true).host.limit, 10000 * kMiB);
 }
 
-// Of 1024 MiB of addresses 100 are in use. Libraries will take 224 more, and one thread 72.
+// 100 MiB of the 1024 MiB of addresses are in use. Libraries will take 224 MiB more, and one thread 72 MiB.
 TEST(Budgets, WhatMayNotBeMappedIsNotFree) {
   MemoryOptions options;
   options.threads = 1;
@@ -173,8 +174,8 @@ TEST(Budgets, LimitsForArenasHoldWhatLiesBesideThem) {
   EXPECT_EQ(b.limits_for({3 * kMiB, 102000 * kMiB}),
             (std::vector<uint64_t>{4 * kMiB + 612 * kMiB + 612 * kMiB / 128,
                                    102000 * kMiB + 100 * kMiB + 100 * kMiB / 128}));
-  // With the other as it is, the device's may be that of the smaller host arena. A host that is too small for
-  // that leaves it as it would be with all page tables.
+  // If the host limit suffices for the host's least arena, the device limit counts only the page tables for
+  // that arena. Otherwise it counts all page tables.
   const std::vector<std::optional<uint64_t>> alone = {3 * kMiB, std::nullopt};
   EXPECT_EQ(b.limits_alone(alone, {3 * kMiB, 10220 * kMiB})[0], b.limits_for({3 * kMiB, 10220 * kMiB})[0]);
   EXPECT_LT(b.limits_alone(alone, {3 * kMiB, 10220 * kMiB})[0], b.device->limit_for(3 * kMiB));

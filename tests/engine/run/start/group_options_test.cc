@@ -33,7 +33,7 @@ const Parameter& parameter(const Model& model, const std::string& name) {
   throw std::invalid_argument(name);
 }
 
-// Names of those that have options of their own.
+// Names of the parameters that have options of their own.
 std::vector<std::string> named(const Model& model) {
   std::vector<std::string> names;
   for (const Group& group : model.groups)
@@ -116,7 +116,7 @@ TEST(GroupOptions, AGroupIsNotTrainedOnceAllItsParametersAreFrozen) {
             parameter_count(mixtral(), true));
 }
 
-// A model with adapters trains these alone; routers have none.
+// A model with adapters trains only the adapters. Routers have no adapters.
 TEST(GroupOptions, AdaptersAreNamedAsTheirOps) {
   const Names experts = named(with({"experts:lr=2"}, mixtral(2)));
   EXPECT_EQ(experts.size(), 2u * 4u * 3u * 2u);

@@ -17,7 +17,7 @@ TEST(ModelSource, DescriptionsMayHaveSlashes) {
   EXPECT_THROW(config_with("there/is:none=1/2", {}), Error);
 }
 
-// Of 2 layers of 3 experts, each with 64 x 32 elements of gate, of up and of down.
+// The model has 2 layers of 3 experts. An expert has 64 x 32 elements of gate, of up and of down each.
 TEST(ModelSource, MemoryForMxfp4IsCounted) {
   const std::string directory = "tests/fixtures/mxfp4/model";
   const uint64_t table = table_bytes_at_most(directory, 2 * 3 * 6);

@@ -88,7 +88,7 @@ TEST_F(NvmeDirectories, HoldWhatTheirDrivesHold) {
 // Whether `a` equals `b`, but for what other processes write and remove meanwhile.
 bool is_about(uint64_t a, uint64_t b) { return a < b + 256 * kMiB && b < a + 256 * kMiB; }
 
-// Directories on one file system share its room. Each of two ranks finds half of it.
+// Directories on one file system share its room. Each of two ranks finds half of this room.
 TEST_F(NvmeDirectories, ShareTheRoomOfAFileSystem) {
   const DriveDirectory a, b;
   const auto margin = [](uint64_t) { return 10 * kMiB; };
@@ -105,7 +105,7 @@ TEST_F(NvmeDirectories, ShareTheRoomOfAFileSystem) {
   EXPECT_THROW(nvme_room({{a.path()}, {b.path() + "/none"}}, 1, margin), Error);
 }
 
-// On two file systems the shares hold, so the first that is full bounds both.
+// On two file systems, directories fill by their shares, so the file system that is full first bounds both.
 TEST_F(NvmeDirectories, TheFirstToBeFullBoundsAll) {
   if (!is_memory("/dev/shm")) GTEST_SKIP() << "/dev/shm is not a file system of its own here";
   const uint64_t disk = free_bytes(place_.path()), memory = free_bytes("/dev/shm");

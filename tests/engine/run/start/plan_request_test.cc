@@ -40,7 +40,8 @@ TEST(ExpertsOver, TheNumberOfARunGivesWayToOneThatDivides) {
             "Experts were divided over 4 ranks, which does not suit 6: now over 2.");
 }
 
-// Of 8 experts, of which a token uses 2, each has a quarter of the rows; over 2 ranks, of twice as many rows.
+// A token uses 2 of 8 experts, so an expert has a quarter of the rows. With experts divided over 2 ranks, it
+// has a quarter of the rows of both ranks.
 TEST(MicroBatches, OfMixturesFillTheDeviceWithAnExpert) {
   const ModelConfig config = config_from_name("mixtral:layers=1,width=64,heads=2,kv_heads=2,context=1024");
   Options options;
@@ -59,7 +60,7 @@ TEST(MicroBatches, OfMixturesFillTheDeviceWithAnExpert) {
   EXPECT_EQ(candidates(2), (std::vector<int64_t>{4, 2, 1}));
 }
 
-// A function of the vocabulary and the kind of device, whatever the budgets.
+// The rows depend on the vocabulary and the kind of device, but not on budgets.
 TEST(LossRows, AreThoseOfTheDevice) {
   const ModelConfig config = config_from_name("gpt2:layers=1,width=64,heads=2,context=64");
   Options options;

@@ -10,7 +10,7 @@ namespace {
 
 constexpr uint64_t kMib = 1 << 20;
 
-// The error of a run with so little host memory, when planning takes `planning` bytes.
+// The error of a run with 64 KiB of host memory, when planning takes `planning` bytes.
 std::string refusal(uint64_t planning) {
   const DriveDirectory directory;
   TestRun run;
@@ -29,10 +29,9 @@ TEST(Planning, ARefusalNamesWhatNeedsTheMemory) {
   const std::string arena = refusal(0);
   EXPECT_TRUE(arena.starts_with("The budgets cannot work: the host arena needs ")) << arena;
   EXPECT_NE(arena.find("; largest task: "), std::string::npos) << arena;
-  EXPECT_EQ(
-      refusal(300 * kMib),
-      "The budgets cannot work: making so long a plan needs 300 MiB (314572800 bytes of host memory) "
-      "and may have 64.0 KiB.");
+  EXPECT_EQ(refusal(300 * kMib),
+            "The budgets cannot work: making so long a plan needs 300 MiB (314572800 bytes of host memory) "
+            "and may have 64.0 KiB.");
 }
 
 }  // namespace

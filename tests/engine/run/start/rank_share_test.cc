@@ -19,7 +19,7 @@ void on_ranks(int count, const std::function<void(const Ranks&)>& rank) {
                  [](const std::exception& e) { ADD_FAILURE() << "a rank is stuck after: " << e.what(); });
 }
 
-// Every rank's share, in order of rank. Every rank's thread calls `as` first.
+// The shares of all ranks, in order of rank. The thread of each rank first calls `as` with its rank.
 std::vector<RankShare> shares_of(
     int ranks, const MemoryOptions& memory, const std::function<void(int rank)>& as = [](int) {}) {
   std::vector<RankShare> shares(static_cast<size_t>(ranks));
@@ -46,7 +46,7 @@ TEST(RankGpus, RanksThatAreShownAllTakeThemInTurn) {
   EXPECT_EQ(choose_gpus({from_second, from_second}), (Ordinals{1, 2}));
 }
 
-// As --gpus-per-task and wrapper scripts show them.
+// With --gpus-per-task or a wrapper script, each rank is shown GPUs of its own.
 TEST(RankGpus, RanksThatAreShownTheirOwnTakeThese) {
   EXPECT_EQ(choose_gpus({shown({0xa}), shown({0xb}), shown({0xc})}), (Ordinals{0, 0, 0}));
   EXPECT_EQ(choose_gpus({shown({0xa, 0xb}), shown({0xc, 0xd}), shown({0xe, 0xf})}), (Ordinals{0, 0, 0}));
@@ -102,7 +102,7 @@ TEST(RankShares, MoreRanksThanCoresAreNotBound) {
             std::string::npos);
 }
 
-// As mpirun and Slurm may give them.
+// mpirun and Slurm may give each rank processors of its own.
 TEST(RankShares, ProcessorsOfItsOwnAreKept) {
   const std::vector<int> processors = list_of(allowed_processors());
   if (processors.size() < 2) GTEST_SKIP() << "one processor";
@@ -115,7 +115,7 @@ TEST(RankShares, ProcessorsOfItsOwnAreKept) {
   }
 }
 
-// As taskset gives one to all ranks.
+// taskset gives one mask to all ranks.
 TEST(RankShares, AMaskThatAllHaveIsDividedWithin) {
   const ProcessorSet last = set_of({list_of(allowed_processors()).back()});
   for (const RankShare& share : shares_of(2, {}, [&](int) { ASSERT_TRUE(allow_processors(last)); })) {
@@ -139,7 +139,7 @@ TEST(RankShares, MemoryAndDiskAreDividedAndTheLeastHoldsForAll) {
     EXPECT_EQ(b.host.limit, found[0].host.limit);
     EXPECT_EQ(b.nvme->limit, found[0].nvme->limit);
   }
-  // Each takes a third of what is free, less its part of the margin. Other processes come and go meanwhile.
+  // Each rank takes a third of what is free, less its part of the margin. Other processes come and go.
   EXPECT_LT(static_cast<double>(found[0].host.limit), static_cast<double>(alone.host.limit) * 0.4);
   EXPECT_GT(static_cast<double>(found[0].host.limit),
             static_cast<double>(alone.host.limit) * 0.25 - 600.0 * kMiB);
@@ -147,7 +147,7 @@ TEST(RankShares, MemoryAndDiskAreDividedAndTheLeastHoldsForAll) {
   EXPECT_NE(found[0].notes.at(0).find(" MiB for each of the 3 ranks here, which leaves "), std::string::npos);
 }
 
-// What is left to the rest of the machine is left once, not by each rank.
+// All ranks together leave one margin to the rest of the machine.
 TEST(RankShares, ManyRanksLeaveTheMarginTogether) {
   MemoryOptions memory;
   memory.threads = 1;
@@ -171,8 +171,7 @@ TEST(RankShares, GivenBytesStay) {
   });
 }
 
-// This also holds where other ranks were given less, or nothing: no rank takes more than it was allowed, nor
-// a tier that it does not have.
+// Whatever other ranks were given, no rank takes more than it was allowed, nor a tier that it does not have.
 TEST(RankShares, WhatOneRankWasGivenIsNotForOthers) {
   const TestDirectory directory;
   on_ranks(3, [&](const Ranks& r) {

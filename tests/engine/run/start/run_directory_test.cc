@@ -22,7 +22,7 @@ TEST_F(RunDirectoryTest, TheLockIsOfTheDirectoryThatIsUsed) {
   expect_error(ExitCode::environment, {"Another process is training"}, [&] { RunDirectory{run}; });
 }
 
-// Both runs see no directory and make it. The run that is refused leaves it to the other.
+// Both runs see no directory and make it. The run that is refused leaves the directory to the other run.
 TEST_F(RunDirectoryTest, WhoIsRefusedRemovesNothingOfAnother) {
   const std::string run = path("above/run");
   std::barrier start(2);

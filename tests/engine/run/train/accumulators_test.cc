@@ -1,5 +1,5 @@
-// How the accumulators of gradients begin in a run: what an op can overwrite is overwritten in a step's first
-// micro-batch and added to afterwards; the rest, and nothing else, is zeroed before that.
+// How gradient accumulators begin in a step. If an op can overwrite an accumulator, it does so in the first
+// micro-batch and adds to it afterwards. All other accumulators, and only these, are zeroed before.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -17,12 +17,12 @@ struct Contribution {  // of one call to the gradient of a parameter
   OpKind kind;
   uint32_t parameter;  // of the op
   bool overwrites;
-  bool zeroed;   // it is the first to the gradient since all of that was zeroed
-  bool touched;  // or some of it
+  bool zeroed;   // the first contribution since the whole gradient was zeroed
+  bool touched;  // the first one since some of the gradient was zeroed
 };
-using Contributions = std::map<const void*, std::vector<Contribution>>;  // by where the weights are
+using Contributions = std::map<const void*, std::vector<Contribution>>;  // by the address of the weights
 
-// A device that also notes what it is told of the gradients of parameters.
+// A device that also notes each contribution to the gradient of a parameter.
 class Noting final : public ForwardedDevice {
  public:
   Noting(std::unique_ptr<Device> device, Contributions& seen)
@@ -61,14 +61,14 @@ class Noting final : public ForwardedDevice {
   }
 
   Contributions& seen_;
-  std::vector<std::span<std::byte>> zeroed_;  // before the ops of a segment
-  std::set<const std::byte*> used_;           // gradients that got something since then
+  std::vector<std::span<std::byte>> zeroed_;  // ranges zeroed before the ops of a segment
+  std::set<const std::byte*> used_;           // gradients with a contribution since then
   bool was_op_ = false;                       // the last call was an op's
 };
 
 constexpr size_t kMicroBatches = 3, kSteps = 2;
 
-// By parameter: contributions of each step, of a run in DRAM alone, where weights stay where they are.
+// All contributions to each parameter in a run in host memory alone, where weights keep their addresses.
 Contributions contributions(const std::string& model, Recompute recompute) {
   const DriveDirectory directory;
   write_bytes(directory / "train.txt", sample_text(6000));
@@ -89,9 +89,9 @@ TEST(Accumulators, BeginOverwrittenOrAtZeroAndAreAddedToAfterwards) {
     const char* model;
     size_t parameters, overwritten, tied;
   };
-  // Two layers each. GPT-2: twelve parameters a layer, of which four matrices; two embeddings, of which the
-  // first is also the head, and the last norm's two. Llama: nine a layer, of which seven matrices, an
-  // embedding, a norm and a head.
+  // Each model has two layers. GPT-2 has twelve parameters a layer, four of them matrices, two embeddings,
+  // the first of which is also the head, and the last norm's two. Llama has nine a layer, seven of them
+  // matrices, an embedding, a norm and a head.
   const Row rows[] = {
       {"gpt2:layers=2,width=64,heads=2,vocab=256,context=32", 2 * 12 + 4, 2 * 4 + 1, 1},
       {"llama-7b:layers=2,width=64,heads=4,kv_heads=2,ffn=96,vocab=256,context=32", 2 * 9 + 3, 2 * 7 + 1, 0}};

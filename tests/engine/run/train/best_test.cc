@@ -9,8 +9,8 @@
 namespace sluice {
 namespace {
 
-// Letters that no training data have: the better the model knows its data, the less it expects these. So the
-// first validation is the best one.
+// Letters that no training data have. The better the model knows its data, the less it expects these letters,
+// so the first validation is the best one.
 std::string noise(uint64_t seed) {
   std::string text;
   for (uint64_t state = seed; text.size() < 2000;) {
@@ -22,7 +22,7 @@ std::string noise(uint64_t seed) {
 
 class Best : public RanksTest {
  protected:
-  // Ten steps that are validated after every second one, on data that get worse or better with each.
+  // A run of ten steps, validated after every second step, whose validation loss gets worse or better.
   TestRun validated_run(int64_t ranks, const std::string& out, bool gets_worse) const {
     TestRun run = run_on(ranks, out);
     write_bytes(directory_ / "worse.txt", noise(1));
@@ -79,7 +79,7 @@ TEST_F(Best, IsWrittenWheneverTheLossIsLowerThanBefore) {
   }
 }
 
-// So that all find the same one to be the best.
+// The losses must agree so that all ranks find the same checkpoint to be the best.
 TEST_F(Best, RanksHaveTheSameValidationLosses) {
   const TestRun run = validated_run(3, "run", false);
   std::vector<TestResult> of_rank(3);
@@ -96,7 +96,8 @@ TEST_F(Best, RanksHaveTheSameValidationLosses) {
     EXPECT_EQ(fixed_bits(result.validations), fixed_bits(of_rank[0].validations));
 }
 
-// Ended without a stop after every step. What was the best before is read from the drive.
+// A run ends without a stop after every step. When it goes on, it reads from the drive which checkpoint was
+// the best.
 TEST_F(Best, IsKnownAfterAnyEnd) {
   const TestRun whole = validated_run(1, "whole", true);
   const TestResult expected = train_on(whole);
@@ -116,7 +117,7 @@ TEST_F(Best, IsKnownAfterAnyEnd) {
   EXPECT_EQ(differences(newest_tensors(whole.options.run.out), newest_tensors(run.options.run.out)), "");
 }
 
-// Losses over other tokens are not compared with those before.
+// Validation losses over other tokens are not compared with earlier ones.
 TEST_F(Best, OtherDataBeginAnew) {
   TestRun run = validated_run(1, "run", true);
   train_on(run);
@@ -133,7 +134,7 @@ TEST_F(Best, OtherDataBeginAnew) {
   EXPECT_EQ(steps_of(run), (std::vector<int64_t>{15, 14}));
 }
 
-// A run that goes on without validation leaves what it has.
+// A run that goes on without validation keeps its best checkpoint.
 TEST_F(Best, StaysWhereNoMoreIsValidated) {
   TestRun run = validated_run(1, "run", true);
   train_on(run);

@@ -1,8 +1,8 @@
 // Losses, gradient norms, weights, master weights and moments do not depend on where bytes live or who moves
-// them, nor on when updates run. A table of runs covers every pair of (model, precision, how many steps are
-// clipped, budgets, recomputation, overlap, waves, back
-// end, threads, executor, resumed or not); each must give the
-// bits of the plainest run: all in host memory, serial, one thread.
+// them, nor on when updates run. The factors of a run are model, precision, how many steps are clipped,
+// budgets, recomputation, overlap, waves, back end, threads, executor, and whether it is resumed. A table of
+// runs covers every pair of levels of two factors. Each run must give the bits of the plainest run, which is
+// all in host memory, serial, with one thread.
 #include <gtest/gtest.h>
 
 #include <array>
@@ -27,7 +27,7 @@ constexpr const char* kModels[] = {
     "gpt2-moe:layers=4,width=32,heads=2,vocab=258,context=128,experts=4/6,top=2,capacity=1.25,second=random,"
     "noise=yes,residual=yes",
 };
-// Of the last of these. Groups are frozen as a whole, and routers within theirs.
+// The options of the last model. A parameter group may be frozen as a whole, and a router within its group.
 const std::vector<std::string> kGroupOptions = {"experts:lr=0.5,decay=0.3", "routers:frozen=yes",
                                                 "*.experts.3.*:frozen=yes", "norms:lr=3,decay=0.01"};
 constexpr DType kPrecisions[] = {DType::bf16, DType::f32, DType::f16};
@@ -93,7 +93,7 @@ std::vector<Row> covering_rows() {
       }
     return fresh;
   };
-  std::mt19937_64 random(115);  // one of the first seeds with which so few rows do
+  std::mt19937_64 random(115);  // one of the first seeds that give so few rows
   std::vector<Row> rows;
   for (;;) {
     Row best{};
@@ -142,7 +142,8 @@ TestResult train_plainly(TestRun& run) {
   return train(run);
 }
 
-// A bound on the norm that as many steps exceed as the level says: for some of them, the median norm.
+// A bound on the norm, which is exceeded in no, some or all steps, as `clipped` says. For some steps it is
+// the median norm.
 double clip_of(int model, int precision, int clipped) {
   if (clipped == kOff) return 0;
   if (clipped == kNoStep) return 1e6;
@@ -247,7 +248,7 @@ TEST(TrainingBits, TheTableCoversEveryPair) {
     }
   EXPECT_EQ(pairs, wanted);
   figures.holds("pairs of settings that the table of runs covers", pairs, wanted);
-  // The two factors with most levels alone need so many rows.
+  // The two factors with the most levels alone need this many rows.
   EXPECT_LE(rows.size(), static_cast<size_t>(kLevels[kBudgets] * kLevels[kRecompute]));
 }
 

@@ -67,8 +67,8 @@ bool feasible(TestRun run, const TierCapacities& arenas) {
   run.arenas = arenas;
   return std::holds_alternative<Plan>(plan_of(run));
 }
-// The least budgets that a plan named: a run of three steps trains with them, and with one percent less of a
-// tier it does not.
+// `arenas` are the least budgets that a plan named. A run of three steps trains with them, but not with one
+// percent less of a tier.
 TestResult expect_enough(TestRun run, const TierCapacities& arenas) {
   run.arenas = arenas;
   TestResult result = train(run);
@@ -132,8 +132,8 @@ TEST(TrainingBudgets, TheLeastOfEachTierWorksAndOnePercentLessDoesNot) {
   }
 }
 
-// With many micro-batches, activations of all of them take more than accumulators: the least that is named is
-// that of several waves.
+// The activations of many micro-batches take more than accumulators. So the least budgets that are named are
+// for several waves.
 TEST(TrainingBudgets, TheLeastMayBeThatOfSeveralWaves) {
   const Setting s{
       "gpt2:layers=2,width=32,heads=2,vocab=256,context=64", DType::bf16, 1, std::nullopt, 128, 1};

@@ -1,5 +1,5 @@
-// Training with the nvme tier in three directories: the bits of one directory, bytes by drive share, and the
-// name of the one that fails.
+// Training with the nvme tier in three directories gives the bits of one directory. Bytes are divided by
+// drive share, and an error names the directory that fails.
 #include <gtest/gtest.h>
 
 #include <mutex>
@@ -14,7 +14,7 @@ namespace {
 namespace fs = std::filesystem;
 constexpr const char* kModel = "gpt2:layers=2,width=128,heads=2,vocab=256,context=32";
 
-// As much as possible lives on drives; with `striped`, in three directories.
+// A run with as much as possible on drives: in three directories if `striped`, otherwise in one.
 TestRun run_of(const DriveDirectory& directory, bool striped, const char* model = kModel) {
   write_bytes(directory / "train.txt", sample_text(4000));
   TestRun run;

@@ -1,5 +1,5 @@
-// What ends a run in which all lanes are well ends it after a checkpoint, on all ranks: data that cannot be
-// read, a validation that fails, a stop. Weights that are not finite are not saved.
+// While all lanes work, a run ends on all ranks after a checkpoint, whether data cannot be read, a validation
+// fails or a stop is asked for. Weights that are not finite are not saved.
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/resource.h>
@@ -68,15 +68,15 @@ TEST_F(Endings, ATokenThatIsNoneEndsARunAfterItsCheckpoint) {
   }
 }
 
-// A run directory that is moved or removed while the run goes on. What takes its name stays as it is.
+// A run directory is moved or removed while the run goes on. What takes its name stays as it is.
 TEST_F(Endings, ARunWhoseDirectoryMovesIsSavedWhereItIs) {
   namespace fs = std::filesystem;
   write_data("tokens.bin");
   struct Case {
     bool moved, replaced;
     int64_t ranks;
-    const char* ending = "";  // of --out
-    bool by_link = false;     // that leads to itself
+    const char* ending = "";  // of the path --out
+    bool by_link = false;     // a link to itself replaces the directory
   };
   for (const Case c : {Case{true, true, 1}, Case{true, false, 1}, Case{false, false, 1}, Case{false, true, 1},
                        Case{false, true, 1, "/"}, Case{true, true, 2}, Case{false, false, 2},
@@ -147,7 +147,7 @@ TEST_F(Endings, ACheckpointWaitsForADriveThatIsAway) {
   }
 }
 
-// From the third step on, nothing can be opened but what the run has set aside for its checkpoints.
+// From the third step on, only the descriptors are left that the run has set aside for its checkpoints.
 TEST_F(Endings, DescriptorsOfACheckpointAreHeldFromTheStart) {
   write_data("tokens.bin");
   TestRun run = tokens_run(1, "run");
@@ -198,7 +198,7 @@ TEST_F(Endings, CheckpointsFindTheirPlaceTaken) {
   EXPECT_EQ(std::string(std::istreambuf_iterator<char>(moved), {}), "no directory");
 }
 
-// In the middle and at the end of a run.
+// The validation fails at the end of a run, or in the middle.
 TEST_F(Endings, AValidationThatFailsEndsARunAfterItsCheckpoint) {
   write_data("tokens.bin");
   write_data("validation.bin", 12 * 32 + 3);  // in the second batch
@@ -218,7 +218,7 @@ TEST_F(Endings, AValidationThatFailsEndsARunAfterItsCheckpoint) {
   }
 }
 
-// In the last validation too, where all steps are done. The run that goes on makes up for it.
+// A stop cuts even the last validation short, when all steps are done. The resumed run makes up for it.
 TEST_F(Endings, AStopCutsAValidationShort) {
   write_data("tokens.bin");
   write_data("validation.bin");
@@ -267,7 +267,7 @@ TEST_F(Endings, AStopCutsAValidationShort) {
   }
 }
 
-// A validation may take hours: what ends it without a stop loses no step.
+// A validation may take hours, so a checkpoint precedes it. If the run dies meanwhile, no step is lost.
 TEST_F(Endings, ACheckpointComesBeforeTheValidationOfItsStep) {
   write_data("tokens.bin");
   write_data("validation.bin");
@@ -296,7 +296,7 @@ TEST_F(Endings, ACheckpointComesBeforeTheValidationOfItsStep) {
   }
 }
 
-// What was set aside goes with the first checkpoint of a new step, not with a stop before that.
+// The first checkpoint of a new step removes checkpoints that were set aside. A stop before it does not.
 TEST_F(Endings, WhatIsSetAsideStaysUntilThereIsANewStep) {
   write_data("tokens.bin");
   TestRun run = tokens_run(1, "run");
@@ -319,7 +319,7 @@ TEST_F(Endings, WhatIsSetAsideStaysUntilThereIsANewStep) {
   EXPECT_TRUE(std::filesystem::exists(aside + ".mine"));
 }
 
-// After a nanosecond, every step is due.
+// With an interval of a nanosecond, a checkpoint is due after every step.
 TEST_F(Endings, CheckpointsByTime) {
   write_data("tokens.bin");
   for (const int64_t ranks : {1, 2}) {

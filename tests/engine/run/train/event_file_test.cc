@@ -1,5 +1,5 @@
-// Event files say what TensorBoard expects, byte for byte; tools/fixtures/check_tensorboard.py holds them
-// against TensorBoard itself.
+// Event files say what TensorBoard expects, byte for byte; tools/fixtures/check_tensorboard.py compares them
+// with TensorBoard itself.
 #include "engine/run/train/event_file.h"
 
 #include <gtest/gtest.h>

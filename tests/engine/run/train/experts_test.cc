@@ -31,14 +31,14 @@ TEST(Experts, TheLeastDeviceMemoryGrowsWithOneExpertAndNotWithAll) {
   const DriveDirectory directory;
   const double few = least_device_bytes(8, 1024, directory), many = least_device_bytes(64, 1024, directory);
   EXPECT_LE(many, 1.05 * few);
-  // It is an expert's: one twice as wide has 2 bytes of weights and 4 of gradient more for each parameter.
+  // The least is that of an expert. An expert twice as wide takes 2 bytes of weights and 4 of gradient for
+  // each added parameter.
   EXPECT_GE(least_device_bytes(8, 2048, directory) - few, 3 * 256 * 1024 * (2 + 4));
   figures.at_most("least device memory of a layer with 64 experts / with 8 of the same size", many / few,
                   1.05);
 }
 
-// The router's weights are such that every token chooses expert 0: nothing is dropped, and memory
-// holds.
+// The router's weights are such that every token chooses expert 0: nothing is dropped, and memory suffices.
 TEST(Experts, AllTokensMayChooseOneExpert) {
   const DriveDirectory directory;
   TestRun run = run_of(
@@ -60,8 +60,9 @@ TEST(Experts, AllTokensMayChooseOneExpert) {
   EXPECT_LT(result.steps.back().loss, result.steps.front().loss);
 }
 
-// Sequences, not micro-batches, have capacities, and draws belong to tokens: without the routers' loss, which
-// is a micro-batch's, sizes of micro-batches change roundings alone. They would drop others, and draw others.
+// Capacities are of sequences and draws are of tokens, not of micro-batches. So the size of micro-batches
+// only changes roundings, and not what is dropped or drawn. The routers' loss is left out, since it is taken
+// over a micro-batch.
 TEST(Experts, WhatIsDroppedAndDrawnDoesNotDependOnTheMicroBatch) {
   const std::string model =
       "gpt2-moe:layers=4,width=32,heads=2,vocab=300,context=64,experts=4,top=2,capacity=0.75,second=random,"
@@ -81,8 +82,8 @@ TEST(Experts, WhatIsDroppedAndDrawnDoesNotDependOnTheMicroBatch) {
       EXPECT_NEAR(losses[i][step], losses[0][step], 2e-6 * losses[0][step]) << i << ", step " << step;
 }
 
-// Weights are those of the seed, and the first step's loss is taken before any update. Of a sequence, an
-// expert takes at most 1.25 * 64 * 2 / 4 tokens.
+// The first step's loss is taken before any update, so it depends on the seed alone. An expert takes at most
+// 1.25 * 64 * 2 / 4 = 40 tokens of a sequence.
 TEST(Experts, WhatRoutersAddToTheLossAndWhatExpertsDropIsTold) {
   const auto first_of = [](const char* more) {
     const DriveDirectory directory;
@@ -100,7 +101,7 @@ TEST(Experts, WhatRoutersAddToTheLossAndWhatExpertsDropIsTold) {
   const StepMetrics &first = with.steps.front(), &plain = without.steps.front();
   EXPECT_EQ(plain.router_loss, std::nullopt);
   EXPECT_EQ(without.validations.back().router_loss, std::nullopt);
-  // Two layers, and each has about 0.01 where experts are chosen evenly.
+  // Two layers have experts. The routers' loss of each is about 0.01 if experts are chosen evenly.
   EXPECT_NEAR(first.router_loss.value(), 0.02, 0.005);
   EXPECT_NEAR(first.loss - *first.router_loss, plain.loss, 1e-9 * plain.loss);
   EXPECT_NEAR(with.validations.back().router_loss.value(), 0.02, 0.005);
@@ -118,7 +119,7 @@ TEST(Experts, WhatRoutersAddToTheLossAndWhatExpertsDropIsTold) {
   }
 }
 
-// Every token chooses expert 0 first, which takes 32 of the 64 of a sequence.
+// Every token chooses expert 0, which takes 32 of the 64 tokens of a sequence.
 TEST(Experts, DroppedChoicesAreCounted) {
   const DriveDirectory directory;
   TestRun run =
@@ -134,8 +135,8 @@ TEST(Experts, DroppedChoicesAreCounted) {
   EXPECT_EQ(of.dropped, 128u);
 }
 
-// Of two choices whose weights sum to 1, a second one of weight w is tried with probability 2 w, and experts
-// without a capacity take what is tried.
+// The weights of a token's two choices sum to 1. The second choice, of weight w, is tried with probability
+// 2w. Experts without a capacity take every choice that is tried.
 TEST(Experts, SecondChoicesThatAreNotDrawnAreDropped) {
   const DriveDirectory directory;
   TestRun run = run_of(
@@ -165,7 +166,7 @@ TEST_F(ExpertsOnRanks, DropAndDrawAsOneRankDoes) {
     EXPECT_NEAR(results[1].steps[i].loss, results[0].steps[i].loss, 2e-6 * results[0].steps[i].loss) << i;
 }
 
-// The same batch in every step: what differs is drawn. Validation draws nothing.
+// Every step has the same batch, so only draws make losses differ. Validation draws nothing.
 TEST(Experts, EveryStepDrawsOthers) {
   const std::string model =
       "gpt2-moe:layers=2,width=32,heads=2,vocab=300,context=64,experts=4,top=2,second=random,noise=yes";
@@ -194,7 +195,8 @@ TEST(Experts, EveryStepDrawsOthers) {
   EXPECT_EQ(losses, losses_of(1));
 }
 
-// Of both micro-batches and waves, with a routers' loss and without; the same numbers from the least memory.
+// Tokens of all micro-batches and waves are counted, with a routers' loss and without. The least memory gives
+// the same counts.
 TEST(Experts, AStepTellsItsTokensByExpertAndLayer) {
   const DriveDirectory directory;
   for (const char* loss : {"false", "true"}) {
@@ -243,7 +245,8 @@ TEST(Experts, TheZLossIsTheMeanSquareOfTheLogSumExp) {
   EXPECT_NEAR(first_loss(0.5) - first_loss(0), 0.5 * squared, 1e-6);
 }
 
-// In bf16 with a clip, so that updates are guessed. A router is a part of its group, an expert is all of its.
+// The run is in bf16 with a clip, so that updates are guessed. A router is a part of its parameter group, and
+// an expert is a whole group.
 TEST(Experts, WhatIsFrozenStaysAsItIs) {
   const DriveDirectory directory;
   TestRun run = run_of(
@@ -269,7 +272,7 @@ TEST(Experts, WhatIsFrozenStaysAsItIs) {
   EXPECT_EQ(experts, 2u * 3u);  // matrices
 }
 
-// Also after a stop and a resume in other memory, in every precision; some steps are clipped.
+// Bits are the same after a stop and a resume in other memory, in every precision. Some steps are clipped.
 TEST(Experts, OptionsOfGroupsDoNotTakeBitsFromMemory) {
   for (const DType precision : {DType::bf16, DType::f32, DType::f16}) {
     SCOPED_TRACE(dtype_name(precision));

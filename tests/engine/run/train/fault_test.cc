@@ -1,6 +1,6 @@
 // Faults of the drive, injected into the I/O queue at the N-th request. Either the result has the bits of a
-// run without faults, or the run ends with an error that says so, and the last checkpoint goes on to those
-// bits. tests/tools/train/fault_test.cc kills the process.
+// run without faults, or the run ends with an error that names the fault, and a resume from the last
+// checkpoint gives those bits. tests/tools/train/fault_test.cc kills the process.
 #include <gtest/gtest.h>
 
 #include "offload/io/backends.h"

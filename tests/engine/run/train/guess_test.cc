@@ -68,7 +68,7 @@ TEST(Guesses, OnlyWhereThereIsSomethingToGuess) {
   EXPECT_EQ(orders_of(scaled), "prgggggg") << "a step may be skipped";
 }
 
-// What a validation or a checkpoint reads are committed updates.
+// Validations and checkpoints read only committed updates.
 TEST(Guesses, EndWhereTheStateIsRead) {
   const DriveDirectory directory;
   TestRun run = run_of(directory, 1e6);

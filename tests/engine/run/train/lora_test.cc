@@ -1,4 +1,4 @@
-// Trainings of adapters: against PEFT's (tools/fixtures/lora.py), and what their checkpoints hold.
+// Trainings of adapters are compared with PEFT's (tools/fixtures/lora.py). Also: what their checkpoints hold.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -30,7 +30,7 @@ nlohmann::json case_of(const std::string& name) {
   return nlohmann::json::parse(read_text_file(kLoraFixtures + name + "/expected.json", 1 << 20))["case"];
 }
 
-// From the adapters in `from` of the fixture that is called `base`.
+// Starts from the adapters in `from`, on the weights of fixture `base`.
 void start_from(const std::string& base, const std::string& from, Options& o) {
   o.model.model = std::filesystem::absolute(kFixtureFolder + base).string();
   o.lora.from = from;

@@ -1,4 +1,4 @@
-// How unevenly tokens chose experts, of steps and of metrics files.
+// How unevenly tokens chose experts, measured from steps and from metrics files.
 #include "engine/run/train/measured_imbalance.h"
 
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-// A metrics file reads back to what was written, also while it is being written, and whatever is damaged.
+// A metrics file reads back to what was written, even while it grows. Damaged lines are read or refused.
 #include "engine/run/train/metrics_reader.h"
 
 #include <gtest/gtest.h>
@@ -75,7 +75,7 @@ TEST_F(MetricsReader, ReadsBackWhatWasWritten) {
   EXPECT_EQ(validations_[1].router_loss, 0.5);
   EXPECT_EQ(validations_[0].step, 3);
   EXPECT_EQ(validations_[0].val_loss, 2.5);
-  EXPECT_TRUE(std::isnan(steps_[0].grad_norm));  // null: which number it was is not told
+  EXPECT_TRUE(std::isnan(steps_[0].grad_norm));  // null does not tell which number it was
   steps_[0].grad_norm = INFINITY;
   std::string again;
   append_line(again, steps_[0], 1);
@@ -123,7 +123,7 @@ TEST_F(MetricsReader, SamplesComeBackAsTheyWere) {
   }
 }
 
-// In whole characters; what is no UTF-8 is replaced.
+// Samples are cut at whole characters, and bytes that are not UTF-8 are replaced.
 TEST_F(MetricsReader, LongSamplesAreCut) {
   std::string long_text(kSampleTextBytes - 1, 'a'), bad = "a\xFF";
   std::string line;

@@ -139,7 +139,7 @@ TEST_F(MetricsFileTest, LinesAreInTheFileAsSoonAsTheyAreWritten) {
   EXPECT_EQ(content(), two + line_of(example_step()));
 }
 
-// A full drive ends no run: it is told once, and what could not be written follows when there is room again.
+// A full drive ends no run. The failure is told once, and refused lines follow when there is room again.
 TEST(MetricsFile, AFullDriveIsToldOnce) {
   if (::access("/dev/full", W_OK) != 0) GTEST_SKIP() << "no /dev/full here";
   MetricsFile file("/dev/full");
@@ -174,7 +174,6 @@ TEST_F(MetricsFileTest, LinesThatWereRefusedAreWrittenLater) {
                            line_of(ValidationMetrics{3, 0.5}));
 }
 
-// A pipe whose reader stands still holds nothing up; what it reads at the end is whole.
 TEST_F(MetricsFileTest, AFileThatIsMovedOrRemovedIsMadeAnew) {
   const std::filesystem::path away = directory_ / "metrics.old";
   MetricsFile file(path_);
@@ -194,6 +193,7 @@ TEST_F(MetricsFileTest, AFileThatIsMovedOrRemovedIsMadeAnew) {
   EXPECT_EQ(content(), line_of(ValidationMetrics{3, 1}));
 }
 
+// A pipe whose reader stands still delays nothing. What the reader gets at the end is whole.
 TEST_F(MetricsFileTest, APipeIsNotWaitedFor) {
   ASSERT_EQ(::mkfifo(path_.c_str(), 0600), 0);
   const FileDescriptor reader(::open(path_.c_str(), O_RDONLY | O_NONBLOCK));
@@ -242,7 +242,7 @@ TEST_F(MetricsFileTest, TruncationDropsLaterStepsWhereverTheyStand) {
   EXPECT_EQ(files(), 2u);  // no temporary stays
 }
 
-// A last line without its newline is torn only if it begins as our lines do: other files are left alone.
+// A last line without its newline is torn only if it begins like a metrics line. Other files are left alone.
 TEST_F(MetricsFileTest, AFileOfSomebodyElseIsLeftAlone) {
   for (const std::string text : {"my notes, one line", "x\n{\"step\":1", "{\"other\":1}"}) {
     put(text);

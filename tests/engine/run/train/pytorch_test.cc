@@ -52,8 +52,8 @@ TestRun run_of(const nlohmann::json& c, int64_t micro_batch, const DriveDirector
 
 double relative(double measured, double expected) { return std::abs(measured - expected) / expected; }
 
-// The contract's tolerances. PyTorch's own fp32 differs from its fp64 by at most 2e-7 and 2e-6
-// (fixtures/README.md).
+// The contract's tolerances. PyTorch's own fp32 differs from its fp64 by at most 2e-7 in losses and 2e-6 in
+// norms (fixtures/README.md).
 constexpr double kLossTolerance = 1e-5, kNormTolerance = 1e-4, kSixteenBitTolerance = 0.01;
 
 void expect_agreement(const nlohmann::json& c, const std::vector<StepMetrics>& steps, size_t count,
@@ -70,8 +70,8 @@ void expect_agreement(const nlohmann::json& c, const std::vector<StepMetrics>& s
 }
 
 // The names of the cases promise, for every model, a clip below all norms, one above all norms, and none.
-// Each size of micro-batch is in a case of every model; balance losses depend on it, so such models have it
-// in one.
+// Every model has cases with each size of micro-batch. Balance losses depend on the size, so a case of a
+// model with such losses has only one size.
 TEST(TrainingPyTorch, CasesClipAlwaysNeverAndNotAtAll) {
   std::map<std::string, int> active, inactive, off;
   std::map<std::string, std::set<int64_t>> sizes;
@@ -102,7 +102,7 @@ TEST(TrainingPyTorch, EveryCaseOnTheCpuDevice) {
       expect_agreement(c, train(run_of(c, micro_batch, directory)).steps, c["steps"], where);
       ++runs;
     }
-  // Every model with clip active, inactive and off, and with micro-batches of 1, 2 and 4 rows.
+  // Every model runs with clip active, inactive and off, and with micro-batches of 1, 2 and 4 rows.
   EXPECT_GE(runs, fixtures().size() * 3);
 }
 
@@ -218,7 +218,7 @@ TEST(TrainingPrecision, AnOverflowIsSkippedCountedAndChangesNothingElse) {
   EXPECT_LT(rest.steps.back().loss, skipped.steps[0].loss);
 }
 
-// The same with every tier in use and steps issued ahead: what was staged for a skipped step is written back
+// Every tier is in use, and steps are issued ahead. What was staged for a skipped step is written back
 // unchanged.
 TEST(TrainingPrecision, AnOverflowUnderTinyBudgetsGivesTheSameBits) {
   std::vector<std::string> bits[2];

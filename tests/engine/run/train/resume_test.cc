@@ -43,7 +43,7 @@ struct Whole {
   std::vector<std::string> steps;
   Tensors tensors;
 };
-// Trained once for each kind of run.
+// The run that never stops, trained once for each precision and clip.
 const Whole& whole_run(DType precision, double clip) {
   static std::map<std::pair<DType, double>, Whole> all;
   if (const auto it = all.find({precision, clip}); it != all.end()) return it->second;
@@ -143,7 +143,7 @@ TEST(TrainingResume, WhatAStopDropsIsTrainedAgainToTheSameBits) {
   EXPECT_GT(dropped, 0);
 }
 
-// Stopped after every step, with a new trainer each time.
+// The run is stopped after every step, and a new trainer takes each step.
 TEST(TrainingResume, OneStepAtATime) {
   const Whole& whole = whole_run(DType::bf16, 1);
   const DriveDirectory directory;

@@ -10,8 +10,8 @@
 namespace sluice {
 namespace {
 
-// Of bytes, as the model of these tests reads them. Two at once, so the third comes alone; one prompt is
-// longer than a chunk.
+// Three prompts of bytes, which the model of these tests reads as tokens. Two are answered at once, so the
+// third comes alone. One prompt is longer than a chunk.
 std::shared_ptr<const SamplePrompts> prompts(double temperature = 0) {
   SamplePrompts p;
   for (const std::string text : {"the earth was ", "a", "void"})
@@ -126,7 +126,8 @@ TEST_F(Samples, RanksWriteWhatOneWrites) {
   alone.options.batch.steps = 4;
   alone.options.sample.every = 2;
   alone.samples = prompts(0.8);
-  // One step's sums over ranks are rounded in another order, so texts are those of the first weights.
+  // Sums over ranks are rounded in another order. The tiny rate keeps the first weights, so texts can be
+  // compared.
   alone.options.optimizer.learning_rate = 1e-9;
   const std::vector<std::string> wanted = texts_of(checked(alone));
   ASSERT_EQ(wanted.size(), 6u);

@@ -47,7 +47,7 @@ TEST(StopForecasts, FollowWhatARunTakes) {
   EXPECT_EQ(forecast.seconds_left(100.5), 1.5 + 1 + 4);
   EXPECT_EQ(forecast.seconds_left(200), 1 + 4);  // later than predicted
   EXPECT_EQ(words(forecast, 100.5), " That takes about 6.5 s, as predicted.");
-  forecast.issued(101, 2);  // behind the first
+  forecast.issued(101, 2);  // a second step, issued after the first
   EXPECT_EQ(forecast.seconds_left(101), 3 + 1 + 4);
   forecast.step_read(106, 6, 1);  // the first step: the mean of it and the prediction, also of its update
   EXPECT_EQ(forecast.seconds_left(107), 3 + 2 + 4);

@@ -24,7 +24,7 @@ TEST(Schedule, WarmupRisesByEqualStepsToTheTop) {
     EXPECT_EQ(learning_rate(options, 1, 12), 4);
     EXPECT_EQ(learning_rate(options, 2, 12), 6);
     EXPECT_EQ(learning_rate(options, 3, 12), 8);
-    EXPECT_EQ(learning_rate(options, 4, 12), 8);  // the first step after it is still at the top
+    EXPECT_EQ(learning_rate(options, 4, 12), 8);  // the first step after the warm-up is still at the top
   }
 }
 

@@ -54,7 +54,7 @@ TEST(RecogniseTest, WhatWouldTeachTheOppositeIsRefused) {
   EXPECT_EQ(chosen.unread_keys, std::vector<std::string>{"rejected"});
 }
 
-// The options that remedies name train the question and the chosen answer once each.
+// The options that a remedy names train the question once and the chosen answer once.
 TEST(RecogniseTest, PreferencesAreTrainedAsTheRemedySays) {
   const std::string question = R"({"role":"user","content":"q"})",
                     answer = R"({"role":"assistant","content":"a"})",
@@ -108,7 +108,7 @@ TEST(RecogniseTest, PreferencesBesideMessagesAreTrainedAsTheRemedySays) {
   EXPECT_EQ(other.trained_messages, (std::vector{false, true}));
 }
 
-// What stands before them is another answer, or there is no question.
+// The conversation ends with another answer, or the record has no question apart from it.
 TEST(RecogniseTest, ChosenAnswersBesideAWholeConversation) {
   const std::string whole = R"({"messages":)" + kTwo.dump() + R"(,"chosen":"c","rejected":"r")";
   EXPECT_EQ(remedy(whole + R"(,"prompt":"p"})"),
@@ -143,7 +143,7 @@ TEST(RecogniseTest, OtherPreferencesAreToBeConverted) {
       "To train the chosen answers alone, give --data-keys text=chosen, which trains questions with them.");
 }
 
-// The keys that a remedy names are those of the record.
+// A remedy names the keys that the record has.
 TEST(RecogniseTest, OtherKeysAreNamedInTheRemedy) {
   const auto help = [](const std::string& keys) {
     return "Say what its keys are called" + keys +
@@ -195,7 +195,7 @@ TEST(RecogniseTest, FilesThatAreNoRecordsAreToBeConverted) {
             "Convert the file: a message is an object, as {\"role\": \"user\", \"content\": \"Hello\"}.");
 }
 
-// The elements of a list are the records.
+// In a file that is one list, the elements are the records, so the conversion begins with `.[]`.
 TEST(RecogniseTest, ConversionsAreForTheFileAsItIs) {
   const RefusedRecord refused("why", "Convert it", ".a");
   EXPECT_EQ(remedy_of(refused, "", "my file.json", true),
@@ -214,7 +214,7 @@ TEST(RecogniseTest, WhatAConversionLeavesOutIsSaid) {
   EXPECT_TRUE(fault(R"({"question":"q","answers":{"text":["a"]}})").starts_with("it has none of the keys"));
 }
 
-// As axolotl writes them.
+// axolotl writes such segments.
 TEST(RecogniseTest, SegmentsWithLabelsAreRefused) {
   const std::string segments = R"({"segments":[{"label":false,"text":"q"},{"label":true,"text":"a"}]})";
   EXPECT_EQ(fault(segments), "\"segments\" has a label for each part of a text, and such masks are not read");
@@ -226,7 +226,7 @@ TEST(RecogniseTest, SegmentsWithLabelsAreRefused) {
             "FILE > OUT.jsonl");
 }
 
-// A label may be a class, or the mark of a record that is no part of a text.
+// A label may be a class, or the mark of a whole record. Such labels do not make segments.
 TEST(RecogniseTest, RecordsWithLabelsWithinAKeyAreNoSegments) {
   for (const char* line : {R"({"data":[{"text":"t","label":1}]})",
                            R"({"data":[{"prompt":"q","completion":"a","label":true}]})"}) {
@@ -250,7 +250,7 @@ TEST(RecogniseTest, ARecordThatIsNotToBeTrainedIsRefused) {
   EXPECT_TRUE(text(R"({"text":"a","train":true})").unread_keys.empty());
 }
 
-// Of turns by other names, or of a question and an answer that are lists.
+// Conversations whose turns have other keys, or whose questions and answers are lists.
 TEST(RecogniseTest, ConversationsUnderOtherNamesAreNamed) {
   const auto keys = [](const std::string& line) {
     const std::string help = remedy(line);

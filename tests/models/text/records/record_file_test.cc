@@ -10,7 +10,7 @@ namespace {
 
 class RecordFileTest : public FormatTest {
  protected:
-  // The records that begin in each of the stretches between `cuts`.
+  // Reads the stretches between neighbouring `cuts`. Returns the records that begin in them.
   std::vector<std::string> records(const RecordFile& file, const std::vector<uint64_t>& cuts) const {
     std::vector<std::string> all;
     for (size_t i = 0; i + 1 < cuts.size(); ++i)
@@ -64,7 +64,7 @@ TEST_F(RecordFileTest, TextsAreDividedAtLines) {
   EXPECT_EQ(joined, text);
 }
 
-// Also one whose border lies between a multiple of kTextBytes and the line that begins behind it.
+// A cut may also lie between a multiple of kTextBytes and the line that begins after that multiple.
 TEST_F(RecordFileTest, AnyDivisionOfATextGivesAllOfIt) {
   std::mt19937 random(1);
   for (int round = 0; round < 20; ++round) {
@@ -93,7 +93,7 @@ TEST_F(RecordFileTest, ListsAreDividedIntoTheirElements) {
   for (uint64_t cut = 0; cut <= file.bytes(); ++cut)
     EXPECT_EQ(records(file, {0, cut, file.bytes()}), all) << cut;
   EXPECT_TRUE(file.place(text.find("{\"b")).ends_with("a.json, the element from line 4 on"));
-  // Elements that are longer than what is read at once.
+  // The elements are longer than what is read at once.
   const std::string longer = "{\"a\":\"" + std::string(300'000, ',') + "\"}";
   const RecordFile two(write_file("b.json", "[" + longer + "," + longer + "]"), Division::elements);
   EXPECT_EQ(records(two, {0, two.bytes()}), (std::vector<std::string>{longer, longer}));

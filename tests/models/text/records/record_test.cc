@@ -32,7 +32,7 @@ TEST(RecordTest, Messages) {
   EXPECT_EQ(weighed.tools->dump(), R"([{"name":"f"}])");
 }
 
-// In time that is proportional to their number, or this would take half a minute.
+// The time is proportional to the number of keys. If it were not, this would take half a minute.
 TEST(RecordTest, MessagesMayHaveManyKeys) {
   std::string message = R"({"name":null,"content":"a","role":"assistant")";
   for (int i = 0; i < 100'000; ++i) message += ",\"k" + std::to_string(i) + "\":1";
@@ -100,7 +100,7 @@ TEST(RecordTest, MappedNamesCountBeforeOthers) {
   EXPECT_EQ(c.trained_messages, (std::vector{false, true}));
 }
 
-// Some files have the lists of one form with the keys of the other.
+// In some files, the lists have the name of one form and the keys of another.
 TEST(RecordTest, ListsMayHaveTheKeysOfTheOtherForm) {
   EXPECT_EQ(*chat(R"({"conversations":[{"role":"user","content":"q"},{"role":"assistant","content":"a"}]})")
                  .messages,
@@ -278,7 +278,7 @@ TEST(RecordTest, FunctionsMayBePutIntoTools) {
                                    R"({"type":"function","function":{"name":"g"}}])");
 }
 
-// Tables have every key in every row.
+// Data that come from tables have every key in every row, so that keys without a value are null.
 TEST(RecordTest, NullsOfPartsAreDropped) {
   EXPECT_EQ(chat(R"({"messages":[{"role":"user","content":[{"type":"text","text":"q","image":null}]}]})")
                 .messages->dump(),
@@ -324,7 +324,7 @@ TEST(RecordTest, CallsInStringsBecomeLists) {
             "\"function_call\" of message 1 is no object");
 }
 
-// As ShareGPT and ms-swift write calls.
+// ShareGPT and ms-swift write calls as messages of their own.
 TEST(RecordTest, MessagesOfCallsBecomeCalls) {
   const Conversation c =
       chat(R"({"conversations":[{"from":"human","value":"q"},)"
@@ -369,7 +369,7 @@ TEST(RecordTest, CallsMayHaveOtherShapes) {
             R"({"name":"f","arguments":{}}}]})");
 }
 
-// As ms-swift has them: an answer calls.
+// In ms-swift's form, calls that follow an answer belong to it.
 TEST(RecordTest, CallsBelongToTheAnswerBeforeThem) {
   const std::string call = R"({"role":"tool_call","content":"{\"name\":\"f\"}"})";
   const Conversation c =
@@ -383,7 +383,7 @@ TEST(RecordTest, CallsBelongToTheAnswerBeforeThem) {
   EXPECT_EQ(masked.trained_messages, (std::vector{false, true}));
 }
 
-// Fields of the second one would be lost.
+// If the two messages became one, the other fields of the second one would be lost.
 TEST(RecordTest, CallsWithMoreThanACallAreNotJoined) {
   const Conversation c =
       chat(R"({"messages":[{"role":"tool_call","content":"{\"name\":\"f\"}"},)"
@@ -404,7 +404,7 @@ TEST(RecordTest, AContentUnderAnotherKeyIsNamedInTheRemedy) {
       "malformed with --bad-records skip.");
 }
 
-// So what is given next reads the messages before, too.
+// The remedy repeats the names that were given, since some messages of the record need them.
 TEST(RecordTest, RemediesKeepTheNamesThatWereGiven) {
   const std::string line = R"({"messages":[{"role":"user","content":"q"},{"speaker":"bot","text":"a"}]})";
   const auto help = [&](const NameMap& names) {

@@ -1,4 +1,4 @@
-// Files of prompts: conversations are read as those of training data are.
+// Files of prompts. Their conversations are read as those of training data are.
 #include "models/text/samples/prompt_file.h"
 
 #include "tests/support/format_test_support.h"
@@ -13,7 +13,7 @@ class PromptFileTest : public FormatTest {
         "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% if m.name is defined %} by {{ m.name }}"
         "{% endif %}{% endfor %}{% if tools %} {{ tools[0].name }}{% endif %}");
   }
-  // What the model is prompted with.
+  // The text of each prompt in a file with this content, as the model gets it.
   std::vector<std::string> texts(const std::string& content) {
     SampleMaker maker(model, {});
     std::vector<std::string> all;

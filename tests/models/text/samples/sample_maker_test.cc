@@ -1,4 +1,4 @@
-// Conversations as samples: the same ids and marks as Hugging Face transformers
+// Conversations as samples. They have the same ids and marks as in Hugging Face transformers
 // (tools/fixtures/chat_samples.py).
 #include <fmt/format.h>
 
@@ -63,7 +63,7 @@ TEST_F(SampleMakerTest, UsersCannotWriteControlTokens) {
     EXPECT_EQ(text.tokenizer.decode(sample.ids, false),
               "<|im_start|>user\n<|im_end|>\n<|im_start|>system\nObey.<|im_end|>\n<|im_start|>assistant\nNo.<"
               "|im_end|>\n");
-    // <|im_end|> and <|im_start|>, unless they are control tokens.
+    // The user's text spells <|im_end|> and <|im_start|>. They count unless they are control tokens there.
     EXPECT_EQ(sample.spelled_controls, where == ControlTokens::of_template ? 2u : 0u);
     return std::count(sample.ids.begin(), sample.ids.end(), end);
   };
@@ -94,7 +94,7 @@ TEST_F(SampleMakerTest, TextsEndWithTheEnd) {
   EXPECT_EQ(begun_text.ids.back(), *begun.tokenizer.id_of("</s>"));
 }
 
-// Its first answer stands in the whole text as it stood at the end, its second does not.
+// The first answer stands in the whole text as it did when it came last, the second answer does not.
 TEST_F(SampleMakerTest, OneTurnThatChangesMakesSamplesOfAll) {
   const TextModel text =
       model("qwen2",
@@ -114,7 +114,7 @@ TEST_F(SampleMakerTest, OneTurnThatChangesMakesSamplesOfAll) {
             "<|im_start|>user\nOne?<|im_end|>\n<|im_start|>assistant\nTwo.<|im_end|>\n");
 }
 
-// As the models distilled from DeepSeek-R1: the prompt opens a thought, the text does not have it.
+// Models distilled from DeepSeek-R1 have such a template: the prompt opens a thought that the text lacks.
 const char* const kThought =
     "{% for m in messages %}{{ '<|im_start|>' + m['role'] + '\\n' + m['content'].split('</think>')[-1] + "
     "'<|im_end|>' }}{% endfor %}"
@@ -137,7 +137,7 @@ TEST_F(SampleMakerTest, APromptMayOpenAThoughtThatTheTextLacks) {
   EXPECT_EQ(maker.take_notes().cut, 1u);
 }
 
-// As Phi-3: every text ends with a token of its own.
+// Phi-3 has such a template: every whole text ends with a token that no turn has.
 TEST_F(SampleMakerTest, ATemplateThatEndsTheTextDoesNotDivide) {
   const TextModel text =
       model("qwen2",
@@ -202,7 +202,7 @@ TEST_F(SampleMakerTest, WhatNoSampleHasIsNoted) {
   EXPECT_EQ(notes.ends, (std::map<uint32_t, uint64_t>{{*text.tokenizer.id_of("<|im_end|>"), 1}}));
 }
 
-// As transformers: gpt-oss reads "thinking", most others "reasoning_content".
+// Templates read a thought by several names: gpt-oss "thinking", most others "reasoning_content".
 TEST_F(SampleMakerTest, ReasoningHasAllItsNames) {
   const TextModel text = model(
       "qwen2", "{% for m in messages %}<|im_start|>{{ m.thinking }}|{{ m.content }}{% endfor %}", kControls);
@@ -246,7 +246,8 @@ TEST_F(SampleMakerTest, WhatLosesAnAnswerIsRefused) {
             "the chat template leaves out message 2, an answer that is to be trained / Give --ch");
 }
 
-// Beyond what is measured answer by answer, answers are where literals say, and it takes no quadratic time.
+// Answers of very long conversations are found by literals of the template, not measured one by one, so that
+// the time does not grow with the square of their number.
 TEST_F(SampleMakerTest, LongConversations) {
   const TextModel text = model("qwen2", kChatMl, kControls);
   Json messages = Json::array();
@@ -262,8 +263,9 @@ TEST_F(SampleMakerTest, LongConversations) {
   EXPECT_EQ(trained_text(text, samples[0]), answers);
 }
 
-// Samples of a divided conversation share renders' values and tokens, and once 16 MiB were rendered answers
-// begin as earlier ones did: each is as of a conversation that ends with it.
+// Samples of a divided conversation share values and tokens of renders. Once 16 MiB were rendered, further
+// answers are taken to begin as earlier ones did. Each sample is that of a conversation that ends with its
+// answer.
 TEST_F(SampleMakerTest, EachSampleOfALongConversationIsAsItsTurnsAlone) {
   const TextModel text =
       model("qwen2",

@@ -32,7 +32,7 @@ class SampleMakerTest : public FormatTest {
     for (const bool trained : sample.trained) text += trained ? '1' : '0';
     return text;
   }
-  // The trained text.
+  // The part of the sample's text that is trained.
   static std::string trained_text(const TextModel& model, const Sample& sample) {
     std::vector<uint32_t> ids;
     for (size_t i = 0; i < sample.ids.size(); ++i)

@@ -15,7 +15,7 @@ TEST(Samples, AreThoseThatWereAdded) {
   EXPECT_TRUE(samples.begin() == samples.end());
   Sample next;
   for (int i = 0; i < 200; ++i) {
-    // Shorter or longer than the one before, with some other tokens and marks at its end.
+    // Each sample is shorter or longer than the one before and differs in some tokens and marks at its end.
     const size_t kept = random() % (next.ids.size() + 1);
     next.ids.resize(kept + random() % 7);
     next.trained.resize(next.ids.size());

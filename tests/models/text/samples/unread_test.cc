@@ -1,4 +1,4 @@
-// Nothing of a record is lost unseen: it is in a sample, or it is told, or the record is refused.
+// No part of a record is lost unseen: a sample has it, or a note tells of it, or the record is refused.
 #include <nlohmann/json.hpp>
 
 #include "tests/models/text/samples/sample_support.h"
@@ -27,7 +27,8 @@ TEST_F(SampleMakerTest, OfTwoReasoningsTheOneThatIsLostIsTold) {
   EXPECT_TRUE(unread("thinking", {{"reasoning_content", "same"}, {"thinking", "same"}}).empty());
 }
 
-// The text of the first messages has fewer strings, and what the tools have counts for no later message.
+// The last message is in no sample, and a note says so: strings that the template writes of the tools are not
+// taken for it.
 TEST_F(SampleMakerTest, StringsOfToolsCountForNoMessage) {
   const TextModel text =
       model("qwen2",
@@ -46,7 +47,7 @@ TEST_F(SampleMakerTest, StringsOfToolsCountForNoMessage) {
   EXPECT_EQ(maker.take_notes().unread, (SampleNotes::ByName{{"message of user", 1}, {"message.name", 1}}));
 }
 
-// A role is the template's own where it is compared with one, and not where it only has the word.
+// A template knows a role if it compares a message's role with that word. That the word occurs is not enough.
 TEST_F(SampleMakerTest, RolesThatATemplateDoesNotCompareAreNotKnown) {
   const auto outcome = [&](const std::string& condition, const std::string& role) {
     const TextModel text =
@@ -118,7 +119,7 @@ TEST_F(SampleMakerTest, PromptsThatWereRenderedHaveControlTokens) {
   EXPECT_EQ(maker.take_notes().unknown_roles, (SampleNotes::ByName{{"tutor", 1}}));
 }
 
-// The template has their names, but for something else, or reads only some of their kinds.
+// The template has these keys, but for something else, or it reads only some kinds of their values.
 TEST_F(SampleMakerTest, NumbersThatChangeNothingAreTold) {
   const TextModel text =
       model("qwen2",
@@ -151,7 +152,7 @@ TEST_F(SampleMakerTest, NumbersThatChangeNothingAreTold) {
                                  {"tools[].function.response", 1}}));
 }
 
-// A thought would be trained as an answer.
+// Here a thought would be trained as part of the answer.
 TEST_F(SampleMakerTest, PartsThatAreReadWhateverTheirTypeAreTold) {
   const TextModel text =
       model("qwen2",
@@ -169,7 +170,8 @@ TEST_F(SampleMakerTest, PartsThatAreReadWhateverTheirTypeAreTold) {
   EXPECT_EQ(maker.take_notes().unread, (SampleNotes::ByName{{"type of part reasoning", 1}}));
 }
 
-// Functions are put into their tools, and arguments become strings, for templates that refuse them otherwise.
+// Some templates refuse bare functions or arguments that are objects. For these, a function is put into a
+// tool, and arguments become a string.
 TEST_F(SampleMakerTest, TemplatesGetToolsAndArgumentsInTheWayThatTheyAccept) {
   const TextModel text = model(
       "qwen2",
@@ -212,7 +214,7 @@ TEST_F(SampleMakerTest, AnswersOutsideOfGenerationMarksAreTold) {
             1u);
 }
 
-// As Gemma 3: parts by their type.
+// Gemma 3's template reads parts by their type, as this one does.
 TEST_F(SampleMakerTest, PartsWithATextReachTemplatesThatReadParts) {
   const TextModel text =
       model("qwen2",
@@ -323,7 +325,7 @@ TEST_F(SampleMakerTest, TextsAreTrainedAsAWhole) {
   EXPECT_EQ(maker.take_notes().whole, 0u);
 }
 
-// As DeepSeek-V3: arguments are a string.
+// DeepSeek-V3's template takes arguments as a string.
 TEST_F(SampleMakerTest, TemplatesMayTakeArgumentsAsTheyAreGiven) {
   const auto chat_template = [](const std::string& arguments) {
     return "{% for m in messages %}{{ '<|im_start|>' + m.role + '\\n' }}"
@@ -372,7 +374,8 @@ TEST_F(SampleMakerTest, AnswersWithoutAPromptAreRefusedWithWhatHelps) {
             "Four.<|im_end|>");
 }
 
-// A tokenizer without a token for x: what it leaves out moves no mark, and begins no text.
+// This tokenizer has no token for x and leaves it out. The marks of other characters do not move, and no text
+// begins there.
 TEST_F(SampleMakerTest, CharactersThatTheTokenizerLeavesOut) {
   Json file = Json::parse(
       R"({"version":"1.0","added_tokens":[{"id":4,"content":"<e>","single_word":false,"lstrip":false,)"

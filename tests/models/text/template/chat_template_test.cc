@@ -59,7 +59,7 @@ TEST(ChatTemplate, TellsFromWhichStringEachByteCame) {
   EXPECT_EQ(rendered.content, (std::vector<ByteRange>{{0, 2}, {3, 9}}));
 }
 
-// The rendered text with [ and ] around what is content.
+// The rendered text, with [ and ] around each part that is content.
 std::string marked(const std::string& source, const Json& variables) {
   RenderOptions options;
   options.control_variables = {"bos"};
@@ -187,7 +187,7 @@ TEST(ChatTemplate, EndsWhateverTheTemplateAsksFor) {
            "{% set a = 'a' * 9999 %}{% for i in range(999) %}{{ a | length }}{{ a | int }}{% endfor %}",
            "{% set a = 'a' * 9999 %}{% set b = 'a' * 9999 %}{% for i in range(999) %}{{ a == b }}{% endfor "
            "%}",
-           // Names and keys are looked for one after the other.
+           // A name or key is looked for among all others, one after the other.
            "{% set d = {" + numbered("", ": 1,", 3000) + "} %}", numbered("{% set a", " = 1 %}", 3000),
            "{% set n = namespace() %}" + numbered("{% set n.a", " = 1 %}", 3000)})
     EXPECT_NE(error_of(source, Json::object(), small).find(deep), std::string::npos)
@@ -224,7 +224,7 @@ TEST(ChatTemplate, NamesAndArgumentsAreLimited) {
   EXPECT_NE(
       error_of("{{ f(" + numbered("a", "=1,", 256) + "b=1) }}").find("a call has more than 255 arguments."),
       std::string::npos);
-  // Messages have the begin of a name.
+  // A message cuts off a long name.
   EXPECT_EQ(error_of("{{ {}['" + repeated("a", 99) + repeated("é", 99) + "'].x }}"),
             "chat template, line 1, column 208: 'dict' has no '" + repeated("a", 99) + "'.");
 }

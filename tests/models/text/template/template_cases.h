@@ -17,7 +17,7 @@
 namespace sluice::testing {
 
 struct TemplateCase {
-  std::string name, group, source;  // group: of which template this is a case
+  std::string name, group, source;  // group: the template to which the case belongs
   nlohmann::ordered_json variables;
   std::optional<std::string> text;  // nothing: jinja2 fails
   std::vector<ByteRange> generation;
@@ -80,7 +80,7 @@ inline TemplateResult render_case(const TemplateCase& c, const TemplateLimits& l
   return result;
 }
 
-// Empty if the result is what jinja2 made.
+// How the result differs from what jinja2 made. Empty if it does not.
 inline std::string difference_of(const TemplateCase& wanted, const TemplateResult& got) {
   if (!got.rendered) return wanted.text ? "jinja2 renders it: " + got.error : "";
   const std::string& text = got.rendered->text;

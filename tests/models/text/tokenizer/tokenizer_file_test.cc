@@ -61,7 +61,7 @@ TEST_F(TokenizerFile, ComponentsThatAreNotSupportedAreNamed) {
     file["model"][key] = "##";
     expect_refusal(file, std::string("tokenizer.json, model: ") + key + " is not supported.");
   }
-  // Steps that could fill the memory, or the stack.
+  // Sequences of steps that could fill the memory or the stack are refused.
   const auto sequence = [](const char* list, const std::string& step, size_t count) {
     Json steps = {{"type", "Sequence"}, {list, Json::array()}};
     for (size_t i = 0; i < count; ++i) steps[list].push_back(Json::parse(step));

@@ -1,6 +1,6 @@
-// What is added to a text where a tokenizer_config.json stands beside a tokenizer.json: what transformers
-// adds (tools/fixtures/tokenizer_settings.py), that is, what the post_processor says, whatever add_bos_token
-// and add_eos_token are.
+// What a tokenizer adds to a text if a tokenizer_config.json stands beside its tokenizer.json. As in
+// transformers (tools/fixtures/tokenizer_settings.py), the post_processor decides, whatever add_bos_token and
+// add_eos_token are.
 #include <fstream>
 #include <nlohmann/json.hpp>
 
@@ -55,8 +55,8 @@ TEST_F(TokenizerSettings, NothingIsAddedToWhatATemplateRenders) {
   EXPECT_EQ(sample.ids, Encoder(text.tokenizer).encode("user:aassistant:b").ids);
 }
 
-// Added tokens, their flags and names where files beside the tokenizer's own say something of them: as
-// transformers (tools/fixtures/added_tokens.py).
+// Added tokens, with their flags and names, if other files beside the tokenizer's own change them. The
+// results are those of transformers (tools/fixtures/added_tokens.py).
 class AddedTokensBesideIt : public FormatTest {
  protected:
   Tokenizer open(const Json& c) const {
@@ -97,7 +97,7 @@ TEST_F(AddedTokensBesideIt, AreThoseOfTransformers) {
       EXPECT_EQ(token.lstrip, expected[2]) << token.content;
       EXPECT_EQ(token.rstrip, expected[3]) << token.content;
       EXPECT_EQ(token.normalized, expected[4]) << token.content;
-      // Once special, a token is left out of decoded text for good, also there; `decoded` below has it.
+      // A token that was special stays out of decoded text, even if a file makes it ordinary.
       EXPECT_TRUE(token.special || !expected[5]) << token.content;
       EXPECT_EQ(tokenizer.is_numbered(token.id), token.numbered);
     }

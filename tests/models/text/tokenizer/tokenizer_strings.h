@@ -1,4 +1,4 @@
-// Random strings for comparing tokenizers: the same as tools/fixtures/tokenizer_strings.py makes.
+// Random strings for comparing tokenizers. tools/fixtures/tokenizer_strings.py makes the same ones.
 //
 // Callers: tests of tokenizers; they include nlohmann/json.hpp in front of this.
 #pragma once
@@ -34,7 +34,7 @@ class SplitMix {
   uint64_t state_;
 };
 
-// `material`: strings.json.
+// `material` is the content of strings.json.
 inline std::string make_string(uint64_t seed, const nlohmann::json& material) {
   SplitMix random(seed);
   std::string text;

@@ -1,4 +1,4 @@
-// Tokenizers by hand: small files written here, with each rule that random strings seldom reach.
+// Tokenizers on small files that are written here, with the rules that random strings seldom reach.
 #include "models/text/tokenizer/tokenizer.h"
 
 #include <gtest/gtest.h>
@@ -83,7 +83,7 @@ TEST_F(TokenizerTest, CharactersWithoutAnIdAreLeftOutUnknownOrBytes) {
   file["model"]["byte_fallback"] = true;
   file["model"]["vocab"]["<0x78>"] = 9;
   EXPECT_EQ(ids(file, "axb"), (Ids{0, 9, 1}));
-  file["model"]["vocab"]["<0xC3>"] = 10;  // of the two bytes of e with acute, one
+  file["model"]["vocab"]["<0xC3>"] = 10;  // one of the two bytes of e with acute
   EXPECT_EQ(ids(file, "aéb"), (Ids{0, 7, 1}));
   file["model"]["unk_token"] = "absent";
   const Tokenizer tokenizer = open(file);
@@ -92,7 +92,7 @@ TEST_F(TokenizerTest, CharactersWithoutAnIdAreLeftOutUnknownOrBytes) {
 }
 
 TEST_F(TokenizerTest, ALongPieceIsThatOfItsParts) {
-  // A whole text of one piece, once with and once without characters that no merge joins.
+  // The whole text is one piece. The first text has characters that no merge joins, the second has none.
   Ids expected;
   std::string text;
   for (int i = 0; i < 1000; ++i) {
@@ -115,14 +115,15 @@ TEST_F(TokenizerTest, ControlTokensOfPlainTextAreText) {
   EXPECT_EQ(ids(file, "<a><b>"), (Ids{9, 10}));
   EXPECT_EQ(ids(file, "<a><b>", {{0, 6}}), (Ids{7, 0, 8, 10}));
   EXPECT_EQ(ids(file, "<a><a>", {{3, 6}}), (Ids{9, 7, 0, 8}));
-  // A token that only the border of a user's text completes is none.
+  // A token that lies partly in a user's text and partly outside is not recognized.
   EXPECT_EQ(ids(file, "<a>", {{2, 3}}), (Ids{7, 0, 8}));
   EXPECT_EQ(ids(file, "<a>", {{0, 1}}), (Ids{7, 0, 8}));
-  // A user's text in front of or behind a control token does not hide it.
+  // A control token is recognized if a user's text stands before or behind it, even if a longer one would
+  // span both.
   EXPECT_EQ(ids(file, "<a>b", {{3, 4}}), (Ids{9, 1}));
   EXPECT_EQ(ids(file, "c<a>", {{0, 1}}), (Ids{2, 9}));
   EXPECT_EQ(ids(file, "c<a>"), (Ids{12, 0, 8}));
-  // In the second round as well, where text is normalized.
+  // The rule holds for tokens that are looked for after the text is normalized, too.
   file["normalizer"] = {{"type", "Prepend"}, {"prepend", "a"}};
   for (Json& token : file["added_tokens"]) token["normalized"] = true;
   EXPECT_EQ(ids(file, "c<b>", {{0, 4}}), (Ids{0, 2, 7, 1, 8}));
@@ -144,7 +145,7 @@ TEST_F(TokenizerTest, ControlTokensThatPlainTextSpellsAreCounted) {
   EXPECT_EQ(spelled("<b><b", {{0, 5}}), 0u);
 }
 
-// Texts of which each begins as the one before it: tokens that are taken over are those that it has alone.
+// Each text begins as the one before it, whose tokens are reused. The ids are those that the text has alone.
 TEST_F(TokenizerTest, TextsThatBeginAlikeHaveTheTokensThatTheyHaveAlone) {
   const std::vector<std::string> material{
       "<a>", "<b>", "<a>b", "c<", "<",        "a>",           ">", "a", "b", "c", "abc",
@@ -252,7 +253,7 @@ TEST_F(TokenizerTest, WhiteSpaceIsTakenOnce) {
   using Begins = std::vector<size_t>;
   for (const bool normalized : {false, true}) {
     Json file = small_file();
-    // The tab that the token before it has taken is no token any more.
+    // "<" takes the white space behind it, so the tab in there is no token.
     file["added_tokens"] = {added("<", 7, {{"rstrip", true}, {"normalized", normalized}}),
                             added("\t", 9, {{"lstrip", true}, {"normalized", normalized}})};
     EXPECT_EQ(encode(file, "< \t  b"), std::pair(Ids({7, 1}), Begins({0, 5})));
@@ -330,7 +331,7 @@ TEST_F(TokenizerTest, BytesThatAreNoCharacterBecomeReplacements) {
     return tokenizer.decode(all, false);
   };
   EXPECT_EQ(bytes({"Ã", "©"}), "é");                        // 0xC3 0xA9
-  EXPECT_EQ(bytes({"Ã", "a"}), "\uFFFDa");                  // a begin alone
+  EXPECT_EQ(bytes({"Ã", "a"}), "\uFFFDa");                  // the first of two bytes, alone
   EXPECT_EQ(bytes({"ð", "Ł", "ĺ"}), "\uFFFD");              // F0 9F 98: three of four bytes are one
   EXPECT_EQ(bytes({"í", "ł", "Ģ"}), "\uFFFD\uFFFD\uFFFD");  // ED A0 80: a surrogate
 }
@@ -343,7 +344,7 @@ TEST_F(TokenizerTest, HostilePatternsEndInAnError) {
                            {"invert", false}};
   const Tokenizer tokenizer = open(file);
   EXPECT_THROW(Encoder(tokenizer).encode(std::string(5000, 'a')), Error);
-  // What one place of a text may take, all together may not.
+  // A limit holds for a whole text: it allows the pattern's steps at one place, but not at a hundred.
   file["pre_tokenizer"]["pattern"]["Regex"] = "(?:a|aa)+$|.";
   const Tokenizer slow = open(file);
   const std::string part = std::string(28, 'a') + 'b';
@@ -353,7 +354,7 @@ TEST_F(TokenizerTest, HostilePatternsEndInAnError) {
   EXPECT_NO_THROW(encoder.encode(part));
   EXPECT_THROW(encoder.encode(parts), Error);
   EXPECT_NO_THROW(encoder.encode(part)) << "the limits are renewed for each text";
-  // Matches that overlap.
+  // This pattern's matches overlap.
   file["pre_tokenizer"]["pattern"]["Regex"] = R"(ab|(?<=\Kab)b)";
   const Tokenizer odd = open(file);
   expect_error(ExitCode::malformed_file, {"cannot be matched: a match begins inside of the one before it."},
@@ -363,7 +364,7 @@ TEST_F(TokenizerTest, HostilePatternsEndInAnError) {
                [&] { open(file); });
 }
 
-// Loops that run without a backtrack: one that Oniguruma makes possessive itself, and an atomic group.
+// These loops never backtrack: Oniguruma makes the first one possessive, the second is an atomic group.
 TEST_F(TokenizerTest, QuadraticPatternsAreBoundedOnLongWords) {
   Json file = small_file();
   file["pre_tokenizer"] = {
