@@ -43,10 +43,10 @@ struct StepShape {
   bool operator==(const StepShape&) const = default;
 };
 
-// Units of work that the searches for all micro-batches of a plan share. If none finds a plan, searches
-// without picks or with long waves follow, with as much work of their own. A unit takes about a microsecond
-// for short programs, and less for long ones. A plan of short steps gets less work. A model of few layers
-// gets half as much again, and a plan that is searched again with its own shards gets as much again.
+// Units of work that the searches for all micro-batches of a plan share. If none of them finds a plan,
+// further searches, without picks or with long waves, have as much work once more. A unit takes about a
+// microsecond for short programs, and less for long ones. A plan of short steps gets less work. A model of
+// few layers gets 1.5 times as much, and a second search with the plan's own shards has as much as the first.
 constexpr uint64_t kSearchWork = 2'000'000;
 
 struct PlanRequest {

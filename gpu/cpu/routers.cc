@@ -94,7 +94,7 @@ double* block_sums(const OpCall& call, int64_t block) {
   return reinterpret_cast<double*>(call.workspace) + block * call.shapes->outputs[0][1];
 }
 
-// The labels of the rows from `row` on; nullptr: all rows count.
+// The labels of the rows from `row` on; nullptr: there are no labels, so no row is padding.
 const int32_t* labels_from(const OpCall& call, int64_t row) {
   return call.inputs.size() < 3 ? nullptr : static_cast<const int32_t*>(call.inputs[2].data) + row;
 }

@@ -28,7 +28,7 @@ HWY_BEFORE_NAMESPACE();
 namespace sluice::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
-// Writes, for every i, the XOR of element i of all parts. Parts take turns every kChunk elements.
+// Writes, for every i, the XOR of element i of all parts. It reads kChunk elements of each part in turn.
 template <size_t kChunk, bool kStream>
 HWY_INLINE void touch(const uint16_t* parts, uint64_t stride, uint32_t ranks, size_t elements,
                       uint16_t* out) {
@@ -118,7 +118,7 @@ struct Shard {
   uint16_t *parts, *sum;
 };
 
-// Prints every rate. Returns the ratio of the sum to the best peer.
+// Prints every rate. Returns the rate of sum() over that of the best other kernel.
 double compare(uint32_t ranks, uint64_t parameters, int threads, int rounds) {
   // A part is a whole number of norm blocks; with 2, 4 and 8 ranks that number is a power of two, as in
   // training.

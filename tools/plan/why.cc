@@ -45,7 +45,8 @@ std::string wave_heading(size_t wave, size_t waves) {
 
 class Life {
  public:
-  // The life in the body at `position` of the simulated steps. `idle`: idle times of all lanes.
+  // The buffer's life in one body: the one at `position` in the list of bodies that were simulated. `idle`:
+  // idle times of all lanes.
   Life(const Plan& plan, BufferId buffer, const FetchNotes& notes, const History& history,
        const std::vector<Idle>& idle, size_t position)
       : plan_(plan),

@@ -13,7 +13,8 @@
 
 namespace sluice {
 
-// Portions by tier, in all at most kRaisedPortions. The number of the lowest tier is 0: it has the rest.
+// How many portions are raised into each tier, in all at most kRaisedPortions. The entry of the lowest tier
+// is 0, since what is not raised stays there.
 using Raised = std::vector<uint32_t>;
 constexpr uint32_t kRaisedPortions = 8;
 

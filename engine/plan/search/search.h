@@ -77,8 +77,8 @@ class Search {
   static constexpr double kRepayingSteps = 1000;  // a search that takes longer is not soon worth it
   static constexpr uint32_t kFewLayers = 10;  // eight between embedding and head: searched more thoroughly
 
-  // While all weighed candidates together have fewer tasks than this, weigh() can be told to weigh even if no
-  // work is left.
+  // Until the weighed candidates have so many tasks together, weigh() can be told to go on although the
+  // search's work is used up.
   static constexpr uint64_t kTasksInAnyCase = 250'000;
   static constexpr int64_t kBuffersMoved = 4096;  // if more could move, none moves alone
 

@@ -179,7 +179,7 @@ void Allocations::move(Interval& i, uint32_t start, uint32_t end) {
   add_load(i, 1);
 }
 
-// Whether another lane than the one that writes the content takes it from the allocation.
+// Whether a lane other than the one that writes the content reads it.
 bool Allocations::passes_on(const Interval& i) const {
   const Storage& s = tier_.storages[i.storage];
   const auto lane = [&](uint32_t u) { return tier_.body.instructions[tier_.uses[u].at].lane; };

@@ -1,5 +1,5 @@
-// What keeps each fetch from standing earlier, noted on demand for `plan --why`; otherwise nothing is noted
-// and nothing is slower.
+// Notes of what keeps each fetch from an earlier place in the body's list. They are made for `plan --why`
+// alone, and cost other plans no time.
 //
 // Positions are given as tasks: "before task t" is the place in the body's list in front of that task. They
 // keep their meaning when the tiers below are staged, which inserts transfers only.

@@ -57,9 +57,9 @@ uint64_t placement_alignment(const Machine& machine, TierId tier);
 TierId lowest_memory_tier(const Machine& machine);
 TierId lowest_tier(const Machine& machine);
 
-// Body::instructions hold tasks and transfers whose places name tiers. Places in `tier` get their offsets
-// here. Transfers are inserted between `tier` and the tier below or, for a buffer whose home is above,
-// between `tier` and that home. Sets peak_bytes[tier]. Nothing is changed when a shortage is returned.
+// Each place of the body's tasks and transfers has a tier, and a place in `tier` gets its offset here.
+// Transfers are inserted between `tier` and the tier below or, for a buffer whose home is above, between
+// `tier` and that home. Sets peak_bytes[tier]. Nothing is changed when a shortage is returned.
 std::optional<Shortage> stage(const Program& program, Body& body, const StageOptions& options);
 
 }  // namespace sluice

@@ -40,8 +40,8 @@ void make_absolute(Options& options) {
     chosen = absolute(chosen);
 }
 
-// --resume auto without a checkpoint: a sentence, or Error(usage) where the run's options were not given
-// anew.
+// What happens where --resume auto finds no checkpoint: returns a sentence which says that the run starts
+// afresh, or throws Error(usage) if the options that a fresh run needs are missing.
 std::string fresh_start(const Options& options, Verb verb) {
   if (options.model.model.empty() || (verb != Verb::plan && options.data.train.empty()))
     throw Error(ExitCode::usage, "--resume auto finds no checkpoint in " + printable(options.run.out) + ".",

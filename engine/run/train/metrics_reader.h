@@ -21,7 +21,7 @@ bool read_line(std::istream& in, std::string& line);
 // system may have put zeros in place of the rest.
 bool is_torn(std::string_view line);
 
-// The error for line `number` of `path`, counted from 1, which is no metrics line.
+// The error that says that line `number` (from 1) of the file `path` is no line of metrics.
 Error foreign_line(const std::string& path, int64_t number, const std::string& remedy);
 
 struct MetricsEvents {

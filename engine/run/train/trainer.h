@@ -111,8 +111,9 @@ class Trainer {
   bool is_saved();  // on the first rank, whether the run has a checkpoint of state_
   bool save();      // writes a checkpoint; false if its directory was moved, which ends the run
   bool save_on_the_way();
-  // Whether a checkpoint can be written now, as the first rank sees it. If not, tells once why, and `then`:
-  // what the run does. `on_the_way`: room for the last checkpoint must be left.
+  // Whether the first rank finds that a checkpoint can be written now. If it cannot, a warning says why,
+  // once, and ends with `then`, which says what the run does. `on_the_way`: room for the last checkpoint must
+  // be left.
   bool can_save(const char* then, bool on_the_way = false);
   void await_place();  // waits until a checkpoint can be written, or a signal comes
   // Whether the weights that were just validated are the best of the run so far, and can be saved now. The
